@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Two exports at once must not restore each other's patch.
 _ONE_PATCH = threading.Lock()
+# The blocks of `_without_replica_sums` that are open; the last one restores what the first patched.
+_blocks_without_sums = 0
+_COUNT_BLOCKS = threading.Lock()
 
 
 def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -126,12 +129,23 @@ def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def names_from_the_start() -> Iterator[None]:
-    """Names layers made inside the block as in a new process; later names go on as before it.
+def throwaway_layers() -> Iterator[None]:
+    """What is made inside the block, and then thrown away, leaves nothing in TensorFlow's memory.
+
+    For layers, metrics and optimizers that are made anew in every fit, and what they trace.
+    Layers are named inside of it as in a new process, and later ones as if the block had made none.
+    Public: see each part.
+    """
+    with _names_from_the_start(), _unnumbered_variables(), _without_replica_sums():
+        yield
+
+
+@contextlib.contextmanager
+def _names_from_the_start() -> Iterator[None]:
+    """Names layers as in a new process; later names go on as before.
 
     TensorFlow keeps 35 kB for good for each new name of a variable: its cache of eager kernels has
-    one that creates a variable of this name. Layers that are made in every fit must therefore not
-    be numbered. Public: see `restart_names`.
+    one that creates a variable of this name. Public: see `restart_names`.
     """
     names = restart_names()
     try:
@@ -141,12 +155,12 @@ def names_from_the_start() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unnumbered_variables() -> Iterator[None]:
-    """Names TensorFlow's variables made inside the block without their scope and its numbers.
+def _unnumbered_variables() -> Iterator[None]:
+    """Names TensorFlow's variables without their scope and its numbers.
 
-    A head or an optimizer that is made anew in every fit then costs no new names, see
-    `names_from_the_start`. This is TensorFlow's own name, which tells variables apart nowhere;
-    Keras' `name` and `path` are as ever. Public: `tf.variable_creator_scope`, used here.
+    The layers around them, which the user has made, have numbers: see `_names_from_the_start`. This
+    is TensorFlow's own name, which tells variables apart nowhere; Keras' `name` and `path` are as
+    ever. Public: `tf.variable_creator_scope`, used here.
     """
     import keras
 
@@ -162,6 +176,44 @@ def unnumbered_variables() -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
+
+
+@contextlib.contextmanager
+def _without_replica_sums() -> Iterator[None]:
+    """Makes Keras' optimizers leave out the sum of gradients over replicas where there is one.
+
+    On TensorFlow this sum has a custom gradient, which keeps the traced step in memory for good
+    (see `let_graph_own_gradient`). With one replica the sum changes nothing, so that other threads
+    may train meanwhile. Public: none.
+    """
+    global _blocks_without_sums
+    import keras
+
+    name, optimizer = "_all_reduce_sum_gradients", keras.optimizers.Optimizer
+    sum_over_replicas = getattr(super(optimizer, optimizer), name, None)
+    if sum_over_replicas is None:  # another backend
+        yield
+        return
+    import tensorflow as tf
+
+    def sum_over_several(
+        self: keras.optimizers.Optimizer,
+        grads_and_vars: Sequence[tuple[Tensor, keras.Variable]],
+    ) -> Sequence[tuple[Tensor, keras.Variable]]:
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return sum_over_replicas(self, grads_and_vars)
+        return grads_and_vars
+
+    with _COUNT_BLOCKS:
+        _blocks_without_sums += 1
+        setattr(optimizer, name, sum_over_several)
+    try:
+        yield
+    finally:
+        with _COUNT_BLOCKS:
+            _blocks_without_sums -= 1
+            if not _blocks_without_sums:
+                delattr(optimizer, name)
 
 
 def fit_callbacks() -> list[keras.callbacks.Callback]:
@@ -198,28 +250,6 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """
     given = getattr(model, "_compile_config", None)
     return {"loss": model.loss} if given is None else dict(given.config)
-
-
-def without_replica_sums(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """A Keras optimizer that leaves out the sum of gradients over replicas where there is one.
-
-    Public: none. On TensorFlow this sum has a custom gradient, which keeps the traced step in
-    memory for good (see `let_graph_own_gradient`).
-    """
-    sum_over_replicas = optimizer._all_reduce_sum_gradients
-
-    def all_reduce_sum_gradients(
-        grads_and_vars: Sequence[tuple[Tensor, keras.Variable]],
-    ) -> Sequence[tuple[Tensor, keras.Variable]]:
-        import tensorflow as tf
-
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            return sum_over_replicas(grads_and_vars)
-        return grads_and_vars
-
-    if sum_over_replicas.__name__ != all_reduce_sum_gradients.__name__:  # else it is done already
-        optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
-    return optimizer
 
 
 @contextlib.contextmanager

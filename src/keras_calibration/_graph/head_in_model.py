@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,10 +98,15 @@ class HeadInModel:
         logit = logit if logit.dtype == dtype else ops.cast(logit, dtype)
         return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in self.computed.items()}}
 
-    @cached_property
+    @property
     def base_part(self) -> LogitModel:
         """The model from the inputs to `base_outputs`; it ignores other inputs."""
-        return LogitModel(symbolic_input(self.model), self.base_outputs, name="base_logits")
+        parts = _search(self.model).base_parts
+        if self.position not in parts:
+            parts[self.position] = LogitModel(
+                symbolic_input(self.model), self.base_outputs, name="base_logits"
+            )
+        return parts[self.position]
 
     def columns(self, inputs: Inputs) -> dict[str, Tensor]:
         """Inputs in the structure that the model takes, by name."""
@@ -156,20 +162,6 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
     return found
 
 
-def head_of(model: keras.Model, calibrated_output: str | int | None = None) -> HeadInModel:
-    """As `find_head`; remembers what it found, because Keras traces every new model."""
-    remembered: dict[Any, tuple[list[Any], HeadInModel]] = getattr(model, "_heads_found", {})
-    # A Sequential model may have been changed since.
-    outputs = keras.tree.flatten(symbolic_output(model)) if isinstance(model, keras.Model) else []
-    before, found = remembered.get(calibrated_output, ([], None))
-    if found is None or list(map(id, before)) != list(map(id, outputs)):
-        found = find_head(model, calibrated_output)
-        remembered = {**remembered, calibrated_output: (outputs, found)}
-        # Bypasses Keras' tracking of layers in attributes.
-        object.__setattr__(model, "_heads_found", remembered)
-    return found
-
-
 def find_heads(model: keras.Model) -> list[HeadInModel]:
     """The heads directly before the outputs of a model, in the order of its outputs."""
     if not isinstance(model, keras.Model) or symbolic_output(model) is None:
@@ -179,14 +171,39 @@ def find_heads(model: keras.Model) -> list[HeadInModel]:
             "model symbolic inputs: keras.Model(inputs, model(inputs)), with a head after its "
             "logit, or use kc.calibrate."
         )
-    found = (
-        (position, _head_before(tensor))
-        for position, tensor in enumerate(keras.tree.flatten(symbolic_output(model)))
-    )
-    return [HeadInModel(model, *each, position) for position, each in found if each is not None]
+    found = _search(model).found
+    return [HeadInModel(model, *each, at) for at, each in enumerate(found) if each is not None]
 
 
 _Found = tuple[Head, keras.KerasTensor, Mapping[str, keras.KerasTensor], keras.KerasTensor]
+
+
+class _Search:
+    """What was found before each output of a model, and its base parts by output."""
+
+    def __init__(self, outputs: list[keras.KerasTensor]) -> None:
+        self.outputs = outputs
+        self.found = [_head_before(tensor) for tensor in outputs]
+        self.base_parts: dict[int, LogitModel] = {}
+
+
+# By the id of a model, while it lives. The graph of a model that was called on its own inputs
+# refers to it, and would keep it alive: therefore not more than these.
+_SEARCHES: dict[int, _Search] = {}
+_MOST_SEARCHES = 16
+
+
+def _search(model: keras.Model) -> _Search:
+    """The search of a model; remembered, because Keras traces every new model."""
+    outputs = keras.tree.flatten(symbolic_output(model))
+    search = _SEARCHES.get(id(model))
+    # A Sequential model may have been changed since.
+    if search is None or list(map(id, search.outputs)) != list(map(id, outputs)):
+        search = _SEARCHES[id(model)] = _Search(outputs)
+        weakref.finalize(model, _SEARCHES.pop, id(model), None).atexit = False
+        for oldest in list(_SEARCHES)[:-_MOST_SEARCHES]:
+            _SEARCHES.pop(oldest, None)
+    return search
 
 
 def _head_before(tensor: keras.KerasTensor) -> _Found | None:

@@ -20,7 +20,7 @@ from keras_calibration._graph.outputs import (
     symbolic_input,
     symbolic_output,
 )
-from keras_calibration._keras import names_from_the_start
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.class_rows import (
     absent_classes,
     check_rows_or_classes,
@@ -225,7 +225,7 @@ def calibrate(
     folds = taken_folds(folds, used, num_given)
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
-    with trainable_flags_kept(model), names_from_the_start():
+    with trainable_flags_kept(model), throwaway_layers():
         inputs = named_inputs(symbolic_input(model))
         base = BaseLogits(model, base_output, calibrated_output)
         logits = LogitModel(inputs, base(inputs)).values(development.inputs)
@@ -254,7 +254,7 @@ def calibrate(
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
         warn_of_label_columns(rows, features, splits.fold)
-    with names_from_the_start():
+    with throwaway_layers():
         progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
         race = Race(rows, features, splits, seed, progress)
         race.run(tried, forced)

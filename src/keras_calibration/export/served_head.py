@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._keras import unnumbered_variables
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import lines
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.blended_head import BlendedHead
@@ -265,7 +265,7 @@ class ServedNetwork(keras.layers.Layer):
         return ops.sum(ops.reshape(added, by_column), axis=1)
 
     def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        with unnumbered_variables():
+        with throwaway_layers():
             weight = self.add_weight(name=name, shape=value.shape, trainable=False)
         weight.assign(value.astype(self.variable_dtype))
         return weight

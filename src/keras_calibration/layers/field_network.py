@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import check_same_rows, names_of, select_features
-from keras_calibration._keras import unnumbered_variables
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
 from keras_calibration._rows.columns import column_of
 from keras_calibration._solvers.knots import numeric_knots
@@ -113,7 +113,7 @@ class FieldNetwork(keras.layers.Layer):
         self.dropout = float(dropout)
         self.num_outputs = num_outputs
         self._check_arguments()
-        with unnumbered_variables():
+        with throwaway_layers():
             initializers = keras.random.SeedGenerator(seed)
             # A seed generator is part of the layer's state: created only if dropout is used.
             self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
@@ -163,7 +163,7 @@ class FieldNetwork(keras.layers.Layer):
         """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
         return ids_of_field(features[field], self.fields[field], self.num_values(field))
 
-    @unnumbered_variables()
+    @throwaway_layers()
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the embeddings, the knots and the layers."""
         self._num_values = {field: self.num_values(field) for field in self.fields}

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._keras import unnumbered_variables, without_replica_sums
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -22,6 +22,7 @@ from keras_calibration.layers.network_trainer import (
 class KerasTrainer(NetworkTrainer):
     """Trains any Keras layer or model as g. On TensorFlow, an epoch is one graph."""
 
+    @throwaway_layers()
     def __init__(
         self, network: keras.layers.Layer, rows: TrainingRows, settings: FitSettings
     ) -> None:
@@ -40,12 +41,9 @@ class KerasTrainer(NetworkTrainer):
         )
         correction = ops.reshape(correction, (-1, num_columns))
         self.model = keras.Model([curve, *inputs], curve + ops.cast(correction, "float32"))
-        with unnumbered_variables():
-            optimizer = keras.optimizers.Adam(
-                settings.learning_rate, use_ema=True, ema_momentum=self.momentum
-            )
-        if keras.backend.backend() == "tensorflow":
-            optimizer = without_replica_sums(optimizer)
+        optimizer = keras.optimizers.Adam(
+            settings.learning_rate, use_ema=True, ema_momentum=self.momentum
+        )
         losses = keras.losses
         loss = losses.BinaryCrossentropy if num_columns == 1 else losses.CategoricalCrossentropy
         # Without XLA on TensorFlow: there it makes the random numbers of dropout 30 times slower on
@@ -54,8 +52,7 @@ class KerasTrainer(NetworkTrainer):
         self.model.compile(
             optimizer, loss(from_logits=True), jit_compile=keras.backend.backend() == "jax"
         )
-        with unnumbered_variables():
-            optimizer.build(self.model.trainable_variables)
+        optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
         if keras.backend.backend() == "tensorflow":
             columns = [ops.convert_to_tensor(each) for each in self._together]
@@ -133,7 +130,8 @@ def _in_one_graph(
         tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
 
     signature = [tf.TensorSpec((None, None), "int64"), tf.TensorSpec(rows.curve.shape, "float32")]
-    graph = tf.function(train, input_signature=signature, autograph=False)
+    # Traced here, because of `throwaway_layers`.
+    graph = tf.function(train, autograph=False).get_concrete_function(*signature)
     # η is another one for each fold.
     return lambda batches: graph(batches, rows.curve)
 

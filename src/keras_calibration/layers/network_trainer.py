@@ -9,7 +9,7 @@ from typing import TypeVar
 import keras
 import numpy as np
 
-from keras_calibration._keras import flatten_layers, names_from_the_start
+from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._seeds import generator_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
@@ -107,7 +107,7 @@ def copy_of(network: _Layer) -> _Layer:
         config = keras.saving.serialize_keras_object(network)
         if "name" in config["config"]:
             config["config"]["name"] = "copy"
-        with names_from_the_start():
+        with throwaway_layers():
             # Safe: the configuration is of an object in memory, so a Lambda runs no foreign code.
             return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
     except Exception as error:  # A user's constructor may raise anything.

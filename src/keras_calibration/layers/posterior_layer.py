@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from scipy.special import ndtri
 
-from keras_calibration._keras import unnumbered_variables
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._typing import Features, Shape, Tensor
 
 _POSTERIOR = "posterior_"
@@ -32,7 +32,7 @@ class PosteriorLayer(keras.layers.Layer):
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.layers.Layer.add_weight`."""
-        with unnumbered_variables():
+        with throwaway_layers():
             return super().add_weight(*args, **kwargs)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:

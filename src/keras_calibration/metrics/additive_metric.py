@@ -15,7 +15,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._warn import warn
-from keras_calibration._keras import unnumbered_variables
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.compensated import two_sum
 from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._typing import Tensor
@@ -132,7 +132,7 @@ class AdditiveMetric(keras.metrics.Metric):
 
     def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.metrics.Metric.add_variable`."""
-        with unnumbered_variables():
+        with throwaway_layers():
             return super().add_variable(*args, **kwargs)
 
     def add_sum(self, shape: tuple[int, ...], name: str) -> RunningSum:

@@ -14,8 +14,8 @@ from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import (
     LOGIT_OUTPUT,
     HeadInModel,
+    find_head,
     find_heads,
-    head_of,
 )
 from keras_calibration._graph.outputs import output_names, symbolic_input
 from keras_calibration._rows.class_rows import present_classes, warn_of_absent_classes
@@ -106,7 +106,7 @@ def fit_head(
     wanted: list[Any] = [calibrated_output]
     if are_several:
         wanted = _wanted_outputs(model, heads, x, y)
-    found_heads = [head_of(model, name) for name in wanted]
+    found_heads = [find_head(model, name) for name in wanted]
     # The rows of all heads are read and checked before any head is changed.
     data = x, y, sample_weight, steps_per_epoch
     rows = [_rows(each, *data, weights_are, settings, verbose) for each in found_heads]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, head_of
+from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_head
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._rows.development_set import as_inputs, is_batches
 from keras_calibration._rows.model_inputs import expected_inputs
@@ -43,7 +43,7 @@ def base_logits(
         [[ 1.]
          [-2.]]
     """
-    found = head_of(model, calibrated_output)
+    found = find_head(model, calibrated_output)
     values = found.base_part.values(as_inputs(x, symbolic_input(model), found.ids), verbose)
     logits: np.ndarray = values[LOGIT_OUTPUT]
     return logits
@@ -90,7 +90,7 @@ def interval(
             "Argument `x` of `interval` must hold arrays or be a data frame. Received: a data "
             f"set of type {type(x).__name__}. Call `interval` for each batch."
         )
-    found = head_of(model, calibrated_output)
+    found = find_head(model, calibrated_output)
     structure = symbolic_input(model)
     inputs = expected_inputs(as_inputs(x, structure, found.ids), structure)
     values = found.base_part.values(inputs)

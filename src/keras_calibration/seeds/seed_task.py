@@ -15,7 +15,7 @@ from keras import ops
 
 from calibration_records.runs.guarded import write_description
 from calibration_records.runs.ledger import Ledger
-from keras_calibration._keras import names_from_the_start, restart_names
+from keras_calibration._keras import restart_names, throwaway_layers
 from keras_calibration._typing import Data
 from keras_calibration.callbacks.seed_variance import SeedVariance
 from keras_calibration.seeds.description import (
@@ -165,7 +165,7 @@ def own_random_numbers() -> Iterator[None]:
     state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002
     try:
-        with names_from_the_start():
+        with throwaway_layers():
             yield
     finally:
         random.setstate(state)

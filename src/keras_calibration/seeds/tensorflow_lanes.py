@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_calibration._keras import without_replica_sums
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.seeds.seed_task import (
     Rows,
@@ -81,14 +81,13 @@ def _variables_of(model: keras.Model) -> list[keras.Variable]:
 
 def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[Tensor], Any]:
     """A function of the order of the rows that trains for one epoch."""
-    # Otherwise the traced graph stays in memory for good.
-    without_replica_sums(model.optimizer)
 
     def train(order: Tensor) -> None:
         _for_each_batch(model.train_step, rows, order, task.batch_size)
 
     order = tf.TensorSpec((task.num_rows,), "int64")
-    return _graph(train, model, order)
+    with throwaway_layers():
+        return _graph(train, model, order)
 
 
 def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[], Any]:
