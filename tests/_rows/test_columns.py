@@ -1,6 +1,7 @@
 """Columns of data frames, arrays and lists, as arrays."""
 
 import decimal
+import types
 import warnings
 
 import keras
@@ -16,9 +17,11 @@ from keras_calibration._rows.columns import (
     column_of,
     field_values,
     ids_of,
+    take,
     warn_of_lost_digits,
 )
 from keras_calibration.calibration.candidates import vocabularies
+from keras_calibration.scoring.rows_to_score import RowsToScore
 
 pytestmark = pytest.mark.tensorflow
 
@@ -153,3 +156,39 @@ def test_bytes_that_are_no_utf8_are_refused_by_name(column):
     encoded = np.char.encode(texts)
     assert column_of(encoded, "'shop'") is encoded
     assert vocabularies(["shop"], {"shop": encoded})["shop"].get_vocabulary()[1:] == [*texts]
+
+
+NUMBERS = [np.array([2, 0, 2]), np.array([], int), np.array([True, False, True]), slice(1, 3)]
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize(
+    "column", [np.array([7, 8, 9]), np.array([[1.0], [2.0], [3.0]]), np.array(["a", "b", "c"])]
+)
+def test_rows_of_a_column(column, numbers):
+    expected = np.array([column[n] for n in np.arange(3)[numbers]], column.dtype)
+    expected = expected.reshape(-1, *column.shape[1:])
+    np.testing.assert_array_equal(take(column, numbers), expected)
+    tensor = take(keras.ops.convert_to_tensor(column), numbers)
+    assert keras.ops.is_tensor(tensor)
+    values = np.asarray(tensor.numpy()).astype(column.dtype)
+    np.testing.assert_array_equal(values, expected)
+
+
+def test_rows_of_structures():
+    first, second = np.arange(3), np.arange(6.0).reshape(3, 2)
+    given = {"z": first, "a": types.MappingProxyType({"x": second, "none": None})}
+    found = take(types.MappingProxyType(given), np.array([2]))
+    assert list(found) == ["z", "a"]
+    assert list(found["a"]) == ["x", "none"]
+    assert found["a"]["none"] is None
+    np.testing.assert_array_equal(found["a"]["x"], [[4.0, 5.0]])
+    rows = RowsToScore(first, second, None, {"site": first})
+    found = take(rows, slice(1, 2))
+    assert isinstance(found, RowsToScore)
+    assert found.sample_weight is None
+    np.testing.assert_array_equal(found.fields["site"], [1])
+    found = take([first, (second, {"b": first})], np.array([1, 1]))
+    assert isinstance(found[1], tuple)
+    np.testing.assert_array_equal(found[1][1]["b"], [1, 1])
+    assert take(None, slice(1)) is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar, overload
 
 import keras
 import numpy as np
@@ -12,6 +13,8 @@ from calibration_records import _columns
 from calibration_records._columns import exact_ids, refuse_fractions
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
+
+_Columns = TypeVar("_Columns")
 
 # Largest distance of float32 numbers, in shares of the spread of a column.
 _MOST_LOST = 0.01
@@ -49,6 +52,36 @@ def column_of(values: Any, name: str) -> Tensor:
     if ops.is_tensor(values) or isinstance(values, keras.KerasTensor):
         return values
     return _columns.column_of(values, name)
+
+
+@overload
+def take(columns: Mapping[str, _Columns], numbers: np.ndarray | slice) -> dict[str, _Columns]: ...
+
+
+@overload
+def take(columns: _Columns, numbers: np.ndarray | slice) -> _Columns: ...
+
+
+def take(columns: Any, numbers: np.ndarray | slice) -> Any:
+    """The rows with the given numbers of a column, or of each column of a mapping or structure.
+
+    `numbers` may also be a slice, or an array of bool with an entry for each row. None, for a
+    column that was not given, stays None.
+
+    Example:
+        >>> take({"site": np.array([7, 8, 9])}, slice(2))
+        {'site': array([7, 8])}
+        >>> take((np.array([7, 8, 9]), None), np.array([2, 0]))
+        (array([9, 7]), None)
+    """
+    if isinstance(columns, Mapping):
+        return {name: take(column, numbers) for name, column in columns.items()}
+    if isinstance(columns, list | tuple):
+        return keras.tree.map_structure(lambda column: take(column, numbers), columns)
+    if ops.is_tensor(columns) and not isinstance(numbers, slice):
+        is_mask = numbers.dtype == bool
+        return ops.take(columns, np.flatnonzero(numbers) if is_mask else numbers, axis=0)
+    return None if columns is None else columns[numbers]
 
 
 def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:

@@ -26,6 +26,7 @@ from keras_calibration._rows.class_rows import (
     check_rows_or_classes,
     warn_of_absent_classes,
 )
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.data_checks import (
     Rows,
     warn_of_contradicted_ends,
@@ -42,8 +43,6 @@ from keras_calibration.calibration.candidate_fits import (
     CandidateFit,
     Race,
     pieces_of_work,
-    take,
-    taken,
 )
 from keras_calibration.calibration.candidates import (
     DEFAULT,
@@ -237,7 +236,7 @@ def calibrate(
         numbers, rows = distinct_rows(keras.tree.flatten(development.inputs), rows)
         columns = inputs_by_name(development.inputs, inputs)
         if len(numbers) < len(logits):
-            columns = taken(columns, numbers)
+            columns = take(columns, numbers)
             folds = taken_folds(folds, numbers, len(logits))
         fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
@@ -277,7 +276,7 @@ def _in_order(
 ) -> tuple[Rows, dict[str, Tensor], Folds | None]:
     """The rows in an order that does not depend on the one given, and their folds."""
     order = canonical_order(rows, map(as_numpy, features.values()))
-    return rows.take(order), taken(features, order), taken_folds(folds, order, len(order))
+    return rows.take(order), take(features, order), taken_folds(folds, order, len(order))
 
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
@@ -367,7 +366,7 @@ def _report(
     rows = rows.take(splits.scored)
     if splits.weights is not None:
         rows = replace(rows, weights=rows.row_weights * splits.weights)
-    columns = {name: take(as_numpy(column), splits.scored) for name, column in features.items()}
+    columns = take({name: as_numpy(column) for name, column in features.items()}, splits.scored)
     field_columns = {name: columns[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if absent:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-from keras import ops
 
 from calibration_records._warn import warn
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration._typing import Features, Tensor
+from keras_calibration._typing import Features
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
@@ -147,9 +147,9 @@ class Race:
         # The last first: with "forward", it has the most rows.
         for number in reversed(range(len(parts))):
             fitted, scored = parts[number]
-            rows, features = self.rows.take(fitted), taken(self.features, fitted)
+            rows, features = self.rows.take(fitted), take(self.features, fitted)
             head = heads[number] = _fitted_head(candidate, rows, features, self.seed, whole)
-            features = taken(self.features, scored)
+            features = take(self.features, scored)
             logits[scored] = head_logits(head, self.rows.logits[scored], features)
             self.progress.end_piece(candidate.name)
             is_first = number == len(parts) - 1
@@ -182,7 +182,7 @@ class Race:
         head = cast(BoostedTrees, candidate.make_head())
         columns = head.read_features(self.features, len(self.rows.logits))
         # This call builds the head.
-        head(self.rows.logits[:1], taken(columns, slice(1)))
+        head(self.rows.logits[:1], take(columns, slice(1)))
         head.head.set_weights(self.head_of(self._candidates[candidate.base]).get_weights())
         summary = head.fit_trees(
             self.rows,
@@ -242,16 +242,6 @@ def pieces_of_work(
             last.append((candidate.name, candidate.cost(num_rows, num_columns)))
     report = 0.1 + _SECONDS_OF_A_VALUE * num_rows * num_columns
     return [*pieces, (REPORT, report), *sorted(last, key=lambda piece: piece[1])[-1:]]
-
-
-def take(values: Tensor, rows: np.ndarray | slice) -> Tensor:
-    """The rows of an array or tensor with the given numbers."""
-    return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
-
-
-def taken(features: Features, rows: np.ndarray | slice) -> dict[str, Tensor]:
-    """The rows of each column with the given numbers."""
-    return {name: take(column, rows) for name, column in features.items()}
 
 
 def _fitted_head(

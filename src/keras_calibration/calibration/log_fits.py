@@ -12,6 +12,7 @@ from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import whole_numbers
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.data_checks import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
@@ -230,7 +231,7 @@ def _pseudo_rows(
     """
     weight = table["negatives_0"] + table["positives_0"]
     used = weight > 0
-    table = {name: values[used] for name, values in table.items()}
+    table = take(table, used)
     weight = weight[used]
     offset = (table["negatives_1"] + table["positives_1"]) / weight
     variance = (table["negatives_2"] + table["positives_2"]) / weight - offset**2

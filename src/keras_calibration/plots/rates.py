@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._columns import warn_of_other_order
 from calibration_records._predictions import probabilities_of
-from keras_calibration._rows.columns import numbers_of
+from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration._rows.labels import label_advice
 
@@ -188,7 +188,7 @@ def checked_predictions(
             )
     numbers = rows_that_count(weights)
     if numbers is not None:
-        flat, given = flat[numbers], {name: values[numbers] for name, values in given.items()}
+        flat, given = take((flat, given), numbers)
     if flat.size == 0 or not np.isin(flat, (0.0, 1.0)).all():
         raise ValueError(
             "Argument `labels` must hold one or more labels, each 0 or 1. "

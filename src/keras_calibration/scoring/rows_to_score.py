@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration_records._columns import by_name, suggestion, warn_of_other_order
-from keras_calibration._rows.columns import as_array, field_values, numbers_of
+from keras_calibration._rows.columns import as_array, field_values, numbers_of, take
 from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration._typing import Tensor
 
@@ -100,9 +100,4 @@ def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:
     """Checked rows in pieces of at most `chunk_size` rows, as views."""
     for start in range(0, len(rows.labels), chunk_size):
         part = slice(start, start + chunk_size)
-        yield RowsToScore(
-            rows.labels[part],
-            rows.predictions[part],
-            None if rows.sample_weight is None else rows.sample_weight[part],
-            {field: ids[part] for field, ids in rows.fields.items()},
-        )
+        yield take(rows, part)
