@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from calibration_records._check import confidence_level, positive, refused
 from calibration_records.runs.metric_names import DIRECTIONS, direction_of, loss_pairs
 from calibration_records.runs.run_record import RunRecord
-from calibration_records.statistics.estimate import check_confidence
 
 MAX_LOOKS = 50
 # Who looks, trains "about k more seeds each", and looks again until it is decided, errs in 4 to 5 %
@@ -35,7 +34,7 @@ class Question(NamedTuple):
 
 def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
-    check_confidence(question.confidence)
+    confidence_level("confidence", question.confidence)
     epoch, delta, directions = question.epoch, question.delta, question.directions or {}
     if question.a == question.b:
         raise ValueError(
@@ -48,11 +47,8 @@ def check_question(question: Question) -> None:
             "Argument `epoch` must be 'kept', 'last', 'best' or an integer of at least 0. "
             f"Received: epoch={epoch!r}."
         )
-    if delta is not None and not 0 < delta < math.inf:
-        raise ValueError(
-            "Argument `delta` must be a positive number, in the unit of the metric, or None. "
-            f"Received: delta={delta!r}."
-        )
+    if delta is not None:
+        positive("delta", delta, also=", in the unit of the metric, or None")
     looks = question.num_looks
     if (
         looks is not None
@@ -69,10 +65,7 @@ def check_question(question: Question) -> None:
             "Intervals that hold at every look need runs that are independent."
         )
     if question.recalibrated not in (None, True, False):
-        raise ValueError(
-            "Argument `recalibrated` must be True, False or None. Received: "
-            f"recalibrated={question.recalibrated!r}."
-        )
+        raise refused("recalibrated", "True, False or None", question.recalibrated)
     if any(direction not in DIRECTIONS for direction in directions.values()):
         raise ValueError(
             "Argument `directions` must map metrics to 'min' or 'max'. Received: "

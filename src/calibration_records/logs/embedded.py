@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration_records._check import installed
 from calibration_records.logs.columns import CSV_TEXT, csv_casts
 from calibration_records.logs.late_labels.delay_curves import CURVES
 from calibration_records.logs.query import Query, quoted
@@ -202,12 +203,7 @@ def _refusals(log: ScoredLog) -> Iterator[None]:
 
 
 def _duckdb() -> Any:
-    try:
+    with installed("duckdb", "Scored logs are read by DuckDB and pyarrow."):
         import duckdb
         import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "Scored logs are read by DuckDB and pyarrow. Install them with "
-            '`pip install "keras-calibration[duckdb]"`.'
-        ) from error
     return duckdb

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibration_records._check import one_of
+
 # Length → unit of NumPy.
 _UNITS = {"hour": "h", "day": "D", "week": "D", "month": "M", "year": "Y"}
 LENGTHS = tuple(_UNITS)
@@ -37,10 +39,7 @@ class Periods:
 
     def __post_init__(self) -> None:
         """Refuses an unknown length, or ends that are not times."""
-        if self.length not in LENGTHS:
-            raise ValueError(
-                f"Argument `period` must be one of {LENGTHS}. Received: period={self.length!r}."
-            )
+        one_of("period", self.length, LENGTHS)
         _ = self.ends
 
     def start(self, time: str | datetime.date) -> int:

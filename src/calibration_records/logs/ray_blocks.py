@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from calibration_records._check import refused
 from calibration_records._files import write_atomically
 from calibration_records.logs.columns import column_of
 from calibration_records.logs.embedded import Embedded
@@ -231,7 +232,7 @@ def _sent_to_workers() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         used = (_sums_of_block, DelayCurves, Embedded, LogSums, Query, ScoredLog)
         functions = (check_columns, column_of, label_columns, log_files, open_source)
-        others = (microseconds_since_1970, write_atomically)
+        others = (microseconds_since_1970, refused, write_atomically)
         for code in (*used, *functions, *others):
             module = sys.modules[code.__module__]
             if module.__name__ not in registered:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from calibration_records._check import at_least, listed, named_once
 from calibration_records.logs.late_labels.delay_curves import DelayCurves
 from calibration_records.logs.periods import microseconds_since_1970
 
@@ -104,21 +105,14 @@ class ScoredLog:
 
     def __post_init__(self) -> None:
         """Refuses arguments of another form."""
-        if isinstance(self.fields, str):
-            raise ValueError(
-                f"Argument `fields` must be a list of columns. Received: fields={self.fields!r}. "
-                f"Pass fields=[{self.fields!r}]."
-            )
+        listed("fields", self.fields, "columns")
         object.__setattr__(
             self, "fields", tuple(f if isinstance(f, str) else tuple(f) for f in self.fields)
         )
         if not isinstance(self.probability, str):
             object.__setattr__(self, "probability", tuple(self.probability))
-        if self.num_threads is not None and self.num_threads < 1:
-            raise ValueError(
-                "Argument `num_threads` must be at least 1, or None for all cores. "
-                f"Received: num_threads={self.num_threads!r}."
-            )
+        if self.num_threads is not None:
+            at_least("num_threads", self.num_threads, 1, "Pass None for all cores.")
         named = [
             name
             for field in self.fields
@@ -129,9 +123,7 @@ class ScoredLog:
                 "Argument `fields` must hold names of columns, or tuples of names. Received: "
                 f"fields={list(self.fields)!r}."
             )
-        names = [field_name(field) for field in self.fields]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"Each field must be named only once. Received twice: {twice}.")
+        named_once("field", map(field_name, self.fields))
         self._check_label_time()
 
     def _check_label_time(self) -> None:

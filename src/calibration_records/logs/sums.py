@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration_records._check import damaged
 from calibration_records._files import write_atomically
 from calibration_records.logs.embedded import merged
 
@@ -161,10 +162,7 @@ class LogSums:
         try:
             return cls.from_bytes(data)
         except ValueError as error:
-            raise ValueError(
-                "Argument `path` must name a file that `LogSums.save` wrote. Received: "
-                f"{os.fspath(path)!r}, which is damaged, or another file."
-            ) from error
+            raise damaged("path", path, "LogSums.save") from error
 
 
 def _in_order(table: pyarrow.Table) -> pyarrow.Table:

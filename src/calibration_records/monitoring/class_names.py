@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from calibration_records._check import listed, refused
+
 _FEWEST = 3
 
 
@@ -16,10 +18,7 @@ def class_names(
         >>> class_names(["cat", "dog", "bird"], None), class_names("probability", None)
         (['cat', 'dog', 'bird'], None)
     """
-    if isinstance(classes, str):
-        raise ValueError(
-            f"Argument `classes` must be a list of names. Received: classes={classes!r}."
-        )
+    listed("classes", classes, "names")
     columns = None if isinstance(probability, str) else [*probability]
     names = columns if classes is None else [*map(str, classes)]
     if names is None:
@@ -35,5 +34,5 @@ def class_names(
             f"{len(names)} classes for {len(columns)} columns."
         )
     if len(set(names)) < len(names):
-        raise ValueError(f"Argument `classes` must hold different names. Received: {names}.")
+        raise refused("classes", "a list of different names", names)
     return names

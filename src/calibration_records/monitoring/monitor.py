@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibration_records._check import named_once, not_negative
 from calibration_records.logs import LogSums, Periods, ScoredLog
 from calibration_records.logs.compute import num_classes
 from calibration_records.logs.files import is_data
@@ -231,11 +232,7 @@ def _check_state(state: str | os.PathLike[str]) -> None:
 
 
 def _check(tolerance: float, false_alarms_per_year: float, length: str) -> None:
-    if not 0 <= tolerance < float("inf"):
-        raise ValueError(
-            "Argument `tolerance` must be a finite number of at least 0, for example 0.05 for 5 %. "
-            f"Received: tolerance={tolerance!r}."
-        )
+    not_negative("tolerance", tolerance, also=", for example 0.05 for 5 %")
     if not 0 < false_alarms_per_year < _PER_YEAR[length]:
         raise ValueError(
             "Argument `false_alarms_per_year` must be above 0 and less than the number of periods "
@@ -260,8 +257,7 @@ def _log_of(log: Any, columns: Mapping[str, Any]) -> ScoredLog:
     fields = [field for field in log.fields if isinstance(field, str)]
     label = log.label if log.label_time is None else log.label_time
     named = [*probabilities, label, log.timestamp, *fields]
-    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
-        raise ValueError(f"Each column must be named only once. Received twice: {twice}.")
+    named_once("column", (name for name in named if name is not None))
     return log
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration_records._check import damaged
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
 from calibration_records.logs.files import LogFile, log_files, names_files
 from calibration_records.logs.query import Query, field_column
@@ -166,11 +167,8 @@ class MonitorState:
             tables = LogSums.load(path).tables
             written = json.loads(tables.pop(_SETTINGS).column("key_settings")[0].as_py())
         except (ValueError, KeyError, OSError) as error:
-            raise ValueError(
-                "Argument `state` must name a file that `monitor` wrote, or a new one. Received: "
-                f"{os.fspath(path)!r}, which is damaged, or another file. Move it away to read the "
-                "whole log again."
-            ) from error
+            remedy = "Name a new file, or move this one away, to read the whole log again."
+            raise damaged("state", path, "monitor", remedy) from error
         sums_of_classes: dict[int, dict[str, pyarrow.Table]] = {}
         for name, table in tables.items():
             number, _, rest = name.partition("/")

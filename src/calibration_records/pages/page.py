@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibration_records._check import installed
 from calibration_records._files import write_atomically
 
 
@@ -116,12 +117,8 @@ def page(title: str, heading: str, sections: Sequence[Section]) -> str:
 
 
 def _environment() -> Any:
-    try:
+    with installed("html", "HTML pages require Jinja2."):
         import jinja2
-    except ImportError as error:
-        raise ImportError(
-            'HTML pages require Jinja2. Install it with `pip install "keras-calibration[html]"`.'
-        ) from error
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from calibration_records._check import one_of
 from calibration_records._files import sync, write_atomically
 from calibration_records._warn import warn
 from calibration_records.runs.run_record import (
@@ -239,11 +240,7 @@ class Ledger:
         Warns:
             UserWarning: Files were skipped, with `skip_damaged=True`.
         """
-        if status not in (None, *STATUSES):
-            raise ValueError(
-                f"Argument `status` must be one of {STATUSES}, or None. Received: "
-                f"status={status!r}."
-            )
+        one_of("status", status, (*STATUSES, None))
         damaged: list[Exception] = []
         records = self._read_all(pipeline, damaged if skip_damaged else None)
         if damaged:

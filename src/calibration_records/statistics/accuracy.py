@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from calibration_records._check import confidence_level
 from calibration_records.statistics.estimate import (
     Estimate,
     RunValues,
-    check_confidence,
     check_paired,
     check_runs,
 )
@@ -70,7 +70,7 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
         Newcombe (2006), *Confidence intervals for an effect size measure based on the Mann–Whitney
         statistic*, part 2, Statistics in Medicine 25, method 5.
     """
-    check_confidence(confidence)
+    confidence_level("confidence", confidence)
     accuracy, num_pairs = metric_accuracy(a, b), len(a) * len(b)
     z = special.stdtrit(num_pairs, (1 + confidence) / 2)
     return _newcombe(accuracy, len(a), len(b), confidence, z)
@@ -100,7 +100,7 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
         Lancaster (1961), *Significance tests in discrete distributions*; Agresti, Gottard (2007),
         *Nonconservative exact small-sample inference for discrete data*.
     """
-    check_confidence(confidence)
+    confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     wins = float(np.sum((a < b) + 0.5 * (a == b)))
     low = _mid_p_lower(wins, a.size, confidence)
@@ -133,7 +133,7 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     Reference:
         Newcombe (2006), see `accuracy_interval`.
     """
-    check_confidence(confidence)
+    confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     same = (a < b) + 0.5 * (a == b)
     # For each run, over the other seeds: the share of b above it, and of a below it.

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from calibration_records._check import confidence_level
 from calibration_records.statistics.difference import standard_error
 from calibration_records.statistics.estimate import (
     Estimate,
     RunValues,
-    check_confidence,
     check_runs,
 )
 
@@ -189,7 +189,7 @@ def _check_losses(
 
     They are centred in each pipeline, or in all together.
     """
-    check_confidence(confidence)
+    confidence_level("confidence", confidence)
     pipelines = [
         (check_runs("plain", losses, at_least=3), check_runs("calibrated", corrected, at_least=3))
         for losses, corrected in zip(plain, calibrated, strict=True)

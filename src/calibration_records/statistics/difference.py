@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from calibration_records._check import confidence_level
 from calibration_records.statistics.estimate import (
     MIN_RUNS,
     Estimate,
     RunValues,
-    check_confidence,
     check_paired,
     check_runs,
     fewest_runs,
@@ -51,7 +51,7 @@ def mean_difference(
     Reference:
         Welch (1947), *The generalization of Student's problem*.
     """
-    check_confidence(confidence)
+    confidence_level("confidence", confidence)
     paired = paired or autocorrelated
     if paired:
         a, b = check_paired(a=a, b=b)
@@ -90,7 +90,7 @@ def always_valid_difference(
     Reference:
         Lai (1976), *On confidence sequences*; Wang and Ramdas, arXiv 2310.03722.
     """
-    check_confidence(confidence)
+    confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     differences = b - a
     num, mean = differences.size, float(differences.mean())
@@ -136,8 +136,8 @@ def minimum_detectable_effect(
     Reference:
         Bloom (1995), *Minimum detectable effects*.
     """
-    check_confidence(confidence)
-    check_confidence(power)
+    confidence_level("confidence", confidence)
+    confidence_level("power", power)
     quantiles = special.stdtrit(degrees, [(1 + confidence) / 2, power])
     return float(quantiles.sum() * np.sqrt(variance / num_runs))
 

@@ -74,16 +74,6 @@ def fewest_runs(*, paired: bool, autocorrelated: bool = False) -> int:
     return MIN_DAYS if autocorrelated else MIN_PAIRS if paired else MIN_RUNS
 
 
-def check_confidence(confidence: float) -> None:
-    """Refuses a confidence outside (0, 1)."""
-    # If rounding leaves no tail, the intervals would be infinite.
-    if not 0 < confidence < 1 or (1 + confidence) / 2 == 1:
-        raise ValueError(
-            "Argument `confidence` must be between 0 and 1, for example 0.95. Received: "
-            f"confidence={confidence!r}. Divide percentages by 100."
-        )
-
-
 def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.float64]:
     """The values as float64 after a check: one finite value for each of `at_least` runs.
 

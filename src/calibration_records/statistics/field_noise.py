@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv, gammaln, xlog1py, xlogy
 
+from calibration_records._check import confidence_level
+
 # Weights count as varying within a value if they add more than this share to the squared mean
 # weight: more than the rounding of their sums.
 _ROUNDING = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
@@ -156,11 +158,7 @@ def jeffreys_interval(
         Brown, Cai, DasGupta, *Interval Estimation for a Binomial Proportion*, Statistical Science
         2001.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(
-            "Argument `confidence` must be between 0 and 1, for example 0.95. "
-            f"Received: confidence={confidence!r}."
-        )
+    confidence_level("confidence", confidence)
     positives, trials = np.asarray(positives, np.float64), np.asarray(trials, np.float64)
     bad = np.isnan(positives) | np.isnan(trials)
     hits, misses = np.where(bad, 0.0, positives), np.where(bad, 0.0, trials - positives)

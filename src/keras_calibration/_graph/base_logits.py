@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from calibration_records._check import instance, one_of
 from keras_calibration._graph.logit_source import LogitSource, identity, logit_source
 from keras_calibration._graph.outputs import (
     num_logits,
@@ -79,11 +80,7 @@ class BaseLogits(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
-        if base_output not in _OUTPUTS:
-            raise ValueError(
-                f"Argument `base_output` must be one of {_OUTPUTS}. "
-                f"Received: base_output={base_output!r}."
-            )
+        one_of("base_output", base_output, _OUTPUTS)
         calibrated_output = plain_key(calibrated_output)
         check_base_model(base_model, calibrated_output)
         self.base_model = base_model
@@ -258,8 +255,7 @@ def serialized_base(base_model: keras.Model) -> dict[str, Any]:
 
 def check_base_model(base_model: keras.Model, calibrated_output: str | int | None = None) -> None:
     """Raises unless the model has symbolic inputs and an output of numbers per row or class."""
-    if not isinstance(base_model, keras.Model):
-        raise ValueError(f"Argument `base_model` must be a Keras model. Received: {base_model!r}.")
+    instance("base_model", base_model, keras.Model, "a Keras model")
     if symbolic_output(base_model) is None:
         raise ValueError(
             "Argument `base_model` must have symbolic inputs and outputs. Received: "

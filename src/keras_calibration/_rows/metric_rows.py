@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import same_rows
 from calibration_records._columns import warn_of_other_order
 from calibration_records._limits import SUM_TOLERANCE
 from calibration_records._warn import warn
@@ -285,11 +286,7 @@ def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
         )
     values = ops.reshape(values, (-1,))
     received, expected = values.shape[0], predictions.shape[0]
-    if received is not None and expected is not None and received != expected:
-        raise ValueError(
-            f"Argument `{name}` must have one entry for each prediction. Received: {received} "
-            f"entries for {expected} predictions."
-        )
+    same_rows(name, received, expected, "prediction")
     if received is not None and expected is not None:
         return values
     # The reshape checks the number of rows at run time where the static shape does not tell it.

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import known
 from calibration_records._columns import (
     by_name,
     check_one_value_a_row,
     names_of,
-    suggestion,
     warn_of_other_order,
 )
 from calibration_records._predictions import check_probabilities
@@ -164,11 +164,8 @@ def _used_columns(
             f"{type(features).__name__}. The order of the arguments is scores, labels, features, "
             "sample_weight."
         )
-    if missing := [name for name in names if name not in columns]:
-        raise ValueError(
-            "Arguments `fields` and `numeric` must name columns of `features`, "
-            f"{sorted(map(str, columns))}. Received: {missing}.{suggestion(missing, columns)}"
-        )
+    what = "Arguments `fields` and `numeric` must name columns of `features`"
+    known(what, names, sorted(columns, key=str))
     if SCORE in names:
         raise ValueError(
             f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "

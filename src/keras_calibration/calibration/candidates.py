@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
+from calibration_records._check import known
 from calibration_records._columns import check_one_value_a_row, names_of, suggestion, text_of
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, ids_of, warn_of_lost_digits
@@ -148,12 +149,7 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
         {'site': 5}
     """
     names = names_of(fields)
-    missing = [name for name in names if name not in columns]
-    if missing:
-        raise ValueError(
-            f"Argument `fields` must name inputs of the model, {sorted(columns)}. Received: "
-            f"{missing}, which are not inputs.{suggestion(missing, columns)}"
-        )
+    known("Argument `fields` must name inputs of the model", names, sorted(columns))
     for name in names:
         check_one_value_a_row(columns[name], name, "Field")
     if isinstance(fields, Mapping):

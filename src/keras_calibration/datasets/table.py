@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration_records._check import one_of
+
 PARTS = ("train", "development", "test")
 
 
@@ -79,10 +81,7 @@ class Table:
         Raises:
             ValueError: If there is no such part or feature.
         """
-        if name not in self.parts:
-            raise ValueError(
-                f"Argument `name` must be one of {list(self.parts)}. Received: name={name!r}."
-            )
+        one_of("name", name, list(self.parts))
         columns = list(self.features if columns is None else columns)
         missing = [column for column in columns if column not in self.features]
         if missing:

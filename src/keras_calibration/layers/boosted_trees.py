@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import instance, integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.data_checks import Rows
@@ -116,17 +117,9 @@ class BoostedTrees(Head):
             head = FieldBias(self.fields, curve) if self.fields else curve
         self.head = head
         self.monotonic = monotonic
-        self.num_rounds = num_rounds
-        if not isinstance(head, Head):
-            raise ValueError(
-                "Argument `head` must be a head of this package, or None. Received: "
-                f"head={head!r}. Pass ILPS(), for example."
-            )
-        if not isinstance(num_rounds, int) or num_rounds < 1:
-            raise ValueError(
-                "Argument `num_rounds` must be an integer of at least 1. Received: "
-                f"num_rounds={num_rounds!r}."
-            )
+        self.num_rounds = integer("num_rounds", num_rounds, 1)
+        expected = "a head of this package, or None"
+        instance("head", head, Head, expected, "Pass ILPS(), for example.")
 
     def parts(self) -> list[Head]:
         """h, the inner head."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration_records._check import integer
 from keras_calibration._rows.class_rows import ClassRows, class_rows_of
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._rows.line import Line
@@ -28,12 +29,7 @@ class ClassScaling(Calibrator):
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not (isinstance(num_classes, int) and num_classes >= 2):
-            raise ValueError(
-                "Argument `num_classes` must be an integer of at least 2. Received: "
-                f"num_classes={num_classes!r}."
-            )
-        self.num_classes = num_classes
+        self.num_classes = integer("num_classes", num_classes, 2)
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless the shape is (batch, K)."""

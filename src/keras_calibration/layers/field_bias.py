@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration._rows.data_checks import Rows, are_counts
@@ -443,11 +444,7 @@ class FieldBias(FieldHead):
                 "Arguments `fields` and `numeric` must name different features. Received: "
                 f"{both} in both. Name a column of ids in `fields`, one of numbers in `numeric`."
             )
-        if not isinstance(self.num_knots, int) or self.num_knots < 2:
-            raise ValueError(
-                "Argument `num_knots` must be an integer of at least 2. Received: "
-                f"num_knots={self.num_knots!r}."
-            )
+        self.num_knots = integer("num_knots", self.num_knots, 2)
 
     def _num_curve_columns(self) -> int:
         """Number of columns of the posterior of η; 0 if η has none."""

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import positive
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
@@ -188,8 +189,4 @@ class FieldHead(Head):
                 'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
             )
         check_calibrator(self.calibrator)
-        if not 0 < self.prior_scale < float("inf"):
-            raise ValueError(
-                "Argument `prior_scale` must be a finite number above 0. "
-                f"Received: prior_scale={self.prior_scale!r}."
-            )
+        positive("prior_scale", self.prior_scale)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import integer
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._rows.line import Line
 from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curves, within_room
@@ -83,12 +84,7 @@ class FieldILPS(FieldHead):
         **kwargs: Any,
     ) -> None:
         super().__init__(fields, calibrator, prior_scale, **kwargs)
-        if not isinstance(num_knots, int) or num_knots < 2:
-            raise ValueError(
-                "Argument `num_knots` must be an integer of at least 2. Received: "
-                f"num_knots={num_knots!r}."
-            )
-        self.num_knots = num_knots
+        self.num_knots = integer("num_knots", num_knots, 2)
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""

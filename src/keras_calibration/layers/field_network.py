@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import not_negative, share
 from calibration_records._columns import check_same_rows, names_of, select_features
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
@@ -332,13 +333,6 @@ class FieldNetwork(keras.layers.Layer):
                     f"Argument `{name}` must hold integers of at least 1 (2 for knots). Received: "
                     f"{name}={getattr(self, name)!r}."
                 )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                "Argument `dropout` must be in [0, 1): it is the share of hidden units to drop. "
-                f"Received: dropout={self.dropout!r}."
-            )
-        if not 0 <= self.regularization < float("inf"):
-            raise ValueError(
-                "Argument `regularization` must be a finite number of at least 0. "
-                f"Received: regularization={self.regularization!r}."
-            )
+        what = ": it is the share of hidden units to drop"
+        share("dropout", self.dropout, of=what, ends="0")
+        not_negative("regularization", self.regularization)

@@ -14,6 +14,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
+from calibration_records._check import confidence_level
 from calibration_records._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._keras import flatten_layers
 from keras_calibration._rows.class_rows import check_rows_or_classes, warn_of_absent_classes
@@ -418,11 +419,7 @@ class Head(PosteriorLayer):
             >>> lower.round(3), upper.round(3)
             (array([0.133]), array([0.29]))
         """
-        if not 0 < level < 1:
-            raise ValueError(
-                "Argument `level` must be between 0 and 1, for example 0.95. "
-                f"Received: level={level!r}."
-            )
+        confidence_level("level", level)
         values: np.ndarray = np.atleast_1d(logits)
         self.check_logits(values.shape)
         if values.ndim == 2 and values.shape[1] > 1:

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import integer, not_negative, one_of
 from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
@@ -293,32 +294,17 @@ class ILPS(StreamingCalibrator):
         }
 
     def _check_arguments(self) -> None:
-        if isinstance(self.knots, str) and self.knots not in _KNOT_PLACES:
-            raise ValueError(
-                f"Argument `knots` must be one of {_KNOT_PLACES} or a list of logits. "
-                f"Received: knots={self.knots!r}."
-            )
-        if not isinstance(self.num_knots, int) or self.num_knots < 2:
-            raise ValueError(
-                "Argument `num_knots` must be an integer of at least 2. Received: "
-                f"num_knots={self.num_knots!r}."
-            )
+        if isinstance(self.knots, str):
+            one_of("knots", self.knots, _KNOT_PLACES, also=" or a list of logits")
+        self.num_knots = integer("num_knots", self.num_knots, 2)
         choices = {"extrapolation": ("linear", "constant"), "monotonic": ("penalty", "strict")}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"Argument `{name}` must be one of {allowed}. "
-                    f"Received: {name}={getattr(self, name)!r}."
-                )
+            one_of(name, getattr(self, name), allowed)
         for name, choice in (("smoothness", ' or "auto"'), ("penalty", "")):
             value = getattr(self, name)
             if choice and value == "auto":
                 continue
-            if isinstance(value, str) or not 0 <= value < math.inf:
-                raise ValueError(
-                    f"Argument `{name}` must be a finite number of at least 0{choice}. "
-                    f"Received: {name}={value!r}."
-                )
+            not_negative(name, value, also=choice)
 
     def _add_weight(self, name: str, value: np.ndarray, trainable: bool = True) -> keras.Variable:
         return self.add_weight(

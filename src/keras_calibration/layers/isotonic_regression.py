@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import integer
 from keras_calibration._ops.piecewise_linear import piecewise_linear
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
@@ -68,13 +69,8 @@ class IsotonicRegression(Calibrator):
 
     def __init__(self, keep_ranking: bool = True, max_num_steps: int = 1024, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(max_num_steps, int) or max_num_steps < 1:
-            raise ValueError(
-                "Argument `max_num_steps` must be an integer of at least 1. Received: "
-                f"max_num_steps={max_num_steps!r}."
-            )
         self.keep_ranking = bool(keep_ranking)
-        self.max_num_steps = max_num_steps
+        self.max_num_steps = integer("max_num_steps", max_num_steps, 1)
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the steps at 0 and the line with slope 1: the layer starts as the identity."""

@@ -73,6 +73,7 @@ class KerasTrainer(NetworkTrainer):
         ):
             variable.assign(value.copy())
 
+    @throwaway_layers()  # The first call traces.
     def train_batches(self, batches: np.ndarray) -> None:
         """One step per batch, given as row numbers (batches, size), then averages the weights."""
         self._steps(batches)
@@ -130,8 +131,7 @@ def _in_one_graph(
         tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
 
     signature = [tf.TensorSpec((None, None), "int64"), tf.TensorSpec(rows.curve.shape, "float32")]
-    # Traced here, because of `throwaway_layers`.
-    graph = tf.function(train, autograph=False).get_concrete_function(*signature)
+    graph = tf.function(train, input_signature=signature, autograph=False)
     # η is another one for each fold.
     return lambda batches: graph(batches, rows.curve)
 

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import instance, integer
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
@@ -111,16 +112,10 @@ class NeuralCalibration(Head):
     ) -> None:
         super().__init__(**kwargs)
         check_calibrator(calibrator)
-        if field_network is not None and not isinstance(field_network, keras.layers.Layer):
-            raise ValueError(
-                "Argument `field_network` must be a Keras layer or model, or None. Received: "
-                f"field_network={field_network!r}."
-            )
-        if not isinstance(num_members, int) or num_members < 1:
-            raise ValueError(
-                "Argument `num_members` must be an integer of at least 1. Received: "
-                f"num_members={num_members!r}."
-            )
+        if field_network is not None:
+            expected = "a Keras layer or model, or None"
+            instance("field_network", field_network, keras.layers.Layer, expected)
+        num_members = integer("num_members", num_members, 1)
         self.calibrator = calibrator
         self.field_network = field_network
         self.num_members = num_members

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import share
 from calibration_records._columns import refuse_rows, select_features
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
@@ -62,12 +62,9 @@ class SamplingCorrection(Head):
 
     def __init__(self, rate: float | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(rate, str) and not (isinstance(rate, numbers.Real) and 0 < rate <= 1):
-            raise ValueError(
-                "Argument `rate` must be in (0, 1], the share of negatives that was kept, or the "
-                f"name of a feature that holds it. Received: rate={rate!r}. For percent, divide by "
-                "100."
-            )
+        if not isinstance(rate, str):
+            what = ", the share of negatives that was kept, or the name of a feature that holds it"
+            share("rate", rate, "For percent, divide by 100.", of=what, ends="1")
         self.rate = rate if isinstance(rate, str) else float(rate)
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import share
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.data_checks import (
     Rows,
@@ -324,11 +325,7 @@ class StreamingCalibrator(Calibrator):
         return True
 
     def _check_update(self, forget: float) -> None:
-        if not 0 <= forget <= 1:
-            raise ValueError(
-                "Argument `forget` must be in [0, 1]: it is the share of the old weight to drop. "
-                f"Received: forget={forget!r}."
-            )
+        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import one_of
 from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration._ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration._ops.compiled import compiled, filled_up
@@ -108,11 +109,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         name: str = "calibrated_log_loss",
         dtype: str | None = None,
     ) -> None:
-        if correction not in CORRECTIONS:
-            raise ValueError(
-                f"Argument `correction` must be one of {CORRECTIONS}. "
-                f"Received: correction={correction!r}."
-            )
+        one_of("correction", correction, CORRECTIONS)
         arguments = {"correction": correction, "from_logits": bool(from_logits)}
         super().__init__(num_folds, bias_fraction, seed, name, dtype, **arguments)
         self._moments = self.add_sum((self.num_groups * NUM_BINS, NUM_COLUMNS), name="moments")

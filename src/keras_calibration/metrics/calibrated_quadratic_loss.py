@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import one_of
 from keras_calibration._ops.quadratic_loss import (
     least_squares_line,
     mean_residual,
@@ -80,11 +81,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         name: str = "calibrated_quadratic_loss",
         dtype: str | None = None,
     ) -> None:
-        if correction not in ("bias", "linear"):
-            raise ValueError(
-                'Argument `correction` must be "bias", or "linear" for slope and bias. '
-                f"Received: correction={correction!r}."
-            )
+        one_of("correction", correction, ("bias", "linear"), "Linear fits slope and bias.")
         super().__init__(num_folds, bias_fraction, seed, name, dtype, correction=correction)
         self._sums = self.add_sum((self.num_groups, 6), name="residual_sums")
 

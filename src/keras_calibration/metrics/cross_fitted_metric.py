@@ -6,6 +6,7 @@ from typing import Any
 
 from keras import ops
 
+from calibration_records._check import integer, share
 from keras_calibration._ops.folds import (
     fitting_sums,
     num_groups_of,
@@ -63,17 +64,10 @@ class CrossFittedMetric(AdditiveMetric):
         dtype: str | None = None,
         **arguments: Any,
     ) -> None:
-        if not isinstance(num_folds, int) or num_folds < 1:
-            raise ValueError(
-                "Argument `num_folds` must be an integer of at least 1. Received: "
-                f"num_folds={num_folds!r}."
-            )
-        if bias_fraction is not None and not 0 < bias_fraction < 1:
-            raise ValueError(
-                "Argument `bias_fraction` must be None or between 0 and 1: it is the share of the "
-                "rows on which the correction is fitted. Received: "
-                f"bias_fraction={bias_fraction!r}."
-            )
+        num_folds = integer("num_folds", num_folds, 1)
+        if bias_fraction is not None:
+            rest = " or None: it is the share of the rows on which the correction is fitted"
+            share("bias_fraction", bias_fraction, of=rest)
         sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
         super().__init__(name, dtype, **sharing, **arguments)
         self.num_groups = num_groups_of(num_folds, bias_fraction)

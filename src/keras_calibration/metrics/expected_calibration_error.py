@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
+from calibration_records._check import one_of
 from calibration_records._logit_bins import RANK_BINS
 from keras_calibration._ops.logit_bins import bin_numbers
 from keras_calibration._ops.probability_bins import (
@@ -80,11 +81,7 @@ class ExpectedCalibrationError(AdditiveMetric):
         name: str = "expected_calibration_error",
         dtype: str | None = None,
     ) -> None:
-        if binning not in _BINNINGS:
-            raise ValueError(
-                f"Argument `binning` must be one of {', '.join(map(repr, _BINNINGS))}. "
-                f"Received: binning={binning!r}."
-            )
+        one_of("binning", binning, _BINNINGS)
         is_whole = isinstance(num_bins, int | np.integer) and num_bins >= 1
         if not is_whole or (binning == "equal_mass" and num_bins > RANK_BINS.num_bins):
             raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from calibration_records._check import integer
 from calibration_records._columns import warn_of_other_order
 from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._ops.compiled import compiled, filled_up, runs_on_gpu
@@ -258,11 +259,7 @@ class FieldError(AdditiveMetric):
         Raises:
             ValueError: If `num_draws` is below 2.
         """
-        if not isinstance(num_draws, int | np.integer) or num_draws < 2:
-            raise ValueError(
-                "Argument `num_draws` must be an integer of at least 2. Received: "
-                f"num_draws={num_draws!r}."
-            )
+        num_draws = integer("num_draws", num_draws, 2)
         return noise_floors_of([self], self._sums.value(), num_draws, seed)[0]
 
     def _value_columns(self, cells: np.ndarray) -> dict[str, np.ndarray]:

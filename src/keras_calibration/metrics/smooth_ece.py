@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 from keras import ops
 
+from calibration_records._check import integer
 from keras_calibration._ops.compiled import compiled
 from keras_calibration._ops.smooth_ece import residuals_on_grid, smooth_ece_from_sums
 from keras_calibration._rows.metric_rows import probability_rows
@@ -61,12 +61,8 @@ class SmoothECE(AdditiveMetric):
         name: str = "smooth_ece",
         dtype: str | None = None,
     ) -> None:
-        if not isinstance(num_cells, int | np.integer) or num_cells < 2:
-            raise ValueError(
-                "Argument `num_cells` must be an integer of at least 2. "
-                f"Received: num_cells={num_cells!r}."
-            )
-        super().__init__(name, dtype, num_cells=int(num_cells), from_logits=bool(from_logits))
+        num_cells = integer("num_cells", num_cells, 2)
+        super().__init__(name, dtype, num_cells=num_cells, from_logits=bool(from_logits))
         self._residuals = self.add_sum((self.num_cells + 1,), name="residuals")
         self._weight = self.add_sum((), name="weight")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from calibration_records._check import instance
 from calibration_records._columns import suggestion
 from keras_calibration._graph.base_logits import (
     BaseLogits,
@@ -114,11 +115,8 @@ class CalibratedModel(FieldMetricsModel):
         calibrated_output: str | int | None = None,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(head, Head):
-            raise ValueError(
-                f"Argument `head` must be a `Head`. Received: head={head!r}. Use one of this "
-                "package, ILPS() for example, or subclass keras_calibration.layers.Head."
-            )
+        remedy = "Use one of this package, ILPS() for example, or subclass layers.Head."
+        instance("head", head, Head, "a `Head`", remedy)
         check_base_model(base_model, calibrated_output)
         inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
+from calibration_records._check import at_least
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.data_checks import rows_that_count
@@ -113,10 +114,7 @@ class CalibrationMapDisplay(Display):
                 f"Received: calibrator={calibrator!r}. For another head, pass head.calibrator."
             )
         calibrator.check_logits((None, 1))
-        if num_bins < 1:
-            raise ValueError(
-                f"Argument `num_bins` must be at least 1. Received: num_bins={num_bins}."
-            )
+        at_least("num_bins", num_bins, 1)
         warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
         rows = numbers_of(logits, "Logits").astype(np.float64).reshape(-1)
         groups = np.zeros(rows.size) if labels is None else labels

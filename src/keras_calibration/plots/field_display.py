@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibration_records._check import at_least
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.data_checks import rows_that_count
@@ -101,11 +102,7 @@ class FieldDisplay(Display):
         )
         warn_of_other_order(labels=labels, field=field)
         ids = _check_ids(field, flat_labels.size, field_name, vocabulary, weights)
-        if num_values_shown < 1:
-            raise ValueError(
-                "Argument `num_values_shown` must be at least 1. "
-                f"Received: num_values_shown={num_values_shown}."
-            )
+        at_least("num_values_shown", num_values_shown, 1)
         values, groups = distinct_values(ids)
         counts = np.bincount(groups, None if weights is None else weights > 0, len(values))
         shown = np.argsort(-counts, kind="stable")[:num_values_shown]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibration_records._check import at_least
 from calibration_records._columns import warn_of_other_order
 from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import numbers_of, take
@@ -102,8 +103,7 @@ def bin_by_mass(
         >>> bin_by_mass([0.1, 0.9, 0.2, 0.3], 2)
         array([0, 1, 0, 1])
     """
-    if num_bins < 1:
-        raise ValueError(f"Argument `num_bins` must be at least 1. Received: num_bins={num_bins}.")
+    at_least("num_bins", num_bins, 1)
     distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     mass = np.bincount(inverse, weights, minlength=distinct.size).astype(np.float64)

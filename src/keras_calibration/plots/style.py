@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from calibration_records._check import installed
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -45,10 +47,6 @@ def make_axes(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
     """The given Matplotlib axes, or those of a new figure of a size in inches."""
     if ax is not None:
         return ax
-    try:
+    with installed("plots", "Plots require Matplotlib."):
         import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            'Plots require Matplotlib. Install it with `pip install "keras-calibration[plots]"`.'
-        ) from error
     return plt.subplots(figsize=figsize, layout="constrained")[1]

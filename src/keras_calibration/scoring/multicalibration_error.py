@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import at_least, integer, known, one_column, same_rows
 from calibration_records._columns import (
     by_name,
     names_of,
     refuse_rows,
-    suggestion,
     warn_of_other_order,
 )
 from calibration_records._predictions import probabilities_of
@@ -242,20 +242,13 @@ def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentErro
 
 
 def _check_sizes(max_depth: int, num_ranges: int, min_rows: int, min_positives: float) -> None:
-    for name, value, least in (
-        ("max_depth", max_depth, 1),
-        ("num_ranges", num_ranges, 1),
-        ("min_rows", min_rows, 1),
+    for name, value in (
+        ("max_depth", max_depth),
+        ("num_ranges", num_ranges),
+        ("min_rows", min_rows),
     ):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(
-                f"Argument `{name}` must be an integer of at least {least}. "
-                f"Received: {name}={value!r}."
-            )
-    if not min_positives >= 0:
-        raise ValueError(
-            f"Argument `min_positives` must not be negative. Received: {min_positives!r}."
-        )
+        integer(name, value, 1)
+    at_least("min_positives", min_positives, 0)
 
 
 def _rows(
@@ -320,24 +313,13 @@ def _columns(
     if numeric is None:
         numeric = [name for name, column in values.items() if column.dtype.kind == "f"]
     numeric = names_of(numeric)
-    if unknown := [name for name in numeric if name not in values]:
-        raise ValueError(
-            f"Argument `numeric` must name columns of `features`, {list(values)}. "
-            f"Received: {unknown}.{suggestion(unknown, values)}"
-        )
+    known("Argument `numeric` must name columns of `features`", numeric, values)
     if text := [name for name in numeric if values[name].dtype.kind not in "biuf"]:
         raise ValueError(f"Argument `numeric` must name columns of numbers. Received: {text}.")
     return [(name, column, name in numeric) for name, column in values.items()]
 
 
 def _flat(values: np.ndarray, name: str, num_rows: int | None = None) -> np.ndarray:
-    if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] != 1):
-        raise ValueError(
-            f"Argument `{name}` must have shape (n,) or (n, 1). Received: shape {values.shape}."
-        )
-    if num_rows is not None and len(values) != num_rows:
-        raise ValueError(
-            f"Argument `{name}` must have one entry for each prediction. Received: {len(values)} "
-            f"entries for {num_rows} predictions."
-        )
+    one_column(name, values.shape)
+    same_rows(name, len(values), num_rows, "prediction")
     return values.reshape(-1)

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import same_rows
 from calibration_records._columns import is_missing, refuse_rows, warn_of_other_order
 from keras_calibration._ops.compiled import compiled
 from keras_calibration._ops.logit_moments import bias_root, log_loss_and_weight
@@ -81,11 +82,7 @@ def rolling_quadratic_loss(
     y, p = (np.asarray(each, np.float64).reshape(-1) for each in (rows.labels, rows.predictions))
     w = np.ones(len(y)) if rows.sample_weight is None else rows.sample_weight.reshape(-1)
     times = as_array(period, "period").reshape(-1)
-    if len(times) != len(y):
-        raise ValueError(
-            "Argument `period` must have one entry for each label. Received: "
-            f"{len(times)} entries for {len(y)} labels."
-        )
+    same_rows("period", len(times), len(y), "label")
     refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", "Mend it.")
     counted = w > 0
     for name, column in (("labels", y), ("predictions", p)):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import ModuleType
 
+from calibration_records._check import installed
 from keras_calibration.seeds.keras_settings import KerasSettings, leave_gpu_memory, num_cores
 from keras_calibration.seeds.seed_futures import train_by_futures
 from keras_calibration.seeds.seed_task import SeedTask, fit_seed
@@ -62,12 +63,8 @@ def _train(task: SeedTask, settings: KerasSettings, seed: int) -> None:
 
 @contextlib.contextmanager
 def _cluster(num_parallel: int | None) -> Iterator[ModuleType]:
-    try:
+    with installed("ray", "engine='ray' needs Ray."):
         import ray
-    except ImportError as error:
-        raise ImportError(
-            "engine='ray' needs Ray. Install it with: pip install 'keras-calibration[ray]'"
-        ) from error
     if ray.is_initialized():
         yield ray
         return

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from calibration_records._check import one_of
 from calibration_records._warn import warn
 from calibration_records.comparison.comparison import Comparison
 from calibration_records.runs.ledger import Ledger
@@ -146,10 +147,7 @@ def train(
     _check_numbers(epochs=epochs, batch_size=batch_size, num_parallel=num_parallel)
     _check_seeds(seeds, order)
     _check_functions(build_model, callbacks, until)
-    if engine not in ENGINES:
-        raise ValueError(
-            f"Argument `engine` must be one of {ENGINES}. Received: engine={engine!r}."
-        )
+    one_of("engine", engine, ENGINES)
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     rows = as_rows("data", data)
     validation = None if validation_data is None else as_rows("validation_data", validation_data)

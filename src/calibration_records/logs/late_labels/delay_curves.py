@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibration_records._check import damaged
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -126,10 +128,7 @@ def read_label_delay(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
         }
         return dict(content["config"]), fitted
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            "Argument `path` must name a file that `LabelDelay.save` wrote. Received: "
-            f"{os.fspath(path)!r}, which is damaged, or another file."
-        ) from error
+        raise damaged("path", path, "LabelDelay.save") from error
 
 
 def places(grid: Sequence[float] | np.ndarray, column: str, side: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import positive, refused, share
 from calibration_records._columns import check_same_rows, ids_of, numbers_of, warn_of_other_order
 from calibration_records._files import write_atomically
 from calibration_records._predictions import check_probabilities
@@ -103,15 +103,9 @@ class LabelDelay(ShownAsText):
         min_share: float = 0.05,
     ) -> None:
         for name, value in (("window", window), ("half_life", half_life)):
-            if value is not None and not (isinstance(value, Real) and 0 < value < np.inf):
-                raise ValueError(
-                    f"Argument `{name}` must be a positive number, in days or in the unit of the "
-                    f"times, or None. Received: {name}={value!r}."
-                )
-        if not (isinstance(min_share, Real) and 0 < min_share < 1):
-            raise ValueError(
-                f"Argument `min_share` must be in (0, 1). Received: min_share={min_share!r}."
-            )
+            if value is not None:
+                positive(name, value, also=", in days or in the unit of the times, or None")
+        share("min_share", min_share)
         self.window: float | None = None if window is None else float(window)
         self.half_life: float | None = None if half_life is None else float(half_life)
         self.min_share: float = float(min_share)
@@ -288,9 +282,7 @@ class LabelDelay(ShownAsText):
             UserWarning: If more than half of the rows are too young.
         """
         if purpose not in ("fit", "score"):
-            raise ValueError(
-                f'Argument `purpose` must be "fit" or "score". Received: purpose={purpose!r}.'
-            )
+            raise refused("purpose", '"fit" or "score"', purpose)
         _, labels, shares = self._observed(prediction_time, label_time, observed_until, field)
         known = shares >= self.min_share
         self._say_how_many_are_young(known)

@@ -1,0 +1,211 @@
+"""Checks of arguments: what was expected, what was received and how to mend it, said in one way.
+
+Each kind of check that several functions need is one function here, named by what it demands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+
+def refused(name: str, expected: str, value: object, remedy: str = "") -> ValueError:
+    """The error of an argument.
+
+    Example:
+        >>> print(refused("rate", "in (0, 1]", 50, "For percent, divide by 100."))
+        Argument `rate` must be in (0, 1]. Received: rate=50. For percent, divide by 100.
+    """
+    mend = f" {remedy}" if remedy else ""
+    return ValueError(f"Argument `{name}` must be {expected}. Received: {name}={value!r}.{mend}")
+
+
+def integer(name: str, value: Any, least: int, remedy: str = "") -> int:
+    """A whole number of at least `least`, as an int.
+
+    Example:
+        >>> integer("num_knots", 3, 2)
+        3
+    """
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        raise refused(name, f"an integer of at least {least}", value, remedy)
+    return int(value)
+
+
+def at_least(name: str, value: Any, least: float, remedy: str = "") -> None:
+    """Refuses numbers below `least`, NaN, and what is no number."""
+    if not _holds(lambda: value >= least):
+        raise refused(name, f"at least {least:g}", value, remedy)
+
+
+def positive(name: str, value: Any, remedy: str = "", *, also: str = "") -> None:
+    """Refuses all but finite numbers above 0; `also` is what else the caller allows."""
+    if not _holds(lambda: 0 < value < math.inf):
+        raise refused(name, f"a positive number below infinity{also}", value, remedy)
+
+
+def not_negative(name: str, value: Any, remedy: str = "", *, also: str = "") -> None:
+    """Refuses all but finite numbers of at least 0; `also` is what else the caller allows."""
+    if not _holds(lambda: 0 <= value < math.inf):
+        raise refused(name, f"a finite number of at least 0{also}", value, remedy)
+
+
+def share(name: str, value: Any, remedy: str = "", *, of: str = "", ends: str = "") -> None:
+    """Refuses all but numbers between 0 and 1.
+
+    Args:
+        name: Name of the argument.
+        value: The number.
+        remedy: How to mend it.
+        of: What it is a share of, or an example, as the rest of the sentence.
+        ends: The ends that are allowed, of "01".
+
+    Example:
+        >>> share("forget", 2, ends="01", of=": the share of the old weight to drop")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `forget` must be in [0, 1]: the share of the old weight to drop.
+        Received: forget=2.
+    """
+    if not _holds(lambda: 0 < value < 1 or any(value == int(end) for end in ends)):
+        interval = f"{'(['['0' in ends]}0, 1{')]'['1' in ends]}"
+        raise refused(name, f"in {interval}{of}", value, remedy)
+
+
+def confidence_level(name: str, value: Any) -> None:
+    """Refuses all but numbers between 0 and 1 that leave a tail of an interval."""
+    # If rounding leaves none, the intervals would be infinite.
+    if not _holds(lambda: 0 < value < 1 and (1 + value) / 2 < 1):
+        expected = "between 0 and 1, for example 0.95"
+        raise refused(name, expected, value, "Divide percentages by 100.")
+
+
+def _holds(condition: Callable[[], Any]) -> bool:
+    """Whether a value is a number of which a condition holds; false for strings and None."""
+    try:
+        return bool(condition())
+    except (TypeError, ValueError):  # of an array, whose truth is ambiguous
+        return False
+
+
+def one_of(
+    name: str, value: Any, allowed: Collection[Any], remedy: str = "", *, also: str = ""
+) -> None:
+    """Refuses all but the values of a tuple or list; `also` is what else the caller allows.
+
+    Example:
+        >>> one_of("engine", "cloud", ("ray", "processes"))
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `engine` must be one of ('ray', 'processes'). Received: engine='cloud'.
+    """
+    if value not in allowed:
+        raise refused(name, f"one of {allowed}{also}", value, remedy)
+
+
+def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "") -> None:
+    """Refuses all but instances of a class; `expected` names it for the user.
+
+    Example:
+        >>> instance("head", 3, dict, "a head of this package", "Pass ILPS(), for example.")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `head` must be a head of this package. Received: head=3. Pass ILPS(),
+        for example.
+    """
+    if not isinstance(value, kind):
+        raise refused(name, expected, value, remedy)
+
+
+def listed(name: str, value: Any, of: str) -> None:
+    """Refuses a string where a list of them is meant: its characters would be the elements."""
+    if isinstance(value, str):
+        raise refused(name, f"a list of {of}", value, f"Pass {name}=[{value!r}].")
+
+
+def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "") -> None:
+    """Refuses names that are not available; says which, and what may have been meant.
+
+    Args:
+        what: The beginning of the message, as "Argument `columns` must name features of the table".
+        names: The names.
+        available: Those that may be named.
+        remedy: How to mend it.
+
+    Example:
+        >>> known("Argument `numeric` must name columns", ["prise"], ["price", "site"])
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `numeric` must name columns, ['price', 'site']. Received: ['prise'].
+        Did you mean 'price'?
+    """
+    if missing := [name for name in names if name not in available]:
+        # Loaded only here: commands start without NumPy.
+        from calibration_records._columns import suggestion
+
+        mend = suggestion(missing, available) + (f" {remedy}" if remedy else "")
+        raise ValueError(f"{what}, {[*available]}. Received: {missing}.{mend}")
+
+
+def named_once(what: str, names: Iterable[Any]) -> None:
+    """Refuses a name that occurs twice.
+
+    Example:
+        >>> named_once("column", ["price", "site", "price"])
+        Traceback (most recent call last):
+        ...
+        ValueError: Each column must be named only once. Received twice: ['price'].
+    """
+    given = list(names)
+    if twice := sorted({name for name in given if given.count(name) > 1}):
+        raise ValueError(f"Each {what} must be named only once. Received twice: {twice}.")
+
+
+def one_column(name: str, shape: tuple[int | None, ...]) -> None:
+    """Refuses a shape other than (n,) or (n, 1)."""
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] not in (1, None)):
+        raise ValueError(
+            f"Argument `{name}` must have shape (n,) or (n, 1). Received: shape {shape}."
+        )
+
+
+def same_rows(name: str, num_rows: int | None, expected: int | None, of: str) -> None:
+    """Refuses another number of rows than expected, one for each of something.
+
+    Example:
+        >>> same_rows("period", 3, 5, "label")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `period` must have one entry for each label. Received: 3 entries for 5
+        labels.
+    """
+    if None not in (num_rows, expected) and num_rows != expected:
+        raise ValueError(
+            f"Argument `{name}` must have one entry for each {of}. Received: {num_rows} entries "
+            f"for {expected} {of}s."
+        )
+
+
+def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = "") -> ValueError:
+    """The error of a file that cannot be read as what a function of this package writes."""
+    expected = f"Argument `{name}` must name a file that `{writer}` wrote"
+    mend = f" {remedy}" if remedy else ""
+    return ValueError(
+        f"{expected}. Received: {os.fspath(path)!r}, which is damaged, or another file.{mend}"
+    )
+
+
+@contextlib.contextmanager
+def installed(extra: str, needs: str) -> Iterator[None]:
+    """Says how to install the packages that are imported in the block, if one is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f'{needs} Install it with `pip install "keras-calibration[{extra}]"`.'
+        ) from error

@@ -1,0 +1,104 @@
+"""The checks of arguments: what they refuse, what they let pass, and what they say."""
+
+import re
+import subprocess
+import sys
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from calibration_records import _check
+
+NAN, INF = float("nan"), float("inf")
+NO_NUMBERS = ["0.5", None, [0.5], {}, 1j, np.array([0.5, 0.5])]
+
+# Check → its further arguments, values that pass, values that do not (besides NO_NUMBERS).
+NUMBERS = {
+    "integer": ((2,), [2, 10**30, np.int64(2), np.uint8(200)], [1, True, 2.0, NAN, np.float64(3)]),
+    "at_least": ((1,), [1, 1.5, INF, np.float32(1), Fraction(3, 2)], [0, -1, 0.999, NAN, -INF]),
+    "positive": ((), [1e-300, 5e-324, 1, np.float32(2), Decimal("0.1")], [0, -0.0, -1, NAN, INF]),
+    "not_negative": ((), [0, -0.0, 1e300, np.int8(3)], [-5e-324, -1, NAN, INF, -INF]),
+    "share": ((), [0.5, np.float32(0.1), 5e-324, Fraction(1, 3)], [0, 1, -0.1, 1.1, NAN, INF]),
+    "confidence_level": ((), [0.95, 1e-9, np.float64(0.5)], [0, 1, 95, NAN, 1 - 2**-53]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name):
+    further, right, wrong = NUMBERS[name]
+    check = getattr(_check, name)
+    for value in right:
+        check("width", value, *further)
+    for value in [*wrong, *NO_NUMBERS]:
+        with pytest.raises(ValueError, match="Argument `width` must be ") as told:
+            check("width", value, *further)
+        assert f". Received: width={value!r}." in str(told.value)
+
+
+def test_an_integer_is_a_plain_one():
+    assert type(_check.integer("number", np.int32(7), 1)) is int
+    with pytest.raises(ValueError, match=r"an integer of at least 1\. .*number=0\. Pass more\.$"):
+        _check.integer("number", 0, 1, "Pass more.")
+
+
+@pytest.mark.parametrize("ends", ["", "0", "1", "01"])
+def test_ends_of_a_share(ends):
+    for end in (0, 1):
+        if str(end) in ends:
+            _check.share("rate", end, ends=ends)
+            continue
+        interval = f"{'[' if '0' in ends else '('}0, 1{']' if '1' in ends else ')'}"
+        message = f"must be in {interval}, the share. Received: rate={end}. Divide."
+        with pytest.raises(ValueError, match=re.escape(message)):
+            _check.share("rate", end, "Divide.", of=", the share", ends=ends)
+
+
+def test_one_of():
+    for value in ("a", 1, None):
+        _check.one_of("kind", value, ("a", 1, None))
+    for value in ("A", "", 2, ["a"], NAN):
+        with pytest.raises(ValueError, match=r"must be one of \['a', 1\]\. Received: kind="):
+            _check.one_of("kind", value, ["a", 1])
+
+
+def test_names():
+    _check.known("Arguments must name columns", ["a", 1], {"a": 0, 1: 0})
+    message = "Arguments must name columns, ['price', 'site']. Received: ['prise', 3]. Did you mean"
+    with pytest.raises(ValueError, match=re.escape(message) + r" 'price'\? Look\.$"):
+        _check.known(
+            "Arguments must name columns", ["site", "prise", 3], ["price", "site"], "Look."
+        )
+    _check.named_once("field", iter(["a", "b"]))
+    with pytest.raises(ValueError, match=r"Each field must .* twice: \['a', 'b'\]\.$"):
+        _check.named_once("field", iter("abcba"))
+    _check.listed("fields", ["site"], "columns")
+    with pytest.raises(ValueError, match=r"a list of columns\. .*='site'\. Pass fields=\['site'\]"):
+        _check.listed("fields", "site", "columns")
+
+
+def test_shapes():
+    for shape in ((3,), (3, 1), (None,), (None, 1), (None, None), (0,)):
+        _check.one_column("field", shape)
+    for shape in ((), (3, 2), (3, 0), (3, 1, 1), (None, 2)):
+        with pytest.raises(ValueError, match=r"shape \(n,\) or \(n, 1\)\. Received: shape \("):
+            _check.one_column("field", shape)
+    for numbers in ((3, 3), (None, 3), (3, None), (0, 0)):
+        _check.same_rows("field", *numbers, "prediction")
+    with pytest.raises(ValueError, match=r"for each prediction\. Received: 0 entries for 3 p"):
+        _check.same_rows("field", 0, 3, "prediction")
+
+
+def test_a_missing_package():
+    with pytest.raises(ImportError, match=r'Pages need it\. .* "keras-calibration\[html\]"`\.$'):
+        with _check.installed("html", "Pages need it."):
+            import no_such_package  # noqa: F401
+    with pytest.raises(KeyError), _check.installed("html", "Pages need it."):
+        raise KeyError
+
+
+def test_commands_start_without_numpy():
+    code = "import sys, calibration_records._check; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
