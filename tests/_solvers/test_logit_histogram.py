@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_calibration._rows.line import Line
-from keras_calibration._rows.weights import counts_of, unit_of
+from keras_calibration._rows.weights import counts_of
 from keras_calibration._solvers.logit_histogram import (
     EDGES,
     LARGEST_LOGIT,
@@ -136,8 +136,7 @@ def test_importances_add_up_to_those_of_all_rows(unit):
     weights = np.random.default_rng(1).exponential(size=900) ** 2
 
     def histogram_of(part):
-        counts = counts_of(unit * weights[part], "importance", len(weights[part]))
-        scaled = unit_of(unit * weights[part], counts)
+        counts, scaled = counts_of(unit * weights[part], "importance")
         return replace(logit_histogram(logits[part], labels[part], counts), unit=scaled)
 
     whole, parts = histogram_of(slice(None)), [histogram_of(slice(p, None, 7)) for p in range(7)]

@@ -15,10 +15,10 @@ from keras_calibration._rows.columns import flat_numbers
 from keras_calibration._rows.labels import class_shares, label_advice, named_classes
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import (
+    check_weights_are,
     checked_weights,
     columns_that_count,
     counts_of,
-    unit_of,
     warn_of_weights,
 )
 
@@ -64,17 +64,16 @@ def read_rows(
         >>> rows.logits, rows.weights, rows.numbers
         (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
     """
+    check_weights_are(weights_are)
     logits = _checked_logits(logits, labels, from_logits, sample_weight)
-    weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
-    rows = check_rows(logits, labels, weights, both_classes)
-    rows = replace(rows, unit=unit_of(sample_weight, weights))
+    rows = check_rows(logits, labels, sample_weight, both_classes)
     _warn_of_absent_classes(rows)
     warn_of_contradicted_ends(rows)
-    given = sample_weight
-    if given is not None and rows.numbers is not None:
-        given = flat_numbers(given, "weights")[rows.numbers]
-    warn_of_weights(rows.labels, given, weights_are)
-    return rows
+    if rows.weights is None:
+        return rows
+    counts, unit = counts_of(rows.weights, weights_are)
+    warn_of_weights(rows.labels, rows.weights, weights_are)
+    return replace(rows, weights=counts, unit=unit)
 
 
 def check_rows(

@@ -16,44 +16,29 @@ from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
 WEIGHTS_ARE = ("importance", "counts")
 
 
-def counts_of(
-    sample_weight: ArrayLike | None, weights_are: str, num_rows: int
-) -> np.ndarray | None:
-    """Sample weights (n,) as numbers of rows, which is what every fit takes; None for ones.
+def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]:
+    """Sample weights (n,) above 0 as numbers of rows, which every fit takes, and that of one row.
 
-    Counts stay as they are. Importances are known up to a common factor: they are scaled to the
-    sum `(Σ w)² / Σ w²`, the number of rows of equal weight that say as much (Kish). So equal
-    weights are ones, and priors, shrinkage and intervals do not depend on their unit.
+    Counts stay as they are. Importances are known up to a common factor: they are divided by one
+    number, so that their sum is `(Σ w)² / Σ w²`, the number of rows of equal weight that say as
+    much (Kish). So equal weights are ones, and priors, shrinkage and intervals do not depend on
+    their unit.
 
     Example:
-        >>> counts_of([2.0, 2.0, 0.0, 2.0], "importance", 4)
-        array([1., 1., 0., 1.])
-        >>> counts_of([3.0, 1.0], "importance", 2), counts_of([3.0, 1.0], "counts", 2)
-        (array([1.2, 0.4]), array([3., 1.]))
+        >>> counts_of(np.array([2.0, 2.0]), "importance")
+        (array([1., 1.]), 2.0)
+        >>> counts_of(np.array([30.0, 10.0]), "importance")
+        (array([1.2, 0.4]), 25.0)
+        >>> counts_of(np.array([30.0, 10.0]), "counts")
+        (array([30., 10.]), 1.0)
     """
-    check_weights_are(weights_are)
-    if (weights := checked_weights(sample_weight, num_rows)) is None:
-        return None
     if weights_are == "counts":
         check_counts(weights)
-        return np.rint(weights)
+        return np.rint(weights), 1.0
     shares = weights / weights.max()
-    used = shares[weights > 0]
-    if (used == 1).all():
-        return shares
-    return shares * (used.sum() / (used @ used))
-
-
-def unit_of(sample_weight: ArrayLike | None, counts: np.ndarray | None) -> float:
-    """The sample weight of one row: what `counts_of` has divided the weights by.
-
-    Example:
-        >>> unit_of([30.0, 10.0], counts_of([30.0, 10.0], "importance", 2))
-        25.0
-    """
-    if sample_weight is None or counts is None:
-        return 1.0
-    return float(np.max(sample_weight) / counts.max())
+    if not (shares == 1).all():
+        shares *= shares.sum() / (shares @ shares)
+    return shares, float(weights.max() / shares.max())
 
 
 def check_weights_are(weights_are: str) -> None:
@@ -76,20 +61,19 @@ def check_counts(weights: np.ndarray, what: str = "weights") -> None:
         )
 
 
-def warn_of_weights(labels: np.ndarray, weights: ArrayLike | None, weights_are: str) -> None:
+def warn_of_weights(labels: np.ndarray, weights: np.ndarray, weights_are: str) -> None:
     """Warns of importances that depend on the label alone, or that look like counts.
 
     Args:
-        labels: Labels (n,) or (n, 1), or of classes.
-        weights: Sample weights as they were given, (n,) or (n, 1), or None.
+        labels: Labels (n,), or (n, K) of classes, of which nothing is said.
+        weights: Sample weights as they were given, above 0, (n,).
         weights_are: What they are, see `counts_of`.
     """
-    if weights is None or weights_are == "counts" or labels.size != len(labels):
+    if weights_are == "counts" or labels.ndim == 2:
         return
-    labels, weights = labels.reshape(-1), np.asarray(weights).reshape(-1)
-    used = weights > 0
-    of_class = [np.unique(weights[used & (labels == label)]) for label in (0, 1)]
-    if all(len(each) == 1 for each in of_class) and np.isin(labels[used], (0, 1)).all():
+    of_class = [weights[labels == label] for label in (0, 1)]
+    are_two = all(len(each) and each.min() == each.max() for each in of_class)
+    if are_two and len(of_class[0]) + len(of_class[1]) == len(labels):
         negative, positive = (float(each[0]) for each in of_class)
         if negative != positive:
             warn(
@@ -99,11 +83,11 @@ def warn_of_weights(labels: np.ndarray, weights: ArrayLike | None, weights_are: 
                 "log of the sampling rate (SamplingCorrection), and no row counts for many. If "
                 "they are weights of classes, the calibrated rate will not be that of the rows.",
             )
-    elif weights.max() > 1 and are_counts(weights) and weights[used].min() == 1:
+    elif weights.max() > 1 and are_counts(weights) and weights.min() == 1:
         warn(
             "The sample weights look like counts of rows: all are whole numbers, from 1 to "
-            f"{weights.max():g}. They are taken as importances, {used.sum():,} rows that are worth "
-            'fewer. Pass weights_are="counts" if a row of weight 2 is two rows.',
+            f"{weights.max():g}. They are taken as importances, {len(weights):,} rows that are "
+            'worth fewer. Pass weights_are="counts" if a row of weight 2 is two rows.',
         )
 
 
