@@ -118,10 +118,13 @@ def check_rows(
 
 
 def _check_binary_labels(labels: np.ndarray, logits: np.ndarray, counts: np.ndarray | None) -> None:
+    bad = ~((labels >= 0) & (labels <= 1))
+    if not bad.any():
+        return
     counted = labels if counts is None else labels[counts]
     are_swapped = np.isin(logits, (0, 1)).all() and logits.any()
     refuse_rows(
-        ~((labels >= 0) & (labels <= 1)),
+        bad,
         labels,
         "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
         _look_swapped("logits") if are_swapped else label_advice(counted),
@@ -131,7 +134,10 @@ def _check_binary_labels(labels: np.ndarray, logits: np.ndarray, counts: np.ndar
 
 def _check_both_classes(rows: Rows) -> None:
     """Raises unless at least two classes have a label."""
-    present = np.flatnonzero(rows.shares.any(axis=0))
+    if rows.labels.ndim == 2:
+        present = rows.present
+    else:
+        present = np.flatnonzero([rows.labels.min() < 1, rows.labels.max() > 0])
     if len(present) > 1:
         return
     expected = "both" if rows.labels.ndim == 1 else "at least two"

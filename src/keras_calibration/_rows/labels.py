@@ -46,8 +46,9 @@ def class_shares(
             f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
             "label per row."
         )
-    advice = class_advice(given if counts is None else given[counts])
-    refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
+    if bad.any():
+        advice = class_advice(given if counts is None else given[counts])
+        refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
     return shares
 
 

@@ -68,8 +68,8 @@ class Rows:
         return np.flatnonzero(~present_classes(self.labels)) if is_of_classes else np.arange(0)
 
     def take(self, numbers: np.ndarray) -> Rows:
-        """The rows with the given numbers."""
-        before = np.arange(len(self)) if self.numbers is None else self.numbers
+        """The rows with the given numbers, or those where an array (n,) is true."""
+        numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
         labels, weights = (
             None if column is None else column[numbers] for column in (self.labels, self.weights)
         )
@@ -79,7 +79,7 @@ class Rows:
             labels=labels,
             weights=weights,
             features={name: column[numbers] for name, column in self.features.items()},
-            numbers=before[numbers],
+            numbers=numbers if self.numbers is None else self.numbers[numbers],
             num_given=len(self) if self.num_given is None else self.num_given,
         )
 

@@ -140,7 +140,7 @@ def _fit(head: Head, rows: Rows, settings: FitSettings | None, verbose: int | st
     weights = rows.row_weights
     _warn_of_bias(head_logits(head, rows.logits, rows.features), rows.labels, weights)
     # `refresh_savedmodel` tells logits from probabilities by their distribution.
-    summary = replace(summary, logits=describe_logits(rows.logits, "fit", weights))
+    summary = replace(summary, logits=describe_logits(rows.logits, "fit", rows.weights))
     head.fit_summary = summary
     if verbose:
         print(summary)
