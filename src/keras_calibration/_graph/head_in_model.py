@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_calibration._graph.base_logits import BaseLogits
+from keras_calibration._graph.logit_model import LogitModel
 from keras_calibration._graph.logit_source import is_final_activation, passes_on
 from keras_calibration._graph.outputs import (
     output_name,
@@ -21,7 +22,8 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import flatten_layers, position_of, source_of
-from keras_calibration._rows.model_inputs import LogitModel, clean_names
+from keras_calibration._rows.inputs import clean_names
+from keras_calibration._rows.reader import Reader
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
@@ -107,6 +109,21 @@ class HeadInModel:
                 symbolic_input(self.model), self.base_outputs, name="base_logits"
             )
         return parts[self.position]
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Reads data as the model takes it, into what the head gets."""
+
+        def compute(inputs: Inputs, verbose: int | str) -> tuple[Any, dict[str, Tensor]]:
+            values = self.base_part.values(inputs, verbose)
+            return values[LOGIT_OUTPUT], self.features_from(self.columns(inputs), values)
+
+        return Reader(
+            structure=symbolic_input(self.model),
+            compute=compute,
+            ids=self.ids,
+            label_names=self.label_names,
+        )
 
     def columns(self, inputs: Inputs) -> dict[str, Tensor]:
         """Inputs in the structure that the model takes, by name."""

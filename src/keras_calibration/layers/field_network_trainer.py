@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 from threadpoolctl import ThreadpoolController
 
+from keras_calibration._rows.columns import take
 from keras_calibration._seeds import generator_of
 from keras_calibration._solvers.embedding_network import EmbeddingNetwork, numeric_encoding
 from keras_calibration.layers.field_ids import table_rows
@@ -42,7 +43,7 @@ class FieldNetworkTrainer(NetworkTrainer):
     def restart(self, chosen: np.ndarray) -> None:
         """Starts anew with a network that is adapted to the rows with the given numbers."""
         fresh = copy_of(self._template)
-        fresh.adapt({name: column[chosen] for name, column in self.rows.features.items()})
+        fresh.adapt(take(self.rows.features, chosen))
         embeddings = np.zeros((0, fresh.embedding_dim), fresh.compute_dtype)
         layers = fresh.dense_layers
         self._fresh = fresh

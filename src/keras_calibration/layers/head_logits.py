@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 from scipy import special
 
+from keras_calibration._rows.columns import take
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.softmax_fit import row_class_log_losses
 from keras_calibration._typing import Features
@@ -37,7 +38,7 @@ def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features
     """
     calibrated = np.empty(logits.shape)
     for part in row_slices(len(logits)):
-        outputs = head(logits[part], {name: column[part] for name, column in features.items()})
+        outputs = head(logits[part], take(features, part))
         calibrated[part] = ops.convert_to_numpy(outputs).reshape(logits[part].shape)
     return calibrated
 

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.columns import take
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -64,7 +65,7 @@ class KerasTrainer(NetworkTrainer):
         """Resets g and the optimizer, and adapts g to the rows with the given numbers."""
         if isinstance(self.network, FieldNetwork):
             fresh = copy_of(self.network)
-            fresh.adapt({name: column[chosen] for name, column in self.rows.features.items()})
+            fresh.adapt(take(self.rows.features, chosen))
             self.network.set_weights(fresh.get_weights())
         elif self._start is not None:
             self.network.set_weights([weight.copy() for weight in self._start])

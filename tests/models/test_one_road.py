@@ -1,0 +1,118 @@
+"""Rows come the same way to every fit: the head's own, that of a model, of `calibrate`."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration.layers import (
+    ILPS,
+    BoostedTrees,
+    FieldBias,
+    FieldNetwork,
+    NeuralCalibration,
+    PlattScaling,
+)
+
+RNG = np.random.default_rng(0)
+N = 900
+SCORE = RNG.normal(size=N).astype("float32")
+SITE = RNG.integers(0, 3, N)
+# Of which float32 has not all digits.
+SOFT = np.clip((RNG.random(N) < 1 / (1 + np.exp(-SCORE - 0.3 * SITE))) * 0.9 + 1e-9, 0, 1)
+WEIGHTS = RNG.uniform(0.5, 2, N)
+SETTINGS = kc.layers.FitSettings(max_epochs=2)
+HEADS = {
+    "PlattScaling": PlattScaling,
+    "FieldBias": lambda: FieldBias({"site": 3}, ILPS(5)),
+    "NeuralCalibration": lambda: NeuralCalibration(ILPS(5), FieldNetwork({"site": 3})),
+    "BoostedTrees": lambda: BoostedTrees({"site": 3}, head=ILPS(5), num_rounds=8),
+}
+
+
+def model_of(head):
+    inputs = {
+        "score": keras.Input((1,), name="score"),
+        "site": keras.Input((), dtype="int64", name="site"),
+    }
+    features = {} if head.feature_names == () else {"site": inputs["site"]}
+    return keras.Model(inputs, head(inputs["score"], features))
+
+
+def fitted(name, score, site, labels, weights, settings=SETTINGS):
+    """The weights of a head fitted in a model, and by itself."""
+    found = []
+    for in_model in (True, False):
+        keras.utils.set_random_seed(0)
+        head = HEADS[name]()
+        if in_model:
+            x = {"score": score, "site": site}
+            kc.fit_head(model_of(head), x, labels, weights, settings=settings, verbose=0)
+        else:
+            head.fit(score, labels, {"site": site}, weights, settings=settings)
+        found.append(head.get_weights())
+    return found
+
+
+def assert_equal(first, second):
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_a_head_is_fitted_alike_in_a_model_and_by_itself(name):
+    assert_equal(*fitted(name, SCORE, SITE, SOFT, WEIGHTS))
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_rows_of_weight_0_are_no_rows_wherever_they_are(name):
+    expected, _ = fitted(name, SCORE, SITE, SOFT, WEIGHTS)
+    order = np.argsort(np.r_[np.arange(N), RNG.uniform(0, N, 9)])
+    score = np.r_[SCORE, np.full(9, np.nan, "float32")][order]
+    site = np.r_[SITE, np.full(9, 77)][order]
+    labels, weights = np.r_[SOFT, np.full(9, np.nan)][order], np.r_[WEIGHTS, np.zeros(9)][order]
+    for found in fitted(name, score, site, labels, weights):
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["NeuralCalibration", "BoostedTrees"])
+def test_the_fold_of_each_row_is_of_the_rows_given(name):
+    fold = np.arange(N) % 3
+    folds = kc.layers.FitSettings(max_epochs=2, folds=fold)
+    expected, _ = fitted(name, SCORE, SITE, SOFT, WEIGHTS, folds)
+    more = kc.layers.FitSettings(max_epochs=2, folds=np.r_[2, 1, fold, 0])
+    score, site = np.pad(SCORE, (2, 1)), np.pad(SITE, (2, 1))
+    for found in fitted(name, score, site, np.pad(SOFT, (2, 1)), np.pad(WEIGHTS, (2, 1)), more):
+        assert_equal(found, expected)
+
+
+def test_folds_reach_a_head_inside_of_another():
+    fold = np.arange(N) % 3
+    inner = NeuralCalibration(ILPS(5), FieldNetwork({"site": 3}))
+    head = BoostedTrees({"site": 3}, head=inner, num_rounds=8)
+    settings = kc.layers.FitSettings(max_epochs=1, folds=fold)
+    # Of the rows outside of one fold, only two folds are left.
+    summary = head.fit(SCORE, SOFT, {"site": SITE}, settings=settings)
+    assert summary.num_rows == N
+
+
+def test_what_is_wrong_is_said_once():
+    labels = (SOFT > 0.5).astype(float)
+    given = 1 / (1 + np.exp(-SCORE))  # probabilities in place of logits
+    weights = np.where(labels == 1, 1.0, 30.0)  # which depend on the label alone
+    model = model_of(PlattScaling())
+    for fit in (
+        lambda: model.layers[-1].fit(given, labels, sample_weight=weights),
+        lambda: kc.fit_head(model, {"score": given, "site": SITE}, labels, weights, verbose=0),
+        lambda: kc.calibrate(
+            model, {"score": given, "site": SITE}, labels, weights, methods="platt", verbose=0
+        ),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fit()
+        texts = [str(each.message) for each in told]
+        assert sum("look like probabilities" in text for text in texts) == 1, texts
+        assert sum("depend on the label alone" in text for text in texts) == 1, texts
