@@ -5,7 +5,7 @@ from keras_calibration.export.export_onnx import export_onnx
 from keras_calibration.export.export_savedmodel import export_savedmodel
 from keras_calibration.export.refresh_onnx import refresh_onnx
 from keras_calibration.export.refresh_savedmodel import refresh_savedmodel
-from keras_calibration.export.serving_spec import signature_input
+from keras_calibration.export.spec import signature_input
 
 __all__ = [
     "export_litert",

@@ -324,6 +324,27 @@ class Head(PosteriorLayer):
         self.remember_fit(summary)
         return summary
 
+    def update(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        forget: float = 0.0,
+        from_logits: bool = True,
+        weights_are: str = "importance",
+    ) -> FitSummary:
+        """Adds rows to those of earlier fits, of a head that keeps their sums; others refuse.
+
+        Raises:
+            ValueError: If the head has no `update`.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no `update`: its fit needs the rows themselves. Received: "
+            f"{self!r}. Call `fit` with all rows, or use a calibrator such as ILPS."
+        )
+
     @property
     def draws_by_chance(self) -> bool:
         """Whether the direct fit draws folds or batches of rows.
