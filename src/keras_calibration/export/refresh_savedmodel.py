@@ -23,7 +23,6 @@ from keras_calibration.export.savedmodel_files import (
     replace_tensors,
 )
 from keras_calibration.export.savedmodel_format import SavedModelFormat
-from keras_calibration.export.served_head import served_head
 from keras_calibration.export.signatures import HEAD_WEIGHTS, INTERVAL_WEIGHTS
 from keras_calibration.export.verification import check_verification
 from keras_calibration.export.version_folder import NEXT, Target, versions_in
@@ -149,7 +148,7 @@ class _Refreshed(SavedModelFormat):
         """Copies the SavedModel and replaces the weights and the saved head."""
         shutil.copytree(self.source, path)
         head = self.saved.head
-        new = dict(zip(self.keys, _weights(served_head(head)), strict=True))
+        new = dict(zip(self.keys, _weights(head.served()), strict=True))
         if self.told.get("interval") is not None:
             all_keys = collection_keys(self.source, INTERVAL_WEIGHTS)
             new |= dict(zip(all_keys, weights_of(head), strict=True))
@@ -217,7 +216,7 @@ def _provenance_of(source: Path) -> dict[str, Any]:
 def _check_served(source: Path, head: Head, keys: list[str]) -> None:
     """Raises if the saved head is not the one that the SavedModel serves."""
     tensors = read_tensors(source, keys)
-    served, weights = [tensors[key] for key in keys], _weights(served_head(head))
+    served, weights = [tensors[key] for key in keys], _weights(head.served())
     # Values computed from the head's weights on another machine differ in the last digits.
     if len(weights) != len(served) or not all(
         w.shape == np.shape(s) and np.allclose(w, s, rtol=1e-5, atol=1e-5, equal_nan=True)

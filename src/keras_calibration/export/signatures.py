@@ -12,7 +12,6 @@ from calibration_records._warn import without_notices
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING
-from keras_calibration.export.served_head import served_head
 from keras_calibration.export.spec import Spec, head_outputs
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior_layer import without_posterior
@@ -52,7 +51,7 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool | str = False) ->
     Returns:
         "base" and "head" → "on", or the reason why it is not compiled.
     """
-    head = served_head(spec.head)
+    head = spec.head.served()
 
     def calibrate(given: _Rows) -> dict[str, Tensor]:
         return head_outputs(spec.head, given, spec.interval, served=head)
