@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from calibration_records._columns import select_features
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
-from keras_calibration._rows.data_checks import logits_of_probabilities
-from keras_calibration._rows.input_columns import entering
+from keras_calibration._rows.checks import logits_of_probabilities
+from keras_calibration._rows.inputs import entering
 from keras_calibration._typing import Tensor
 from keras_calibration.export.head_file import SavedHead
 from keras_calibration.export.provenance import describe_head, describe_versions, summary_figures

@@ -11,7 +11,7 @@ import numpy as np
 from calibration_records._columns import suggestion
 from keras_calibration._graph.head_in_model import HeadInModel
 from keras_calibration._graph.outputs import symbolic_input
-from keras_calibration._rows.development_set import as_inputs
+from keras_calibration._rows.reader import as_inputs
 from keras_calibration._typing import Features, Inputs, Tensor
 
 if TYPE_CHECKING:
