@@ -11,13 +11,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_calibration as kc
-from keras_calibration.export import signatures
 from keras_calibration.export.provenance import describe_model
+from keras_calibration.export.savedmodel import signatures
 from keras_calibration.export.spec import Spec, signature_input
 from served import answers, serve_here
 from trained_heads import train_head
 
-export_module = importlib.import_module("keras_calibration.export.export_savedmodel")
+export_module = importlib.import_module("keras_calibration.export.savedmodel.export")
 
 OUTPUTS = {"probability", "uncalibrated_probability", "logit"}
 

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, refresh_savedmodel
-from keras_calibration.export.export_litert import run_litert
-from keras_calibration.export.export_onnx import run_onnx
+from keras_calibration.export.litert import run_litert
+from keras_calibration.export.onnx.export import run_onnx
 from keras_calibration.export.publish import Format, Request, publish
 from keras_calibration.export.spec import Spec
+from keras_calibration.export.target import Target
 from keras_calibration.export.verification import largest_difference, run_savedmodel, tolerance_for
-from keras_calibration.export.version_folder import Target
 
 pytestmark = pytest.mark.tensorflow
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, spec
-from keras_calibration.export.export_litert import run_litert
-from keras_calibration.export.export_onnx import run_onnx
+from keras_calibration.export.litert import run_litert
+from keras_calibration.export.onnx.export import run_onnx
 from served import symbolic_inputs
 from trained_heads import train_head
 

@@ -16,7 +16,7 @@ from keras_calibration.export.provenance import (
     read_provenance,
     write_provenance,
 )
-from keras_calibration.export.savedmodel_files import (
+from keras_calibration.export.savedmodel.files import (
     collection_keys,
     read_tensors,
     replace_tensors,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs, Tolerance, largest_difference
-from keras_calibration.export.version_folder import Target
 
 SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
 

@@ -24,8 +24,8 @@ from keras_calibration.export.provenance import describe_head, describe_versions
 from keras_calibration.export.publish import CALIBRATE, Format, Request, publish
 from keras_calibration.export.sample import first_rows
 from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
+from keras_calibration.export.target import Target
 from keras_calibration.export.verification import tolerance_for
-from keras_calibration.export.version_folder import Target
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary

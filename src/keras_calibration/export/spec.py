@@ -28,8 +28,8 @@ from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Format, Request, publish
 from keras_calibration.export.sample import MAX_RANDOM_IDS, random_rows, sample_rows
+from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs, Tolerance, tolerance_for
-from keras_calibration.export.version_folder import Target
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior_layer import interval_width
 

@@ -15,7 +15,7 @@ from calibration_records._columns import by_name
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Inputs
-from keras_calibration.export.onnx_graph import BASE, on_base, onnx_packages
+from keras_calibration.export.onnx.graph import BASE, on_base, onnx_packages
 from keras_calibration.export.publish import named_errors
 from keras_calibration.export.sample import NUM_SAMPLE_ROWS
 from keras_calibration.export.spec import OWN_OUTPUTS, Spec, by_signature

@@ -15,9 +15,9 @@ import numpy as np
 from calibration_records._columns import text_of
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.head_file import SavedHead
-from keras_calibration.export.onnx_base import OnnxBase
-from keras_calibration.export.onnx_graph import onnx_packages, to_onnx, with_head
-from keras_calibration.export.onnx_lookups import is_lookup, why_not
+from keras_calibration.export.onnx.base import OnnxBase
+from keras_calibration.export.onnx.graph import onnx_packages, to_onnx, with_head
+from keras_calibration.export.onnx.lookups import is_lookup, why_not
 from keras_calibration.export.provenance import (
     describe_model,
     describe_versions,

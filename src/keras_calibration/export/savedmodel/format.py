@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_calibration.export.provenance import describe_files, write_provenance
 from keras_calibration.export.publish import Format, Request
-from keras_calibration.export.savedmodel_files import EXTRA
+from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.verification import Outputs, run_savedmodel
 
 

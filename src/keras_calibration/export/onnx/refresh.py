@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from keras_calibration.export.export_onnx import (
+from keras_calibration.export.head_file import SavedHead
+from keras_calibration.export.onnx.export import (
     HEAD_BYTES,
     PROVENANCE,
     head_graph,
     run_onnx,
     with_metadata,
 )
-from keras_calibration.export.head_file import SavedHead
-from keras_calibration.export.onnx_graph import onnx_packages, replace_head
+from keras_calibration.export.onnx.graph import onnx_packages, replace_head
 from keras_calibration.export.provenance import provenance_of
 from keras_calibration.export.publish import Format, Request, named_errors
 from keras_calibration.export.refresh import Exported, NewRows, refresh
 from keras_calibration.export.spec import signature_input, tensor_specs, vocabularies_of
+from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs
-from keras_calibration.export.version_folder import Target
 from keras_calibration.layers.fit_settings import FitSettings
 
 if TYPE_CHECKING:

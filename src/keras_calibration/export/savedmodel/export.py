@@ -13,12 +13,16 @@ from keras_calibration._typing import Inputs
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
 from keras_calibration.export.provenance import describe_model
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, publish
-from keras_calibration.export.savedmodel_files import EXTRA, write_warmup
-from keras_calibration.export.savedmodel_format import SavedModelFormat
-from keras_calibration.export.signatures import COMPILED_SIZES, UNPADDED, write_signatures
+from keras_calibration.export.savedmodel.files import EXTRA, write_warmup
+from keras_calibration.export.savedmodel.format import SavedModelFormat
+from keras_calibration.export.savedmodel.signatures import (
+    COMPILED_SIZES,
+    UNPADDED,
+    write_signatures,
+)
 from keras_calibration.export.spec import Spec
+from keras_calibration.export.target import Target
 from keras_calibration.export.verification import check_verification
-from keras_calibration.export.version_folder import Target
 
 _WARMUP_SIZES = (1, 32)
 

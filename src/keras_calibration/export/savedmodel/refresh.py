@@ -16,16 +16,16 @@ from numpy.typing import ArrayLike
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
 from keras_calibration.export.provenance import PROVENANCE_FILE, files_sha256, read_provenance
 from keras_calibration.export.refresh import Exported, NewRows, refresh
-from keras_calibration.export.savedmodel_files import (
+from keras_calibration.export.savedmodel.files import (
     EXTRA,
     collection_keys,
     read_tensors,
     replace_tensors,
 )
-from keras_calibration.export.savedmodel_format import SavedModelFormat
-from keras_calibration.export.signatures import HEAD_WEIGHTS, INTERVAL_WEIGHTS
+from keras_calibration.export.savedmodel.format import SavedModelFormat
+from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, INTERVAL_WEIGHTS
+from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import check_verification
-from keras_calibration.export.version_folder import NEXT, Target, versions_in
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.network_trainer import weights_of
