@@ -19,7 +19,6 @@ import tensorflow as tf
 import keras_calibration as kc
 from keras_calibration._ops.boosted_trees import tree_sums
 from keras_calibration._solvers import boosting
-from keras_calibration.export.served_head import served_head
 from keras_calibration.layers import boosted_trees as layer
 
 SECONDS_A_ROUND = 0.02
@@ -106,7 +105,7 @@ def functions(
     """The served head as a TensorFlow function, as it is and compiled."""
     found = {}
     for jit_compile in (False, True):
-        served = served_head(head)
+        served = head.served()
         # The curve of the served head is found by an operation that XLA does not have.
         called = head if jit_compile else served
         function = tf.function(

@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration.export import version_folder
+from keras_calibration.export import target as version_folder
 from keras_calibration.export.provenance import files_sha256, read_provenance, write_provenance
 from tiers import attack_size, only_in_full_attack
 
@@ -59,7 +59,7 @@ def refresh(path, **arguments):
 
 def versions(folder):
     """The numbered folders; each is whole: every file is there, and not empty."""
-    numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    numbers = sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
     for number in numbers:
         found = {
             str(path.relative_to(folder / str(number))): path.stat().st_size
@@ -73,7 +73,7 @@ def versions(folder):
 
 
 def others(folder):
-    return [path.name for path in folder.iterdir() if not path.name.isdecimal()]
+    return [path.name for path in folder.glob("*") if not path.name.isdecimal()]
 
 
 def assert_served(folder):

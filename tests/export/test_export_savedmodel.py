@@ -11,18 +11,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_calibration as kc
-from keras_calibration.export import signature_input, signatures
 from keras_calibration.export.provenance import describe_model
-from keras_calibration.export.serving_spec import (
-    outputs_on,
-    sample_rows,
-    serving_spec,
-    warn_if_unfitted,
-)
+from keras_calibration.export.savedmodel import signatures
+from keras_calibration.export.spec import Spec, signature_input
 from served import answers, serve_here
 from trained_heads import train_head
 
-export_module = importlib.import_module("keras_calibration.export.export_savedmodel")
+export_module = importlib.import_module("keras_calibration.export.savedmodel.export")
 
 OUTPUTS = {"probability", "uncalibrated_probability", "logit"}
 
@@ -301,7 +296,7 @@ def test_the_provenance_has_the_report_of_calibrate():
     base = small_model().base_model
     labels = rng.random(400) < 0.7 * base.predict(rows, verbose=0)[:, 0]
     model = kc.calibrate(base, rows, labels, methods="platt", verbose=0)
-    fit = describe_model(serving_spec(model), None)["fit"]
+    fit = describe_model(Spec.of(model))["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == model.report.to_dict()
     assert fit["fitted_at"] == model.head.fit_summary.fitted_at
@@ -309,12 +304,12 @@ def test_the_provenance_has_the_report_of_calibrate():
 
 def test_the_provenance_tells_when_the_model_was_trained():
     model = small_model()
-    assert describe_model(serving_spec(model), None)["fit"]["fitted_at"] is None
+    assert describe_model(Spec.of(model))["fit"]["fitted_at"] is None
     rng = np.random.default_rng(0)
     rows = {name: rng.normal(size=(100, 1)).astype("float32") for name in ("x", "z")}
     before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     kc.fit_head(model, rows, rng.random(100) < 0.4, verbose=0)
-    fitted_at = describe_model(serving_spec(model), None)["fit"]["fitted_at"]
+    fitted_at = describe_model(Spec.of(model))["fit"]["fitted_at"]
     assert before <= datetime.datetime.fromisoformat(fitted_at)
 
 
@@ -325,7 +320,7 @@ def test_long_vocabularies_are_told_by_their_length():
     words = [f"site {number}" for number in range(300)]
     lookup = keras.layers.StringLookup(vocabulary=words)
     model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": lookup}))
-    config = describe_model(serving_spec(model), None)["head"]["config"]["fields"]["site"]["config"]
+    config = describe_model(Spec.of(model))["head"]["config"]["fields"]["site"]["config"]
     assert config["vocabulary"] == "300 entries"
 
 
@@ -437,8 +432,7 @@ def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
 
 
 def outputs_of(model, sample=None):
-    spec = serving_spec(model)
-    return outputs_on(spec, sample_rows(spec, sample), sample is None)
+    return Spec.of(model, sample).expected
 
 
 def test_random_rows_have_ids_and_words_that_the_base_knows():
@@ -476,11 +470,9 @@ def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
         model.head.fit(kc.base_logits(model, rows), labels)
     else:
         model = kc.calibrate(model.base_model, rows, labels, methods="identity", verbose=0)
-    outputs = outputs_of(model)
-    probability, logit = outputs["probability"], outputs["logit"]
-    warn_if_unfitted(serving_spec(model), probability, logit)
+    Spec.of(model).warn_if_unfitted()
     with pytest.raises(UserWarning, match="never been fitted"):
-        warn_if_unfitted(serving_spec(small_model()), keras.ops.sigmoid(logit), logit)
+        Spec.of(small_model()).warn_if_unfitted()
 
 
 def model_in(policy):
@@ -516,14 +508,13 @@ def test_rounding_of_the_base_model_is_no_difference(tmp_path):
 )
 def test_rounding_of_half_precision_is_no_difference(policy, rounding, tmp_path, monkeypatch):
     """Whether two programs round alike depends on the processor: here, one is off by a bit."""
-    outputs_on = export_module.outputs_on
+    expected = Spec.expected.func
 
-    def rounded(*arguments, **options):
-        found = outputs_on(*arguments, **options)
-        logit = found["logit"] * (1 + rounding)
-        return {**found, "logit": logit, "probability": keras.ops.sigmoid(logit)}
+    def rounded(spec):
+        found = expected(spec)
+        return {**found, "logit": found["logit"] * (1 + rounding)}
 
-    monkeypatch.setattr(export_module, "outputs_on", rounded)
+    monkeypatch.setattr(Spec, "expected", property(rounded))
     rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")
     check_difference(model_in(policy), tmp_path, rows, rounding / 4)
     with pytest.raises(RuntimeError, match="for the largest logit"):
@@ -619,5 +610,5 @@ def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(export_module, "write_signatures", fail)
     with pytest.raises(OSError, match="disk full"):
-        kc.export_savedmodel(small_model(), tmp_path / "1")
+        kc.export_savedmodel(small_model(), tmp_path / "new" / "1")
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.export import export_onnx, refresh_onnx
-from keras_calibration.export.export_onnx import run_onnx
+from keras_calibration.export.onnx.export import run_onnx
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("tf2onnx")

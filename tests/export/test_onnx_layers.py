@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_onnx
-from keras_calibration.export.export_onnx import run_onnx
+from keras_calibration.export.onnx.export import run_onnx
 
 pytest.importorskip("onnx")
 pytest.importorskip("tf2onnx")

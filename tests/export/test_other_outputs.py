@@ -1,6 +1,7 @@
 """The base model's other outputs are served beside the calibrated one, unchanged."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -9,14 +10,12 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, refresh_savedmodel
-from keras_calibration.export.export_litert import run_litert
-from keras_calibration.export.export_onnx import run_onnx
-from keras_calibration.export.serving_spec import serving_spec
-from keras_calibration.export.verification import (
-    largest_difference,
-    tolerance_for,
-    verify_signatures,
-)
+from keras_calibration.export.litert import run_litert
+from keras_calibration.export.onnx.export import run_onnx
+from keras_calibration.export.publish import Format, Request, publish
+from keras_calibration.export.spec import Spec
+from keras_calibration.export.target import Target
+from keras_calibration.export.verification import largest_difference, run_savedmodel, tolerance_for
 
 pytestmark = pytest.mark.tensorflow
 RNG = np.random.default_rng(0)
@@ -148,9 +147,10 @@ def test_what_outputs_have_in_common_is_computed_once():
     model = kc.models.CalibratedModel(
         keras.Model(inputs, outputs), kc.layers.PlattScaling(), calibrated_output="buy"
     )
-    spec = serving_spec(model)
-    for part in (spec.base, spec.outputs):
-        traced = tf.function(part).get_concrete_function(tf.TensorSpec((None, 3)))
+    spec = Spec.of(model)
+    rows = {"scores": tf.TensorSpec((None, 3))}
+    for part, given in ((spec.base, rows["scores"]), (spec.outputs, rows)):
+        traced = tf.function(part).get_concrete_function(given)
         kinds = [operation.type for operation in traced.graph.get_operations()]
         assert kinds.count("MatMul") == 3
 
@@ -211,7 +211,7 @@ def test_an_output_with_the_name_of_an_input(tmp_path):
     model = calibrated(base)
     outputs = run_litert(export_litert(model, tmp_path / "model.tflite", X), X)
     np.testing.assert_array_equal(outputs["site"], X["site"])
-    outputs = serving_spec(model).outputs(tensors())
+    outputs = Spec.of(model).outputs(tensors())
     np.testing.assert_array_equal(outputs["site"], X["site"])
     with pytest.raises(ValueError, match=r"different names in an ONNX file.*\['site'\]"):
         export_onnx(model, tmp_path / "model.onnx", X)
@@ -228,10 +228,11 @@ def test_a_name_of_the_export_is_refused(export, name, tmp_path):
 
 def test_the_calibrated_output_may_have_a_name_of_the_export():
     model = calibrated(base_model(rename={"click": "probability"}), "probability")
-    spec = serving_spec(model)
+    spec = Spec.of(model)
     outputs = spec.outputs(tensors())
     np.testing.assert_array_equal(outputs["probability"], model(tensors()))
-    assert outputs.keys() == {"logit", "probability", *spec.other_outputs}
+    own = {"logit", "probability", "uncalibrated_probability"}
+    assert outputs.keys() == {*own, *spec.other_outputs}
 
 
 @pytest.mark.parametrize("shape", [(), (5, 2)])
@@ -249,7 +250,7 @@ def test_an_unfrozen_base_is_not_frozen_by_an_export():
     model = calibrated(base_model())
     model.base_model.trainable = True
     num_variables = len(model.base_model.trainable_variables)
-    serving_spec(model)
+    Spec.of(model)
     assert len(model.base_model.trainable_variables) == num_variables > 0
 
 
@@ -275,14 +276,35 @@ def test_what_counts_as_different(received, expected, difference):
     assert largest_difference(np.asarray(received), np.asarray(expected)) == difference
 
 
+class Copy(Format):
+    """A copy of a SavedModel, as a format of its own."""
+
+    kind = "SavedModel"
+
+    def __init__(self, source):
+        self.source = source
+
+    def write(self, path):
+        shutil.copytree(self.source, path)
+
+    def run(self, path, requests):
+        given = [(request.signature, request.inputs) for request in requests]
+        return run_savedmodel(path, given, "same_process")
+
+    def sign(self, path, differences):
+        (path / "differences").write_text(json.dumps(differences))
+
+
 @pytest.mark.parametrize("name", ["best", "word", "amount paid", "half"])
-def test_an_output_that_is_served_differently_is_found(name, exported, model):
+def test_an_output_that_is_served_differently_is_found(name, exported, model, tmp_path):
     few = {key: values[:8] for key, values in X.items()}
     right = {name: keras.ops.convert_to_numpy(model.base_model(tensors(few))[name])}
     wrong = {name: right[name][::-1].copy()}
     dtypes = {"bfloat16"} if name == "half" else ()
     tolerance = tolerance_for([1.0], dtypes, others=right)
-    differences = verify_signatures(exported, {"raw": (few, right)}, "same_process", tolerance)
-    assert differences[f"raw/{name}"] < 1
+    requests = [Request("raw", few, lambda _, each=each: each) for each in (right, wrong)]
+    publish(Target(tmp_path / "right"), Copy(exported), requests[:1], tolerance)
+    assert json.loads((tmp_path / "right" / "differences").read_text())[f"raw/{name}"] < 1
     with pytest.raises(RuntimeError, match=f"output 'raw/{name}' of the SavedModel may differ"):
-        verify_signatures(exported, {"raw": (few, wrong)}, "same_process", tolerance)
+        publish(Target(tmp_path / "wrong"), Copy(exported), requests[1:], tolerance)
+    assert [each.name for each in tmp_path.iterdir()] == ["right"]

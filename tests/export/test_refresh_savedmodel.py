@@ -10,17 +10,16 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import refresh_savedmodel
+from keras_calibration.export.head_file import SavedHead
 from keras_calibration.export.provenance import (
     files_sha256,
     read_provenance,
     write_provenance,
 )
-from keras_calibration.export.savedmodel_files import (
+from keras_calibration.export.savedmodel.files import (
     collection_keys,
-    read_head,
     read_tensors,
     replace_tensors,
-    save_head,
 )
 from served import answers
 from tiers import slow_except
@@ -269,7 +268,7 @@ def exported(tmp_path_factory):
         ({"predictions": np.full(NUM_ROWS, np.nan)}, "must be finite"),
         ({"predictions": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
-        ({"forget": 0.5}, "the head itself has `update`"),
+        ({"forget": 0.5}, r"a FieldBias without one.*or is a head without `update`"),
         ({"verify": "never"}, "`verify` must be one of"),
     ],
 )
@@ -307,9 +306,11 @@ def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
 
 def test_a_head_that_is_not_the_one_served_is_refused(exported, tmp_path):
     path = shutil.copytree(exported, tmp_path / "1")
-    wrapped, head, _ = read_head(path / "assets.extra")
-    head.calibrator.set_weights([weight + 1 for weight in head.calibrator.get_weights()])
-    save_head(wrapped, path / "assets.extra")
+    file = path / "assets.extra" / "head.keras"
+    saved = SavedHead.read(file.read_bytes(), file)
+    calibrator = saved.head.calibrator
+    calibrator.set_weights([weight + 1 for weight in calibrator.get_weights()])
+    file.write_bytes(saved.content())
     features, labels = rows()
     with pytest.raises(ValueError, match="have changed since the export"):
         refresh(path, LOGITS, labels, features)

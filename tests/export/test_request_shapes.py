@@ -239,7 +239,7 @@ def test_rows_of_onnx_inputs_of_any_width(level):
     """Of inputs whose width the graph leaves open, only the rows are compared."""
     import onnxruntime
 
-    from keras_calibration.export.onnx_graph import to_onnx
+    from keras_calibration.export.onnx.graph import to_onnx
 
     shapes = {"words": (None, None), "grid": (None, None, 2), "site": (None,), "price": (None, 1)}
     inputs = {name: tf.TensorSpec(shape, tf.float32) for name, shape in shapes.items()}

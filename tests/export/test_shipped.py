@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_calibration.export import refresh_savedmodel
-from keras_calibration.export.savedmodel_files import read_head
+from keras_calibration.export.head_file import SavedHead
 from keras_calibration.layers import FitSettings
 from served import serve, serve_here
 
@@ -107,7 +107,8 @@ def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
     """Today's layers load the head of then; what they give, the new version serves."""
     inputs, recorded = recorded_in(sample)
     version = version_of(sample)
-    wrapped, _, head_inputs = read_head(version / "assets.extra")
+    file = version / "assets.extra" / "head.keras"
+    wrapped, _, head_inputs = SavedHead.read(file.read_bytes(), file)
     columns = {
         # JSON has null for a missing number.
         name: tf.constant([np.nan if value is None else value for value in inputs[name]])

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from keras_calibration.export import version_folder
-from keras_calibration.export.version_folder import move_into_place, temporary_folder
+from keras_calibration.export import target as version_folder
+from keras_calibration.export.target import move_into_place, temporary_folder
 
 
 def write(folder, text):

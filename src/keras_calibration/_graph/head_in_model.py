@@ -80,11 +80,16 @@ class HeadInModel:
         return output_names(self.model)[self.position]
 
     @property
+    def base_layer(self) -> BaseLogits | None:
+        """The layer of the trained base model, if the logit comes from one."""
+        base = source_of(self.logit)[0]
+        return base if isinstance(base, BaseLogits) else None
+
+    @property
     def label_names(self) -> list[str]:
         """What labels by output may call the calibrated output: as its base model does, or it."""
-        base = source_of(self.logit)[0]
-        is_base = isinstance(base, BaseLogits)
-        names = [output_name(base.base_model, base.calibrated_output)] if is_base else []
+        base = self.base_layer
+        names = [] if base is None else [output_name(base.base_model, base.calibrated_output)]
         return list(dict.fromkeys([*names, self.output_name]))
 
     def structured(self, columns: Mapping[str, Tensor]) -> Inputs:

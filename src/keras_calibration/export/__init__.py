@@ -1,11 +1,11 @@
 """Exports calibrated models for serving and refreshes exported models. TensorFlow only."""
 
-from keras_calibration.export.export_litert import export_litert
-from keras_calibration.export.export_onnx import export_onnx
-from keras_calibration.export.export_savedmodel import export_savedmodel
-from keras_calibration.export.refresh_onnx import refresh_onnx
-from keras_calibration.export.refresh_savedmodel import refresh_savedmodel
-from keras_calibration.export.serving_spec import signature_input
+from keras_calibration.export.litert import export_litert
+from keras_calibration.export.onnx.export import export_onnx
+from keras_calibration.export.onnx.refresh import refresh_onnx
+from keras_calibration.export.savedmodel.export import export_savedmodel
+from keras_calibration.export.savedmodel.refresh import refresh_savedmodel
+from keras_calibration.export.spec import signature_input
 
 __all__ = [
     "export_litert",

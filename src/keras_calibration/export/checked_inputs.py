@@ -1,6 +1,6 @@
 """The check of the shapes of a request, written into the graphs of SavedModels and LiteRT files.
 
-That of ONNX files is `onnx_operators.check_rows`.
+That of ONNX files is `onnx.operators.check_rows`.
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ import numpy as np
 
 from calibration_records import __version__
 from keras_calibration._keras import flatten_layers
-from keras_calibration._typing import Tensor
-from keras_calibration.export.savedmodel_files import HEAD_FILE
-from keras_calibration.export.serving_spec import ServingSpec
+from keras_calibration.export.head_file import HEAD_FILE
+from keras_calibration.export.savedmodel.files import EXTRA
+from keras_calibration.export.spec import Spec
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior_layer import without_posterior
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"
@@ -89,7 +88,7 @@ def describe_versions() -> dict[str, Any]:
 def files_sha256(savedmodel: Path) -> str:
     """SHA-256 hash of the names and contents of the graph, weights, vocabularies and saved head."""
     folders = (savedmodel / name for name in ("variables", "assets"))
-    files = [savedmodel / "saved_model.pb", savedmodel / "assets.extra" / HEAD_FILE]
+    files = [savedmodel / "saved_model.pb", savedmodel / EXTRA / HEAD_FILE]
     files += sorted(file for folder in folders for file in folder.rglob("*") if file.is_file())
     digest = hashlib.sha256()
     for file in files:
@@ -99,12 +98,8 @@ def files_sha256(savedmodel: Path) -> str:
     return digest.hexdigest()
 
 
-def describe_model(spec: ServingSpec, sample_logits: Tensor | None) -> dict[str, Any]:
+def describe_model(spec: Spec) -> dict[str, Any]:
     """Describes the base model, the head, its fit and the distribution of its logits.
-
-    Args:
-        spec: What is exported.
-        sample_logits: Logits of the sample, or None.
 
     Returns:
         Plain values; None for what is unknown.
@@ -118,7 +113,7 @@ def describe_model(spec: ServingSpec, sample_logits: Tensor | None) -> dict[str,
         },
         "head": describe_head(spec.head),
         "fit": _describe_fit(spec),
-        "logits": _known_logits(spec.head, sample_logits),
+        "logits": _known_logits(spec),
     }
 
 
@@ -157,7 +152,7 @@ def _describe_weights(weights: Sequence[keras.Variable]) -> dict[str, Any]:
     }
 
 
-def _describe_fit(spec: ServingSpec) -> dict[str, Any]:
+def _describe_fit(spec: Spec) -> dict[str, Any]:
     head = spec.head
     # What head and model remember may be of weights that a training or a loading has replaced.
     is_known = head.is_as_fitted
@@ -179,10 +174,11 @@ def _num_rows_in(head: Head) -> int | None:
     return max((round(float(keras.ops.convert_to_numpy(w))) for w in kept), default=0) or None
 
 
-def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | None:
+def _known_logits(spec: Spec) -> dict[str, Any] | None:
     """The distribution of the logits of the fit, or else of the sample."""
-    streaming = (c for c in flatten_layers(head) if isinstance(c, StreamingCalibrator))
-    histogram = next((c.histogram for c in streaming), None)
+    head = spec.head
+    heads = (part for part in flatten_layers(head) if isinstance(part, Head))
+    histogram = next((part.histogram for part in heads if part.histogram is not None), None)
     if histogram is not None:
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
@@ -190,7 +186,7 @@ def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | 
     fit_summary = head.fit_summary if head.is_as_fitted else None
     if fit_summary is not None and fit_summary.logits is not None:
         return dict(fit_summary.logits)
-    return None if sample_logits is None else describe_logits(sample_logits, "sample")
+    return describe_logits(spec.expected["logit"], "sample") if spec.has_sample else None
 
 
 def _shortened(config: Any) -> Any:

@@ -1,17 +1,17 @@
-"""Verifies a SavedModel after it is written, by default in a process with TensorFlow alone.
+"""Runs a SavedModel, by default in a process with TensorFlow alone, and tells differences.
 
-That process runs this file as a program, `python verification.py SAVEDMODEL ROWS.npz`, without
-Keras and without the packages of this wheel. This file must therefore not import them.
+That process runs this file as a program, `python verification.py SAVEDMODEL REQUESTS.npz
+ANSWERS.npz`, without Keras and without the packages of this wheel. This file must therefore not
+import them.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from numpy.typing import ArrayLike
 _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
 _PLACES = ("new_process", "same_process")
-# Signature → its inputs and its expected outputs, by name.
-Rows = Mapping[str, tuple[Mapping[str, ArrayLike], Mapping[str, ArrayLike]]]
+# Signatures, each with its inputs by name.
+Requests = Sequence[tuple[str, Mapping[str, Any]]]
+Outputs = dict[str, np.ndarray]
 
 
 def check_verification(verify: str, tolerance: float | None = None) -> None:
@@ -111,76 +112,41 @@ def _is_exact(values: np.ndarray) -> bool:
     return values.dtype.kind in "biuOSU"
 
 
-def verify_signatures(
-    path: Path, rows: Rows, verify: str, tolerance: Tolerance
-) -> dict[str, float]:
-    """Loads a SavedModel and compares its outputs with the expected ones.
-
-    Returns:
-        `"SIGNATURE/OUTPUT"` → the largest difference.
-
-    Raises:
-        RuntimeError: If it cannot be loaded, or an output differs too much.
-    """
-    # Beside the SavedModel: what a killed export leaves there, the next one removes.
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        rows_file = f"{folder}/rows.npz"
-        _write_rows(rows, rows_file)
-        differ = _in_new_process if verify == "new_process" else largest_differences
-        differences = differ(str(path), rows_file)
-    for output, difference in differences.items():
-        name = output.split("/", 1)[1]
-        if not difference <= tolerance.allowed(name):
-            kind = "value" if name in tolerance.largest_others else "logit"
-            raise RuntimeError(
-                f"The output {output!r} of the SavedModel may differ from the Keras model's by at "
-                f"most {tolerance.allowed(name):g}, for the largest {kind} "
-                f"{tolerance.largest(name):g} and a tolerance of {tolerance.share(name):g}. "
-                f"Received: a difference of {difference:g} on the sample rows. Nothing was "
-                "written. Look for layers that compute differently when saved, or pass a higher "
-                "`tolerance` to `export_savedmodel`."
-            )
-    return differences
-
-
-def largest_differences(path: str, rows_file: str) -> dict[str, float]:
-    """The largest difference of each output of each signature from the expected output.
-
-    Two NaN, or two infinities of the same sign, count as equal.
+def run_savedmodel(path: Path, requests: Requests, verify: str) -> list[Outputs]:
+    """Loads a SavedModel and runs it on requests, in this process or in a new one.
 
     Args:
         path: Folder of the SavedModel.
-        rows_file: A NumPy file with arrays named `SIGNATURE/inputs/NAME` and
-            `SIGNATURE/outputs/NAME`.
+        requests: The signature and the inputs by name of each.
+        verify: See `check_verification`.
 
     Returns:
-        `"SIGNATURE/OUTPUT"` → the largest difference.
+        The outputs of each request, by name.
+
+    Raises:
+        RuntimeError: If a new process cannot load or run it.
     """
+    if verify == "same_process":
+        return _answers(str(path), requests)
+    # Beside the SavedModel: what a killed export leaves there, the next one removes.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        files = f"{folder}/requests.npz", f"{folder}/answers.npz"
+        _write(requests, files[0])
+        _run_in_new_process(str(path), *files)
+        return [outputs for _, outputs in _read(files[1])]
+
+
+def _answers(path: str, requests: Requests) -> list[Outputs]:
     import tensorflow as tf
 
-    rows: dict[str, dict[str, dict[str, np.ndarray]]] = {}
-    with np.load(rows_file) as arrays:
-        for key in arrays:
-            signature, kind, name = key.split("/", 2)
-            rows.setdefault(signature, {"inputs": {}, "outputs": {}})[kind][name] = arrays[key]
     loaded = tf.saved_model.load(path)
-    received: dict[str, dict[str, tf.Tensor]] = {}
+    answers = []
     with tf.device("CPU:0"):
-        for signature, columns in rows.items():
-            inputs = {name: tf.constant(values) for name, values in columns["inputs"].items()}
-            received[signature] = loaded.signatures[signature](**inputs)
-        if "serving_default" in rows:
-            # Compared with `calibrate` on its own logits, because a step function may jump between
-            # two logits that differ only by rounding.
-            head_inputs = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
-            head_inputs["logit"] = received["serving_default"]["logit"]
-            calibrated = loaded.signatures["calibrate"](**head_inputs)
-            rows["serving_default"]["outputs"]["probability"] = calibrated["probability"].numpy()
-    return {
-        f"{signature}/{name}": largest_difference(received[signature][name].numpy(), values)
-        for signature, columns in rows.items()
-        for name, values in columns["outputs"].items()
-    }
+        for signature, inputs in requests:
+            given = {name: tf.constant(_plain(values)) for name, values in inputs.items()}
+            outputs = loaded.signatures[signature](**given)
+            answers.append({name: values.numpy() for name, values in outputs.items()})
+    return answers
 
 
 def largest_difference(received: np.ndarray, expected: np.ndarray) -> float:
@@ -198,40 +164,56 @@ def largest_difference(received: np.ndarray, expected: np.ndarray) -> float:
     return float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
 
 
-def _write_rows(rows: Rows, rows_file: str) -> None:
-    arrays = {
-        f"{signature}/{kind}/{name}": np.asarray(values)
-        for signature, columns in rows.items()
-        for kind, by_name in zip(("inputs", "outputs"), columns, strict=True)
-        for name, values in by_name.items()
+def _write(requests: Requests, file: str) -> None:
+    """Writes a NumPy file with arrays named `NUMBER/SIGNATURE/NAME`."""
+    arrays: dict[str, Any] = {
+        f"{number}/{signature}/{name}": _plain(values)
+        for number, (signature, columns) in enumerate(requests)
+        for name, values in columns.items()
     }
-    plain: dict[str, Any] = {name: _plain(values) for name, values in arrays.items()}
-    np.savez(rows_file, **plain)
+    np.savez(file, **arrays)
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
+def _read(file: str) -> list[tuple[str, Outputs]]:
+    """What `_write` wrote."""
+    found: dict[int, tuple[str, Outputs]] = {}
+    with np.load(file) as arrays:
+        for key in arrays:
+            number, signature, name = key.split("/", 2)
+            found.setdefault(int(number), (signature, {}))[1][name] = arrays[key]
+    return [found[number] for number in sorted(found)]
+
+
+def _plain(values: ArrayLike) -> np.ndarray:
     """An array of a type that NumPy writes to a file without pickling Python objects."""
+    values = np.asarray(values)
     if values.dtype == object:
         return values.astype("S")
     # bfloat16 is no type of NumPy's own.
     return values.astype("float32") if values.dtype.kind == "V" else values
 
 
-def _in_new_process(path: str, rows_file: str) -> dict[str, float]:
+def _run_in_new_process(path: str, requests_file: str, answers_file: str) -> None:
     # On the CPU, because this process may hold all memory of the GPU.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     # -P: modules are not imported from the folder of the program.
-    command = [sys.executable, "-P", __file__, path, rows_file]
+    command = [sys.executable, "-P", __file__, path, requests_file, answers_file]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(
             "The SavedModel does not load and run in a new process with TensorFlow only. Nothing "
             f"was written. The error of that process:\n{done.stderr[-2000:]}"
         )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _main(path: str, requests_file: str, answers_file: str) -> None:
+    requests = _read(requests_file)
+    answers = _answers(path, requests)
+    named = zip((signature for signature, _ in requests), answers, strict=True)
+    _write(list(named), answers_file)
 
 
 if __name__ == "__main__":
     for module in ("keras", "keras_calibration", "calibration_records", "tf_keras"):
         sys.modules[module] = None  # type: ignore[assignment]  # cannot be imported
-    print(json.dumps(largest_differences(sys.argv[1], sys.argv[2])))
+    _main(*sys.argv[1:])

@@ -112,6 +112,11 @@ class BlendedHead(Head):
             converged=all(fit.converged for fit in fits),
         )
 
+    def served(self) -> BlendedHead:
+        """The blend of the served heads."""
+        parts = [head.served() for head in self.heads]
+        return BlendedHead(parts, self.head_weights, dtype=self.dtype_policy)
+
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         heads = [keras.saving.serialize_keras_object(head) for head in self.heads]

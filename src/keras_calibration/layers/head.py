@@ -102,6 +102,12 @@ class Head(PosteriorLayer):
         self.histogram: LogitHistogram | None = None
         self._fitted_weights: str | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Serves a subclass as it is, until it says otherwise: it may compute anything."""
+        super().__init_subclass__(**kwargs)
+        if "served" not in vars(cls):
+            cls.served = Head.served  # type: ignore[method-assign]
+
     def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
         if (shape := getattr(logits, "shape", None)) is not None:
@@ -303,6 +309,27 @@ class Head(PosteriorLayer):
         self.remember_fit(summary)
         return summary
 
+    def update(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        forget: float = 0.0,
+        from_logits: bool = True,
+        weights_are: str = "importance",
+    ) -> FitSummary:
+        """Adds rows to those of earlier fits, of a head that keeps their sums; others refuse.
+
+        Raises:
+            ValueError: If the head has no `update`.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no `update`: its fit needs the rows themselves. Received: "
+            f"{self!r}. Call `fit` with all rows, or use a calibrator such as ILPS."
+        )
+
     @property
     def draws_by_chance(self) -> bool:
         """Whether the direct fit draws folds or batches of rows.
@@ -486,6 +513,14 @@ class Head(PosteriorLayer):
         """Adjusts the weights after training by gradient, by default those of the parts."""
         for part in self.parts():
             part.finalize()
+
+    def served(self) -> Head:
+        """The head as exports serve it, by default itself; subclasses do not inherit an override.
+
+        An override returns a head of the same function in fewer operations. The number and shapes
+        of its weights depend only on the arguments of this head, so that a refit keeps them.
+        """
+        return self
 
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None

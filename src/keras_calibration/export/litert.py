@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
 
 from calibration_records._warn import without_notices
 from keras_calibration._keras import counted_searches
-from keras_calibration._ops.losses import probabilities_from_logits
-from keras_calibration._typing import Features, Inputs, Tensor
+from keras_calibration._typing import Inputs
 from keras_calibration.export.checked_inputs import with_checked_inputs
-from keras_calibration.export.portable_file import Rows, lookups_of, write_portable
-from keras_calibration.export.serving_spec import ServingSpec, serving_spec
+from keras_calibration.export.publish import SERVING, Format, Request, named_errors
+from keras_calibration.export.spec import Spec, publish_file
+from keras_calibration.export.verification import Outputs
 
 
 def export_litert(
@@ -57,14 +61,30 @@ def export_litert(
         ValueError: Argument `model` must be a Functional or Sequential Keras model with a
         calibration head, or a CalibratedModel. Received: str. ...
     """
-    spec = serving_spec(model, calibrated_output)
+    spec = Spec.of(model, sample, calibrated_output=calibrated_output)
     _check(spec)
-    return write_portable(
-        spec, Path(path), sample, "LiteRT", lambda _: _to_litert(spec), run_litert
-    )
+    return publish_file(spec, Path(path), _LiteRT(spec))
 
 
-def _check(spec: ServingSpec) -> None:
+@dataclass
+class _LiteRT(Format):
+    """A model as a LiteRT file."""
+
+    spec: Spec
+    kind = "LiteRT file"
+
+    def write(self, path: Path) -> None:
+        """Converts the model."""
+        with named_errors("LiteRT"):
+            path.write_bytes(_to_litert(self.spec))
+
+    def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
+        """Runs the file in TensorFlow's interpreter."""
+        with named_errors("LiteRT"):
+            return [run_litert(path, request.inputs) for request in requests]
+
+
+def _check(spec: Spec) -> None:
     """Raises if the model has strings or tables, which need more than built-in operations."""
     strings = sorted(name for name, each in spec.inputs.items() if each.dtype.name == "string")
     if strings:
@@ -73,7 +93,7 @@ def _check(spec: ServingSpec) -> None:
             f"Received: the string inputs {strings}. Nothing was written. Convert strings to ids "
             "before the model, or serve it as an ONNX file or a SavedModel, which take strings."
         )
-    if found := sorted({layer.name for layer in lookups_of(spec)}):
+    if found := sorted({layer.name for layer in spec.lookups}):
         raise ValueError(
             "The model must take ids, because LiteRT has no lookup tables. Received: a model "
             f"with the lookup layers {found}. Nothing was written. Convert values to ids before "
@@ -81,7 +101,7 @@ def _check(spec: ServingSpec) -> None:
         )
 
 
-def run_litert(file: Path, inputs: Rows) -> Rows:
+def run_litert(file: Path, inputs: Mapping[str, Any]) -> Outputs:
     """Runs a LiteRT file in TensorFlow's interpreter."""
     import tensorflow as tf
 
@@ -89,24 +109,23 @@ def run_litert(file: Path, inputs: Rows) -> Rows:
         # It warns that it will move to another package.
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(str(file))
-    outputs: Rows = interpreter.get_signature_runner()(**inputs)
+    given = {name: np.asarray(values) for name, values in inputs.items()}
+    outputs: Outputs = interpreter.get_signature_runner()(**given)
     return outputs
 
 
-def _to_litert(spec: ServingSpec) -> bytes:
+def _to_litert(spec: Spec) -> bytes:
     """Converts a model by a SavedModel, to built-in operations alone."""
     import tensorflow as tf
 
-    def serve(rows: Features) -> dict[str, Tensor]:
-        outputs = dict(spec.outputs(spec.found.structured(rows), training=False))
-        return {**outputs, "uncalibrated_probability": probabilities_from_logits(outputs["logit"])}
-
     inputs = dict(spec.inputs)
+    parts = tf.Module()
+    parts.base, parts.head = spec.base, spec.head
     archive = keras.export.ExportArchive()
-    archive.track(spec.outputs)
+    archive.track(parts)
     with tempfile.TemporaryDirectory() as folder, without_notices("tensorflow"), counted_searches():
         archive.add_endpoint(
-            "serving_default", with_checked_inputs(serve, inputs), input_signature=[inputs]
+            SERVING, with_checked_inputs(spec.outputs, inputs), input_signature=[inputs]
         )
         archive.write_out(folder, verbose=False)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)

@@ -1,4 +1,4 @@
-"""Reads and writes files of a SavedModel: weights, the head as Keras file, warm-up requests."""
+"""Reads and writes files of a SavedModel: its weights, and warm-up requests."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_calibration._keras import write_fingerprint
-from keras_calibration._typing import Features
-from keras_calibration.export.serving_spec import ServingSpec
-from keras_calibration.layers.head import Head
+from keras_calibration.export.publish import Request
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-HEAD_FILE = "head.keras"
+# The folder of a SavedModel in which TensorFlow Serving looks for warm-up requests.
+EXTRA = "assets.extra"
 _WARMUP_FILE = "tf_serving_warmup_requests"
 
 
@@ -100,31 +98,7 @@ def _reader(savedmodel: Path) -> Any:
     return tf.train.load_checkpoint(str(savedmodel / "variables" / "variables"))
 
 
-def write_head(spec: ServingSpec, extra: Path) -> None:
-    """Writes `head.keras`: the head as a Functional model of the logit and the features."""
-    inputs = {
-        name: keras.Input(given.shape[1:], dtype=given.dtype.name, name=name)
-        for name, given in spec.head_inputs.items()
-    }
-    logit = inputs.pop("logit")
-    save_head(keras.Model([logit, inputs], spec.head(logit, inputs)), extra)
-
-
-def read_head(extra: Path) -> tuple[keras.Model, Head, dict[str, keras.KerasTensor]]:
-    """Reads `head.keras`: the Functional model, the head in it, its inputs by name."""
-    wrapped = keras.saving.load_model(extra / HEAD_FILE, compile=False)
-    head = next(each for each in wrapped.layers if not isinstance(each, keras.layers.InputLayer))
-    return wrapped, head, {tensor.name: tensor for tensor in wrapped.inputs}
-
-
-def save_head(wrapped: keras.Model, extra: Path) -> None:
-    """Writes the Functional model of the head, replacing an old one."""
-    wrapped.save(extra / HEAD_FILE)
-
-
-def write_warmup(
-    extra: Path, model_name: str, requests: Iterable[tuple[str, Features, int]]
-) -> None:
+def write_warmup(extra: Path, model_name: str, requests: Iterable[tuple[Request, int]]) -> None:
     """Writes `tf_serving_warmup_requests`: a TFRecord file of `PredictionLog` messages.
 
     The first request to a signature takes hundreds of times longer than later ones. TensorFlow
@@ -135,8 +109,8 @@ def write_warmup(
     Args:
         extra: The folder `assets.extra` of a SavedModel.
         model_name: Name of the model on the server.
-        requests: Signature, its inputs by name, and the number of rows to send. The inputs are
-            repeated or cut to this number.
+        requests: Requests, each with the number of rows to send. Its inputs are repeated or cut
+            to this number.
 
     Reference:
         tensorflow/serving, `tensorflow_serving/apis/{prediction_log,predict,model}.proto`.
@@ -144,13 +118,13 @@ def write_warmup(
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(extra / _WARMUP_FILE)) as writer:
-        for signature, inputs, num_rows in requests:
-            columns = {name: np.asarray(values) for name, values in inputs.items()}
+        for request, num_rows in requests:
+            columns = {name: np.asarray(values) for name, values in request.inputs.items()}
             sized = {
                 name: np.take(column, np.arange(num_rows) % len(column), axis=0)
                 for name, column in columns.items()
             }
-            writer.write(_prediction_log(model_name, signature, sized))
+            writer.write(_prediction_log(model_name, request.signature, sized))
 
 
 def _prediction_log(model_name: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +15,11 @@ from calibration_records._columns import by_name
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Inputs
-from keras_calibration.export.onnx_graph import BASE, on_base, onnx_packages
-from keras_calibration.export.portable_file import Rows, named_errors
-from keras_calibration.export.serving_spec import (
-    NUM_SAMPLE_ROWS,
-    OWN_OUTPUTS,
-    ServingSpec,
-    by_signature,
-    sample_rows,
-)
-from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.export.onnx.graph import BASE, on_base, onnx_packages
+from keras_calibration.export.publish import named_errors
+from keras_calibration.export.sample import NUM_SAMPLE_ROWS
+from keras_calibration.export.spec import OWN_OUTPUTS, Spec, by_signature
+from keras_calibration.export.verification import Outputs
 
 if TYPE_CHECKING:
     import onnx
@@ -56,7 +50,7 @@ class OnnxBase:
     sha256: str
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], output: str | None, spec: ServingSpec) -> OnnxBase:
+    def read(cls, path: str | os.PathLike[str], output: str | None, spec: Spec) -> OnnxBase:
         """Reads the file.
 
         Raises:
@@ -148,24 +142,16 @@ class OnnxBase:
         between = helper.make_graph(nodes, "between", [], [], initializer=constants)
         return on_base(self.model, above, between, self.renamed.values())
 
-    def rows(
-        self,
-        spec: ServingSpec,
-        sample: Inputs | None,
-        run: Callable[[Path, Rows], Rows],
-    ) -> tuple[Rows, Rows]:
+    def rows(self, spec: Spec, run: Callable[[bytes, Outputs], Outputs]) -> tuple[Outputs, Outputs]:
         """Rows of the inputs of the whole file, and the rows of the calibrated model that they are.
 
         Args:
-            spec: The calibrated model.
-            sample: Rows of the whole, or None for random ones.
-            run: Runs an ONNX file, for the scores.
+            spec: The calibrated model, with a sample of the inputs of the whole, if there is one.
+            run: Runs the content of an ONNX file, for the scores.
         """
-        rows = self._rows(spec, sample)
-        with tempfile.TemporaryDirectory() as folder, named_errors("onnxruntime"):
-            alone = Path(folder, "base.onnx")
-            alone.write_bytes(self.model.SerializeToString())
-            scores = run(alone, rows)[self.output]
+        rows = self._rows(spec, spec.sample)
+        with named_errors("onnxruntime"):
+            scores = run(self.model.SerializeToString(), rows)[self.output]
         _check_scores(scores, spec, self.column)
         scores = scores if self.column is None else scores[:, self.column]
         columns = {
@@ -174,12 +160,12 @@ class OnnxBase:
         }
         return rows, columns
 
-    def _rows(self, spec: ServingSpec, sample: Inputs | None) -> Rows:
+    def _rows(self, spec: Spec, sample: Inputs | None) -> Outputs:
         """Rows of the base's inputs and of the features of the head, by name."""
         rows = {
             each.name: np.asarray(values)
             for each, values in zip(
-                spec.inputs.values(), sample_rows(spec, None).values(), strict=True
+                spec.inputs.values(), replace(spec, sample=None).rows.values(), strict=True
             )
             if each.name != _SCORE
         }
@@ -245,10 +231,10 @@ class OnnxBase:
             )
 
 
-def _check_scores(scores: np.ndarray, spec: ServingSpec, column: int | None) -> None:
+def _check_scores(scores: np.ndarray, spec: Spec, column: int | None) -> None:
     """Raises for logits in the place of probabilities; warns of the contrary."""
-    model = spec.found.model
-    kind = model.base.base_output if isinstance(model, CalibratedModel) else None
+    base = spec.found.base_layer
+    kind = None if base is None else base.base_output
     scores = scores[np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)]
     if not len(scores):
         return

@@ -1,4 +1,4 @@
-"""Creates version folders atomically, also with concurrent exports."""
+"""The place of an export: made atomically, also with concurrent exports."""
 
 import contextlib
 import errno
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from calibration_records._files import sync
@@ -24,35 +25,50 @@ _MAX_TRIES = 10
 NEXT = "next"
 
 
-def check_version_folder(path: Path, version: int | str | None) -> None:
-    """Checks `version` and the target before anything is computed, as `move_into_place` would."""
-    whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
-    if not (version is None or version == NEXT or whole):
-        raise ValueError(
-            f'Argument `version` must be "{NEXT}", an integer of at least 0, or None if `path` is '
-            f"the folder of the version itself. Received: version={version!r}."
-        )
-    target = path if version is None else path / str(version)
-    if version != NEXT and os.path.lexists(target):
-        raise _exists(target)
-    _check_above(target)
+@dataclass(frozen=True)
+class Target:
+    """The place of an export, which must be new: nothing is ever overwritten.
 
+    Args:
+        path: A file, or a folder; with a version, the folder in which the version is created.
+        version: An integer; `"next"` for one more than the highest in `path`; or None.
+        is_file: Whether the export is a single file.
+    """
 
-def check_file(path: Path) -> None:
-    """Checks the target of a single file before anything is computed."""
-    if os.path.lexists(path):
-        raise _file_exists(path)
-    _check_above(path)
+    path: Path
+    version: int | str | None = None
+    is_file: bool = False
 
+    def check(self) -> None:
+        """Raises, before anything is computed, if the export could not be put there."""
+        version = self.version
+        whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
+        if not (version is None or version == NEXT or whole):
+            raise ValueError(
+                f'Argument `version` must be "{NEXT}", an integer of at least 0, or None if `path` '
+                f"is the folder of the version itself. Received: version={version!r}."
+            )
+        target = self.path if version is None else self.path / str(version)
+        if version != NEXT and os.path.lexists(target):
+            raise _exists(target, self.is_file)
+        above = next(folder for folder in target.absolute().parents if folder.exists())
+        if not above.is_dir():
+            raise ValueError(
+                f"Argument `path` must be in a folder. Received: path={str(target)!r}, and "
+                f"{str(above)!r} is a file."
+            )
 
-def _check_above(target: Path) -> None:
-    """Raises if the target would be inside of a file."""
-    above = next(folder for folder in target.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise ValueError(
-            f"Argument `path` must be in a folder. Received: path={str(target)!r}, and "
-            f"{str(above)!r} is a file."
-        )
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[Path]:
+        """A path in a temporary folder beside the place, at which to write the export."""
+        with temporary_folder(self.path.parent if self.version is None else self.path) as folder:
+            yield folder / (self.path.name if self.is_file else "model")
+
+    def move(self, source: Path) -> Path:
+        """Moves the export into place in one step, and returns its path."""
+        if self.is_file:
+            return move_file_into_place(source, self.path)
+        return move_into_place(source, self.path, self.version)
 
 
 def versions_in(folder: Path) -> list[int]:
@@ -91,11 +107,25 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         [True]
         []
     """
+    new = [each for each in (parent, *parent.parents) if not each.exists()]
     parent.mkdir(parents=True, exist_ok=True)
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with _locked(folder) as is_locked:
-            if _is_leftover(folder, is_locked):
-                _remove(folder)
+    try:
+        for folder in parent.glob(f"{_PREFIX}*"):
+            with _locked(folder) as is_locked:
+                if _is_leftover(folder, is_locked):
+                    _remove(folder)
+        with _new_folder(parent) as folder:
+            yield folder
+    finally:
+        # Where nothing was put, the folders made for it go too; others are not empty.
+        with contextlib.suppress(OSError):
+            for each in new:
+                each.rmdir()
+
+
+@contextlib.contextmanager
+def _new_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in an existing one, locked, and removed at exit."""
     for _ in range(_MAX_TRIES):
         prefix = f"{_PREFIX}{_HOST}-{int(time.time())}-"
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -172,7 +202,7 @@ def move_file_into_place(source: Path, path: Path) -> Path:
         # A rename would replace a file that another process has just put there.
         os.link(source, path)
     except FileExistsError as error:
-        raise _file_exists(path) from error
+        raise _exists(path, is_file=True) from error
     except OSError:
         # A file system without hard links.
         os.rename(source, path)
@@ -200,18 +230,12 @@ def _moved(source: Path, path: Path, version: int | str | None) -> Path:
         return target
 
 
-def _exists(path: Path) -> ValueError:
+def _exists(path: Path, is_file: bool = False) -> ValueError:
+    kind = "file" if is_file else "folder"
+    other = "another name" if is_file else f'a new folder, such as the next: version="{NEXT}"'
     return ValueError(
-        f"Argument `path` must be a new folder. Received: path={str(path)!r}, which exists. An "
-        "export never overwrites: choose a new folder, for example the next version number with "
-        f'version="{NEXT}".'
-    )
-
-
-def _file_exists(path: Path) -> ValueError:
-    return ValueError(
-        f"Argument `path` must be a new file. Received: path={str(path)!r}, which exists. An "
-        "export never overwrites: choose another name."
+        f"Argument `path` must be a new {kind}. Received: path={str(path)!r}, which exists. An "
+        f"export never overwrites: choose {other}."
     )
 
 

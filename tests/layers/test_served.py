@@ -10,7 +10,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_calibration.export.served_head import ServedCurve, ServedNetwork, served_head
 from keras_calibration.layers import (
     ILPS,
     BlendedHead,
@@ -21,6 +20,8 @@ from keras_calibration.layers import (
     NeuralCalibration,
     PlattScaling,
 )
+from keras_calibration.layers.served_curve import ServedCurve
+from keras_calibration.layers.served_network import ServedNetwork
 
 pytestmark = pytest.mark.tensorflow
 
@@ -119,7 +120,7 @@ def outputs(head, logits, features):
 @pytest.mark.parametrize("kind", HEADS)
 def test_it_gives_what_the_head_gives(kind):
     head = learnt(kind)
-    served = served_head(head)
+    served = head.served()
     logits, features, _ = rows(1000, seed=1)
     logits[:2] = [np.inf, -np.inf]
     expected, received = outputs(head, logits, features), outputs(served, logits, features)
@@ -133,7 +134,7 @@ def test_it_gives_what_the_head_gives(kind):
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("kind", HEADS)
 def test_another_fit_has_weights_of_the_same_shapes(kind):
-    first, second = (served_head(learnt(kind, seed)) for seed in (0, 1))
+    first, second = (learnt(kind, seed).served() for seed in (0, 1))
     shapes = [tuple(weight.shape) for weight in first.weights]
     assert shapes == [tuple(weight.shape) for weight in second.weights]
 
@@ -203,10 +204,13 @@ class Shifted(ILPS):
 def test_layers_of_others_stay_as_they_are():
     inputs = {"price": keras.Input((), name="price")}
     own = keras.Model(inputs, keras.layers.Dense(1)(inputs["price"][:, None]))
-    one = served_head(NeuralCalibration(Shifted(), own))
+    one = NeuralCalibration(Shifted(), own).served()
     assert one.field_network is own
     assert isinstance(one.calibrator, Shifted)
     several = NeuralCalibration(ILPS(), own, num_members=2)
-    assert served_head(several) is several
-    layer = keras.layers.Identity()
-    assert served_head(layer) is layer
+    assert several.served() is several
+    shifted = Shifted()
+    assert shifted.served() is shifted
+    for kind in (FieldBias, FieldILPS):
+        own_kind = type("Own", (kind,), {})({"site": 3}, ILPS())
+        assert own_kind.served() is own_kind

@@ -1,163 +1,20 @@
-"""Heads for serving: the same function in fewer operations."""
+"""ServedNetwork: field networks in fewer operations, for exports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._ops.piecewise_linear import lines
 from keras_calibration._typing import Features, Tensor
-from keras_calibration.layers.blended_head import BlendedHead
-from keras_calibration.layers.boosted_trees import BoostedTrees
-from keras_calibration.layers.calibrator import Calibrator
-from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import table_rows
-from keras_calibration.layers.field_ilps import FieldILPS
-from keras_calibration.layers.field_network import FieldNetwork
-from keras_calibration.layers.head import Head
-from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.layers.posterior_layer import without_posterior
 
-
-def served_head(head: Head) -> Head:
-    """An equivalent head with fewer operations, which cannot be trained.
-
-    `ILPS` curves become `ServedCurve`, field networks become `ServedNetwork`; other layers are
-    kept. Number and shapes of the weights depend only on the head's arguments, so they are the same
-    after a refit.
-
-    Args:
-        head: A fitted head, called as `head(logits, features)`.
-
-    Returns:
-        A layer with the same call arguments.
-
-    Example:
-        >>> head = served_head(ILPS())
-        >>> head(np.array([[0.5]], "float32"), {}).numpy().tolist()
-        [[0.5]]
-    """
-    # Exact types, here and below, because subclasses may compute anything.
-    if type(head) is BlendedHead:
-        parts = [served_head(part) for part in head.heads]
-        return BlendedHead(parts, head.head_weights, dtype=head.dtype_policy)
-    if type(head) is ILPS:
-        return ServedCurve(head)
-    if type(head) is BoostedTrees:
-        return _served_trees(head)
-    if type(head) is NeuralCalibration:
-        return _served_neural(head)
-    if type(head) in (FieldBias, FieldILPS) and type(head.calibrator) is ILPS:
-        return _with_served_curve(head)
-    return head
-
-
-def _served_neural(head: NeuralCalibration) -> Head:
-    curve = None if head.calibrator is None else served_head(head.calibrator)
-    network: keras.layers.Layer | None = head.field_network
-    if head.members and all(type(member) is FieldNetwork for member in head.members):
-        network = ServedNetwork(head.members)
-    elif len(head.members) > 1:
-        return head
-    return NeuralCalibration(curve, network, dtype=head.dtype_policy)
-
-
-def _served_trees(head: BoostedTrees) -> Head:
-    served = BoostedTrees(
-        head.fields,
-        head.numeric,
-        served_head(head.head),
-        num_rounds=head.num_rounds,
-        dtype=head.dtype_policy,
-    )
-    served.build((None, head.num_outputs))
-    for weight, value in zip(served.tables, head.tables, strict=True):
-        weight.assign(value)
-    return served
-
-
-def _with_served_curve(head: Head) -> Head:
-    served = type(head).from_config({**head.get_config(), "calibrator": None})
-    served.calibrator = ServedCurve(head.calibrator)
-    served.build()
-    for weight, value in zip(_own_weights(served), _own_weights(head), strict=True):
-        weight.assign(value)
-    return served
-
-
-def _own_weights(head: Head) -> list[keras.Variable]:
-    """The weights of a head without those of its curve, and without the posterior."""
-    curve_weights = {id(weight) for weight in head.calibrator.weights}
-    return [each for each in without_posterior(head.weights) if id(each) not in curve_weights]
-
-
-class ServedCurve(Calibrator):
-    """The curve of an `ILPS` layer, as a table with the knot, value and slope of each segment.
-
-    `η(l) = b_k + (l - a_k) s_k`, where k is the last knot left of l. By rounding, a rising segment
-    could end above the start of the next one; its slope is then reduced accordingly. The curve
-    equals the layer's up to rounding, and never decreases where the layer's does not.
-
-    Args:
-        curve: The `ILPS` layer, fitted or trained.
-
-    Example:
-        >>> curve = ServedCurve(ILPS(num_knots=3, knots="sigmoid"))
-        >>> print(curve(np.array([[-2.0], [0.5]], "float32")).numpy().tolist())
-        [[-2.0], [0.5]]
-    """
-
-    def __init__(self, curve: ILPS) -> None:
-        super().__init__(dtype=curve.dtype_policy)
-        self.is_constant_outside = curve.extrapolation == "constant"
-        table = ops.convert_to_numpy(lines(curve.get_knots(), curve.get_values()))
-        table = _without_steps_down(*table)
-        # The first segment also covers everything left of the first knot.
-        self._starts = self._weight("starts", table[:1, 1:])
-        self._lines = self._weight("lines", table.T)
-        self.built = True
-
-    def calibrate(self, logits: Tensor) -> Tensor:
-        """η(l)."""
-        import tensorflow as tf
-
-        rows = ops.reshape(logits, (1, -1))
-        table = ops.convert_to_tensor(self._lines)
-        if self.is_constant_outside:
-            inside = ops.clip(rows, table[0, 0], table[-1, 0])
-            rows = ops.where(ops.isnan(rows), rows, inside)
-        # `tf.searchsorted` would add ten operations on shapes.
-        line = tf.raw_ops.UpperBound(
-            sorted_inputs=ops.convert_to_tensor(self._starts), values=rows, out_type=tf.int32
-        )
-        knot, value, slope = tf.unstack(tf.gather(table, line), axis=-1)
-        return ops.reshape(value + (rows - knot) * slope, (-1, 1)[: len(logits.shape)])
-
-    def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        weight = self.add_weight(name=name, shape=value.shape, trainable=False)
-        weight.assign(value)
-        return weight
-
-
-def _without_steps_down(knot: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The segments as a table (3, K); no rising one ends above the start of the next."""
-    slope = slope.copy()
-    start, gap, next_value = value[:-1], np.diff(knot), value[1:]
-    length = np.nextafter(knot[1:], knot[:-1]) - knot[:-1]
-    digit = np.spacing(np.maximum(np.abs(start), np.abs(next_value)))
-    exact = start.astype("float64"), length.astype("float64")
-    for num_digits in range(1, 9):
-        # Compilers may fuse product and sum, with a single rounding.
-        ends = start + length * slope[:-1], (exact[0] + exact[1] * slope[:-1]).astype(start.dtype)
-        is_above = (slope[:-1] > 0) & (np.maximum(*ends) > next_value)
-        lower = np.maximum((next_value - start - num_digits * digit) / gap, 0)
-        slope[:-1] = np.where(is_above, lower, slope[:-1])
-    return np.stack([knot, value, slope])
+if TYPE_CHECKING:
+    from keras_calibration.layers.field_network import FieldNetwork
 
 
 class ServedNetwork(keras.layers.Layer):
@@ -172,6 +29,7 @@ class ServedNetwork(keras.layers.Layer):
         members: Built networks, created with the same arguments.
 
     Example:
+        >>> from keras_calibration.layers import FieldNetwork
         >>> network = FieldNetwork({"site": 3}, ("price",))
         >>> features = {"site": np.array([0, 7]), "price": np.array([0.5, np.nan])}
         >>> print(network(features).shape, ServedNetwork([network])(features).shape)

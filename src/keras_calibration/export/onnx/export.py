@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,19 @@ import keras
 import numpy as np
 
 from calibration_records._columns import text_of
-from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
-from keras_calibration.export.onnx_base import OnnxBase
-from keras_calibration.export.onnx_graph import onnx_packages, to_onnx, with_head
-from keras_calibration.export.onnx_lookups import is_lookup, why_not
-from keras_calibration.export.portable_file import Rows, lookups_of, write_portable
+from keras_calibration.export.head_file import SavedHead
+from keras_calibration.export.onnx.base import OnnxBase
+from keras_calibration.export.onnx.graph import onnx_packages, to_onnx, with_head
+from keras_calibration.export.onnx.lookups import is_lookup, why_not
 from keras_calibration.export.provenance import (
     describe_model,
     describe_versions,
     provenance_text,
 )
-from keras_calibration.export.savedmodel_files import HEAD_FILE, write_head
-from keras_calibration.export.serving_spec import OWN_OUTPUTS, ServingSpec, serving_spec
-from keras_calibration.export.signatures import interval_outputs
+from keras_calibration.export.publish import Format, Request, named_errors
+from keras_calibration.export.spec import OWN_OUTPUTS, Spec, head_outputs, publish_file
+from keras_calibration.export.verification import Outputs
 from keras_calibration.layers.head import Head
 
 if TYPE_CHECKING:
@@ -93,43 +92,61 @@ def export_onnx(
         ValueError: Argument `model` must be a Functional or Sequential Keras model with a
         calibration head, or a CalibratedModel. Received: str. ...
     """
-    spec = serving_spec(model, calibrated_output)
+    spec = Spec.of(model, sample, interval, calibrated_output)
     _check(spec)
-    below = None if base is None else OnnxBase.read(base, base_output, spec)
-
-    def convert(rows: Features) -> bytes:
-        merged, sources = _merged(spec, interval), _sources(spec)
-        if below is not None:
-            merged = below.under(merged)
-            sources = {name: below.renamed.get(each, each) for name, each in sources.items()}
-        logits = None if sample is None else spec.base_outputs(rows)[0]["logit"]
-        metadata = {
-            **describe_versions(),
-            **describe_model(spec, logits),
-            "interval": interval,
-            "sources": sources,
-            "base_file": None if below is None else below.sha256,
-        }
-        return with_metadata(merged, metadata, _head_bytes(spec)).SerializeToString()
-
-    run, columns = run_onnx, sample
-    if below is not None:
-        whole, columns = below.rows(spec, sample, run_onnx)
-
-        def run(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:
-            num_rows = len(next(iter(inputs.values())))
-            return run_onnx(file, {name: values[:num_rows] for name, values in whole.items()})
-
-    return write_portable(spec, Path(path), columns, "onnxruntime", convert, run, interval)
+    if base is None:
+        return publish_file(spec, Path(path), _Onnx(spec))
+    below = OnnxBase.read(base, base_output, spec)
+    rows, columns = below.rows(spec, run_onnx)
+    spec = replace(spec, sample=columns)
+    return publish_file(spec, Path(path), _Onnx(spec, below), rows)
 
 
-def run_onnx(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:
-    """Runs an ONNX file in onnxruntime."""
+@dataclass
+class _Onnx(Format):
+    """A model as an ONNX file.
+
+    Args:
+        spec: The model.
+        below: The model from elsewhere that computes its scores, or None.
+    """
+
+    spec: Spec
+    below: OnnxBase | None = None
+    kind = "ONNX file"
+
+    def write(self, path: Path) -> None:
+        """Converts base and head, and puts them together."""
+        spec, below = self.spec, self.below
+        with named_errors("onnxruntime"):
+            merged, sources = _merged(spec), _sources(spec)
+            if below is not None:
+                merged = below.under(merged)
+                sources = {name: below.renamed.get(each, each) for name, each in sources.items()}
+            metadata = {
+                **describe_versions(),
+                **describe_model(spec),
+                "interval": spec.interval,
+                "sources": sources,
+                "base_file": None if below is None else below.sha256,
+            }
+            file = with_metadata(merged, metadata, SavedHead.of(spec).content())
+            path.write_bytes(file.SerializeToString())
+
+    def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
+        """Runs the file in onnxruntime."""
+        with named_errors("onnxruntime"):
+            return [run_onnx(path, request.inputs) for request in requests]
+
+
+def run_onnx(file: Path | bytes, inputs: Mapping[str, Any]) -> Outputs:
+    """Runs an ONNX file, or the content of one, in onnxruntime."""
     _, onnxruntime = onnx_packages()
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    content = file if isinstance(file, bytes) else str(file)
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     taken = {each.name for each in session.get_inputs()}
-    given = {n: _texts(values, n) for n, values in inputs.items() if n in taken}
+    given = {n: _texts(np.asarray(values), n) for n, values in inputs.items() if n in taken}
     return dict(zip(names, session.run(names, given), strict=True))
 
 
@@ -141,28 +158,23 @@ def _texts(values: np.ndarray, name: str) -> np.ndarray:
     return np.array(texts, object).reshape(values.shape)
 
 
-def _merged(spec: ServingSpec, interval: float | None) -> onnx.ModelProto:
+def _merged(spec: Spec) -> onnx.ModelProto:
     """The graphs of the base model and of the head, as one."""
     sources = _sources(spec)
+    names = {each.name: name for name, each in spec.inputs.items()}
 
-    def base(columns: Features) -> dict[str, Tensor]:
-        outputs, features = spec.base_outputs(columns)
-        raw = probabilities_from_logits(outputs["logit"])
-        named = {sources[name]: features[name] for name in spec.found.computed}
-        return {**outputs, "uncalibrated_probability": raw, **named}
+    def base(given: Features) -> dict[str, Tensor]:
+        outputs, head_rows = spec.base_outputs({names[n]: values for n, values in given.items()})
+        return {**outputs, **{sources[name]: head_rows[name] for name in spec.found.computed}}
 
     inputs = {each.name: each for each in spec.inputs.values()}
-    names = {each.name: name for name, each in spec.inputs.items()}
-    layers = lookups_of(spec)
-    lower = to_onnx(
-        lambda given: base({names[name]: values for name, values in given.items()}), inputs, layers
-    )
+    lower = to_onnx(base, inputs, spec.lookups)
     kept = ["uncalibrated_probability", "logit", *spec.other_outputs]
-    head = head_graph(spec.head, spec.head_inputs, sources, layers, interval)
+    head = head_graph(spec.head, spec.head_inputs, sources, spec.lookups, spec.interval)
     return with_head(lower, head, kept)
 
 
-def _sources(spec: ServingSpec) -> dict[str, str]:
+def _sources(spec: Spec) -> dict[str, str]:
     """Feature of the head, or `logit` → the input of the file, or the tensor, that it is."""
     inputs = spec.found.input_of
     return {
@@ -189,14 +201,7 @@ def head_graph(
     """
 
     def calibrate(given: Features) -> dict[str, Tensor]:
-        features = {name: given[source] for name, source in sources.items()}
-        logit = features.pop("logit")
-        calibrated = head(logit, features)
-        outputs = {"probability": probabilities_from_logits(calibrated)}
-        if interval is None:
-            return outputs
-        deviation = head.logit_standard_deviation(logit, features)
-        return {**outputs, **interval_outputs(calibrated, deviation, interval)}
+        return head_outputs(head, {n: given[source] for n, source in sources.items()}, interval)
 
     return to_onnx(calibrate, {sources[name]: each for name, each in inputs.items()}, layers)
 
@@ -215,15 +220,9 @@ def with_metadata(
     return model
 
 
-def _head_bytes(spec: ServingSpec) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        write_head(spec, Path(folder))
-        return Path(folder, HEAD_FILE).read_bytes()
-
-
-def _check(spec: ServingSpec) -> None:
+def _check(spec: Spec) -> None:
     """Raises if there are tables that ONNX does not have, or names that it takes once only."""
-    for layer in lookups_of(spec):
+    for layer in spec.lookups:
         why = why_not(layer) if is_lookup(layer) else f"is a {type(layer).__name__}"
         if why is not None:
             raise ValueError(

@@ -13,8 +13,8 @@ import keras
 from calibration_records._warn import without_notices
 from keras_calibration._keras import counted_searches, patch_tf2onnx
 from keras_calibration._typing import Features, Tensor
-from keras_calibration.export.onnx_lookups import ML_DOMAIN, ML_OPSET, label_encoders
-from keras_calibration.export.onnx_operators import check_rows, correct, handlers, tensors_read
+from keras_calibration.export.onnx.lookups import ML_DOMAIN, ML_OPSET, label_encoders
+from keras_calibration.export.onnx.operators import check_rows, correct, handlers, tensors_read
 
 if TYPE_CHECKING:
     import onnx

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_calibration._typing import Tensor
-from keras_calibration.export.onnx_operators import Handlers
+from keras_calibration.export.onnx.operators import Handlers
 
 # Version of the operators of ONNX-ML from which on LabelEncoder maps strings to whole numbers.
 ML_DOMAIN, ML_OPSET = "ai.onnx.ml", 2

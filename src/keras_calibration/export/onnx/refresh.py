@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import base64
 import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
-import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration.export.export_onnx import (
+from keras_calibration.export.head_file import SavedHead
+from keras_calibration.export.onnx.export import (
     HEAD_BYTES,
     PROVENANCE,
     head_graph,
     run_onnx,
     with_metadata,
 )
-from keras_calibration.export.onnx_graph import onnx_packages, replace_head
-from keras_calibration.export.portable_file import check_close, named_errors
-from keras_calibration.export.provenance import describe_versions, provenance_of
-from keras_calibration.export.refit_head import kept_from, refit_head
-from keras_calibration.export.savedmodel_files import HEAD_FILE, read_head, save_head
-from keras_calibration.export.serving_spec import tensor_specs
-from keras_calibration.export.verification import tolerance_for
-from keras_calibration.export.version_folder import (
-    check_file,
-    move_file_into_place,
-    temporary_folder,
-)
+from keras_calibration.export.onnx.graph import onnx_packages, replace_head
+from keras_calibration.export.provenance import provenance_of
+from keras_calibration.export.publish import Format, Request, named_errors
+from keras_calibration.export.refresh import Exported, NewRows, refresh
+from keras_calibration.export.spec import signature_input, tensor_specs, vocabularies_of
+from keras_calibration.export.target import Target
+from keras_calibration.export.verification import Outputs
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.head import Head
 
 if TYPE_CHECKING:
     import onnx
@@ -91,54 +84,58 @@ def refresh_onnx(
         ValueError: Argument `path` must name a file that `export_onnx` wrote. Received:
         'ctr.onnx' (FileNotFoundError). Export the model again.
     """
-    source, target = Path(path), Path(destination)
-    model, before, content = _read(source)
-    check_file(target)
-    wrapped, head, inputs = _head_of(content, source)
-    refit = refit_head(
-        wrapped,
-        head,
-        inputs,
-        before,
-        predictions,
-        labels,
-        features,
-        sample_weight,
-        from_logits=from_logits,
-        weights_are=weights_are,
-        forget=forget,
-        settings=settings,
+    target = Target(Path(destination), is_file=True)
+    source = Path(path)
+    model, provenance, content = _read(source)
+    target.check()
+    saved = SavedHead.read(content, source)
+    old = Exported(provenance, saved, {"file": source.name})
+    new = NewRows(
+        predictions, labels, features, sample_weight, from_logits, weights_are, forget, settings
     )
-    specs, sources = tensor_specs(inputs), before["sources"]
-    lookups = [v for reader in head.field_readers() for v in reader.fields.values()]
-    layers = [layer for layer in lookups if isinstance(layer, keras.layers.Layer)]
-    with named_errors("onnxruntime"):
-        graph = head_graph(head, specs, sources, layers, before["interval"])
-    provenance = {
-        **before,
-        **describe_versions(),
-        **refit.entries,
-        "refreshed_from": {"file": source.name, **kept_from(before)},
-    }
-    tolerance = tolerance_for(refit.rows["logit"])
-    with temporary_folder(target.parent) as temporary:
-        alone = temporary / "head.onnx"
-        alone.write_bytes(graph.SerializeToString())
-        given = {sources[name]: np.asarray(values) for name, values in refit.rows.items()}
-        received = run_onnx(alone, given)
-        for name, expected in refit.outputs.items():
-            allowed = tolerance.allowed(name)
-            check_close(received[name], np.asarray(expected), allowed, name, "onnxruntime")
-        save_head(wrapped, temporary)
-        new = with_metadata(
-            replace_head(model, graph), provenance, (temporary / HEAD_FILE).read_bytes()
-        )
-        file = temporary / target.name
-        file.write_bytes(new.SerializeToString())
-        _, onnxruntime = onnx_packages()
+    return refresh(old, new, target, lambda told: _Refreshed(model, saved, told))
+
+
+@dataclass
+class _Refreshed(Format):
+    """An ONNX file with another head.
+
+    Args:
+        model: The file before.
+        saved: The fitted head.
+        provenance: The provenance of the new file.
+    """
+
+    model: onnx.ModelProto
+    saved: SavedHead
+    provenance: dict[str, Any]
+    kind = "ONNX file"
+
+    def write(self, path: Path) -> None:
+        """Converts the head, and replaces that of the file."""
+        head, told = self.saved.head, self.provenance
         with named_errors("onnxruntime"):
-            onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        return move_file_into_place(file, target)
+            self.graph = head_graph(
+                head,
+                tensor_specs(self.saved.inputs),
+                told["sources"],
+                vocabularies_of(head),
+                told["interval"],
+            )
+            new = replace_head(self.model, self.graph)
+            file = with_metadata(new, told, self.saved.content())
+            path.write_bytes(file.SerializeToString())
+
+    def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
+        """Runs the new head; of the whole file, whose inputs are not known, only loads it."""
+        _, onnxruntime = onnx_packages()
+        sources, content = self.provenance["sources"], self.graph.SerializeToString()
+        with named_errors("onnxruntime"):
+            onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            return [
+                run_onnx(content, {sources[n]: request.inputs[signature_input(n)] for n in sources})
+                for request in requests
+            ]
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Any], bytes]:
@@ -157,17 +154,3 @@ def _read(path: Path) -> tuple[onnx.ModelProto, dict[str, Any], bytes]:
             "Argument `path` must name a file that `export_onnx` wrote. Received: "
             f"{os.fspath(path)!r} ({type(error).__name__}). Export the model again."
         ) from error
-
-
-def _head_of(content: bytes, path: Path) -> tuple[keras.Model, Head, dict[str, keras.KerasTensor]]:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, HEAD_FILE).write_bytes(content)
-        try:
-            return read_head(Path(folder))
-        except Exception as error:
-            words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-            raise ValueError(
-                f"The head in {os.fspath(path)!r} must be the one that the export wrote. Received: "
-                f"a head that cannot be loaded ({words[:300]}). Import the module of a head of "
-                "your own first, or export the model again."
-            ) from error

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 
-from keras_calibration._ops.losses import probabilities_from_logits
-from keras_calibration._typing import Features, Inputs, Tensor
-from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
-from keras_calibration.export.savedmodel_files import write_head, write_warmup
-from keras_calibration.export.serving_spec import (
-    ServingSpec,
-    by_signature,
-    outputs_on,
-    sample_rows,
-    serving_spec,
-    warn_if_unfitted,
-)
-from keras_calibration.export.signatures import (
-    CALIBRATE,
+from keras_calibration._typing import Inputs
+from keras_calibration.export.head_file import HEAD_FILE, SavedHead
+from keras_calibration.export.provenance import describe_model
+from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, publish
+from keras_calibration.export.savedmodel.files import EXTRA, write_warmup
+from keras_calibration.export.savedmodel.format import SavedModelFormat
+from keras_calibration.export.savedmodel.signatures import (
     COMPILED_SIZES,
-    RAW,
-    SERVING,
     UNPADDED,
-    interval_of,
     write_signatures,
 )
-from keras_calibration.export.verification import (
-    Rows,
-    check_verification,
-    tolerance_for,
-    verify_signatures,
-)
-from keras_calibration.export.version_folder import (
-    check_version_folder,
-    move_into_place,
-    temporary_folder,
-)
+from keras_calibration.export.spec import Spec
+from keras_calibration.export.target import Target
+from keras_calibration.export.verification import check_verification
 
 _WARMUP_SIZES = (1, 32)
 
@@ -155,61 +139,53 @@ def export_savedmodel(
         ('1', ['head.keras', 'provenance.json', 'tf_serving_warmup_requests'])
     """
     path = Path(path)
-    spec = serving_spec(model, calibrated_output)
-    _check_names(spec)
+    spec = Spec.of(model, sample, interval, calibrated_output)
     check_verification(verify, tolerance)
-    check_version_folder(path, version)
+    target = Target(path, version)
+    target.check()
     _check_jit_compile(jit_compile)
-    rows = sample_rows(spec, sample)
-    found = outputs_on(spec, rows, is_random=sample is None)
-    logit, probability = found["logit"], found["probability"]
-    others = {name: found[name] for name in spec.other_outputs}
-    outputs = {
-        "probability": probability,
-        **interval_of(spec.head, logit, spec.head_features(rows), interval),
-    }
-    expected = _expected_rows(spec, rows, logit, outputs, others)
-    warn_if_unfitted(spec, probability, logit)
-    with temporary_folder(path.parent if version is None else path) as temporary:
-        savedmodel = temporary / "model"
-        xla = write_signatures(spec, savedmodel, rows, jit_compile, interval)
-        extra = savedmodel / "assets.extra"
+    requests = [spec.request(signature) for signature in (CALIBRATE, SERVING, RAW)]
+    spec.warn_if_unfitted()
+    name = path.parent.name if version is None else path.name
+    rows_are = "sample" if spec.has_sample else "random"
+    form = _SavedModel(spec, rows_are, name, jit_compile, verify)
+    return publish(target, form, requests, spec.tolerance(tolerance))
+
+
+@dataclass
+class _SavedModel(SavedModelFormat):
+    """A model as a SavedModel.
+
+    Args:
+        spec: The model.
+        rows_are: "sample" or "random".
+        name: Its name on a server, for the warm-up requests.
+        jit_compile: See `export_savedmodel`.
+        verify: See `export_savedmodel`.
+    """
+
+    spec: Spec
+    rows_are: str
+    name: str
+    jit_compile: bool | str
+    verify: str
+
+    def write(self, path: Path) -> None:
+        """Writes the signatures, the head and the warm-up requests."""
+        spec = self.spec
+        self.xla = write_signatures(spec, path, self.jit_compile)
+        extra = path / EXTRA
         extra.mkdir()
-        write_head(spec, extra)
+        (extra / HEAD_FILE).write_bytes(SavedHead.of(spec).content())
         # All sizes for the main signature, one row for the others.
-        sizes = COMPILED_SIZES if jit_compile else _WARMUP_SIZES
-        requests = [(SERVING, expected[SERVING][0], size) for size in sizes]
-        requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE)]
-        write_warmup(extra, path.parent.name if version is None else path.name, requests)
-        differences = verify_signatures(
-            savedmodel,
-            expected,
-            verify,
-            tolerance_for(logit, spec.base_dtypes, tolerance, others),
-        )
-        provenance = {
-            **describe_files(savedmodel),
-            **describe_model(spec, None if sample is None else logit),
-            "xla": xla,
-            "interval": interval,
-            "verification": {
-                "in": verify,
-                "num_rows": len(logit),
-                "rows": "random" if sample is None else "sample",
-                "largest_differences": differences,
-            },
-        }
-        write_provenance(extra, provenance)
-        return move_into_place(savedmodel, path, version)
+        sizes = COMPILED_SIZES if self.jit_compile else _WARMUP_SIZES
+        requests = [(spec.request(SERVING), size) for size in sizes]
+        requests += [(spec.request(signature), 1) for signature in (RAW, CALIBRATE)]
+        write_warmup(extra, self.name, requests)
 
-
-def _check_names(spec: ServingSpec) -> None:
-    if "logit" in spec.found.features:
-        raise ValueError(
-            "No feature of the head may be named `logit`: the signature `calibrate` takes the base "
-            "model's logit under this name. Received: a head that reads a feature `logit`. Rename "
-            "that input of the base model."
-        )
+    def provenance(self) -> dict[str, Any]:
+        """What is told of the model."""
+        return {**describe_model(self.spec), "xla": self.xla, "interval": self.spec.interval}
 
 
 def _check_jit_compile(jit_compile: bool | str) -> None:
@@ -218,28 +194,3 @@ def _check_jit_compile(jit_compile: bool | str) -> None:
             f'Argument `jit_compile` must be a bool or "{UNPADDED}". '
             f"Received: jit_compile={jit_compile!r}."
         )
-
-
-def _expected_rows(
-    spec: ServingSpec,
-    rows: Features,
-    logit: Tensor,
-    outputs: dict[str, Tensor],
-    others: dict[str, Tensor],
-) -> Rows:
-    """Inputs and expected outputs of each signature, from the Keras model."""
-    raw = {
-        "uncalibrated_probability": probabilities_from_logits(logit),
-        "logit": logit,
-        **others,
-    }
-    inputs = by_signature(rows)
-    return {
-        # What the head returns is compared with the signature `calibrate`.
-        SERVING: (inputs, raw),
-        RAW: (inputs, raw),
-        CALIBRATE: (
-            {"logit": logit, **by_signature(spec.head_features(rows))},
-            outputs,
-        ),
-    }

@@ -5,49 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration.export.provenance import (
-    PROVENANCE_FILE,
-    describe_files,
-    files_sha256,
-    read_provenance,
-    write_provenance,
-)
-from keras_calibration.export.refit_head import kept_from, refit_head
-from keras_calibration.export.savedmodel_files import (
-    HEAD_FILE,
+from keras_calibration.export.head_file import HEAD_FILE, SavedHead
+from keras_calibration.export.provenance import PROVENANCE_FILE, files_sha256, read_provenance
+from keras_calibration.export.refresh import Exported, NewRows, refresh
+from keras_calibration.export.savedmodel.files import (
+    EXTRA,
     collection_keys,
-    read_head,
     read_tensors,
     replace_tensors,
-    save_head,
 )
-from keras_calibration.export.served_head import served_head
-from keras_calibration.export.serving_spec import by_signature
-from keras_calibration.export.signatures import (
-    CALIBRATE,
-    HEAD_WEIGHTS,
-    INTERVAL_WEIGHTS,
-)
-from keras_calibration.export.verification import (
-    check_verification,
-    tolerance_for,
-    verify_signatures,
-)
-from keras_calibration.export.version_folder import (
-    NEXT,
-    check_version_folder,
-    move_into_place,
-    temporary_folder,
-    versions_in,
-)
+from keras_calibration.export.savedmodel.format import SavedModelFormat
+from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, INTERVAL_WEIGHTS
+from keras_calibration.export.target import NEXT, Target, versions_in
+from keras_calibration.export.verification import check_verification
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.network_trainer import weights_of
@@ -134,55 +112,52 @@ def refresh_savedmodel(
     """
     source = _version(Path(path))
     check_verification(verify)
-    target, version = _target(source, destination)
-    check_version_folder(target, version)
-    before = _provenance_of(source)
-    wrapped, head, inputs = _head_of(source)
+    target = _target(source, destination)
+    target.check()
+    provenance = _provenance_of(source)
+    saved = SavedHead.read((source / EXTRA / HEAD_FILE).read_bytes(), source / EXTRA)
     keys = collection_keys(source, HEAD_WEIGHTS)
-    _check_served(source, head, keys)
-    level = before.get("interval")
-    refit = refit_head(
-        wrapped,
-        head,
-        inputs,
-        before,
-        predictions,
-        labels,
-        features,
-        sample_weight,
-        from_logits=from_logits,
-        weights_are=weights_are,
-        forget=forget,
-        settings=settings,
+    _check_served(source, saved.head, keys)
+    old = Exported(provenance, saved, {"version": source.name})
+    new = NewRows(
+        predictions, labels, features, sample_weight, from_logits, weights_are, forget, settings
     )
-    rows = refit.rows
-    with temporary_folder(target.parent if version is None else target) as temporary:
-        savedmodel = temporary / "model"
-        shutil.copytree(source, savedmodel)
-        extra = savedmodel / "assets.extra"
-        new = dict(zip(keys, _weights(served_head(head)), strict=True))
-        if level is not None:
-            all_keys = collection_keys(source, INTERVAL_WEIGHTS)
+    return refresh(old, new, target, lambda told: _Refreshed(source, saved, keys, told, verify))
+
+
+@dataclass
+class _Refreshed(SavedModelFormat):
+    """A SavedModel with other weights of the head.
+
+    Args:
+        source: The SavedModel before.
+        saved: The fitted head.
+        keys: Checkpoint keys of the weights of the served head.
+        told: The provenance.
+        verify: See `export_savedmodel`.
+    """
+
+    source: Path
+    saved: SavedHead
+    keys: list[str]
+    told: dict[str, Any]
+    verify: str
+    rows_are = "fit"
+
+    def write(self, path: Path) -> None:
+        """Copies the SavedModel and replaces the weights and the saved head."""
+        shutil.copytree(self.source, path)
+        head = self.saved.head
+        new = dict(zip(self.keys, _weights(head.served()), strict=True))
+        if self.told.get("interval") is not None:
+            all_keys = collection_keys(self.source, INTERVAL_WEIGHTS)
             new |= dict(zip(all_keys, weights_of(head), strict=True))
-        replace_tensors(savedmodel, new)
-        save_head(wrapped, extra)
-        expected = {CALIBRATE: (by_signature(rows), refit.outputs)}
-        tolerance = tolerance_for(rows["logit"])
-        differences = verify_signatures(savedmodel, expected, verify, tolerance)
-        provenance = {
-            **before,
-            **describe_files(savedmodel),
-            **refit.entries,
-            "verification": {
-                "in": verify,
-                "num_rows": len(refit.outputs["probability"]),
-                "rows": "fit",
-                "largest_differences": differences,
-            },
-            "refreshed_from": {"version": source.name, **kept_from(before)},
-        }
-        write_provenance(extra, provenance)
-        return move_into_place(savedmodel, target, version)
+        replace_tensors(path, new)
+        (path / EXTRA / HEAD_FILE).write_bytes(self.saved.content())
+
+    def provenance(self) -> dict[str, Any]:
+        """The provenance."""
+        return self.told
 
 
 def _version(path: Path) -> Path:
@@ -198,11 +173,11 @@ def _version(path: Path) -> Path:
     return source
 
 
-def _target(source: Path, destination: str | os.PathLike[str] | None) -> tuple[Path, str | None]:
+def _target(source: Path, destination: str | os.PathLike[str] | None) -> Target:
     if destination is not None:
-        return Path(destination), None
+        return Target(Path(destination))
     if source.name.isascii() and source.name.isdecimal():
-        return source.parent, NEXT
+        return Target(source.parent, NEXT)
     raise ValueError(
         "The folder of the SavedModel must be named by its version number, unless `destination` is "
         f"given. Received: path={str(source)!r}. Pass `destination`, the folder to write."
@@ -211,7 +186,7 @@ def _target(source: Path, destination: str | os.PathLike[str] | None) -> tuple[P
 
 def _provenance_of(source: Path) -> dict[str, Any]:
     """Reads the provenance; raises if the SavedModel was changed or not written by this package."""
-    extra = source / "assets.extra"
+    extra = source / EXTRA
     missing = [name for name in (PROVENANCE_FILE, HEAD_FILE) if not (extra / name).is_file()]
     if missing:
         raise ValueError(
@@ -238,23 +213,10 @@ def _provenance_of(source: Path) -> dict[str, Any]:
     return before
 
 
-def _head_of(source: Path) -> tuple[keras.Model, Head, dict[str, keras.KerasTensor]]:
-    """Reads `head.keras`; raises `ValueError` whatever is wrong with the file."""
-    try:
-        return read_head(source / "assets.extra")
-    except Exception as error:
-        words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-        raise ValueError(
-            f"The head in {str(source / 'assets.extra')!r} must be the file that the export wrote. "
-            f"Received: a file that cannot be loaded ({words[:300]}). Import the module of a head "
-            "of your own first, or export the model again."
-        ) from error
-
-
 def _check_served(source: Path, head: Head, keys: list[str]) -> None:
     """Raises if the saved head is not the one that the SavedModel serves."""
     tensors = read_tensors(source, keys)
-    served, weights = [tensors[key] for key in keys], _weights(served_head(head))
+    served, weights = [tensors[key] for key in keys], _weights(head.served())
     # Values computed from the head's weights on another machine differ in the last digits.
     if len(weights) != len(served) or not all(
         w.shape == np.shape(s) and np.allclose(w, s, rtol=1e-5, atol=1e-5, equal_nan=True)

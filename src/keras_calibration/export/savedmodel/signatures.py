@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
-from keras import ops
 
 from calibration_records._warn import without_notices
-from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.checked_inputs import with_checked_inputs
-from keras_calibration.export.served_head import served_head
-from keras_calibration.export.serving_spec import ServingSpec
+from keras_calibration.export.publish import CALIBRATE, RAW, SERVING
+from keras_calibration.export.spec import Spec, head_outputs
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.posterior_layer import interval_width, without_posterior
+from keras_calibration.layers.posterior_layer import without_posterior
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 # The variable collections with the weights of the served head and, with intervals, of the head and
 # its posterior, by which a refresh finds them.
 HEAD_WEIGHTS, INTERVAL_WEIGHTS = "head_weights", "interval_weights"
-SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
 # The value of `jit_compile` that compiles without padding of batches.
 UNPADDED = "unpadded"
 # XLA compiles once per number of rows, for about half a second each: batches are padded to one of
@@ -40,13 +37,7 @@ _Rows = Features
 _Function = Callable[[_Rows], dict[str, Tensor]]
 
 
-def write_signatures(
-    spec: ServingSpec,
-    path: Path,
-    rows: _Rows,
-    jit_compile: bool | str = False,
-    interval: float | None = None,
-) -> dict[str, str]:
+def write_signatures(spec: Spec, path: Path, jit_compile: bool | str = False) -> dict[str, str]:
     """Writes a SavedModel with the signatures `serving_default`, `raw` and `calibrate`.
 
     The base model is exported by Keras itself.
@@ -54,53 +45,36 @@ def write_signatures(
     Args:
         spec: The model to serve.
         path: The folder to write; it must not exist.
-        rows: Input rows by name, on which compilation is tried.
         jit_compile: Whether to compile with XLA where possible; `"unpadded"` compiles without
             padding of batches.
-        interval: Level of the intervals that the head returns too, or None.
 
     Returns:
         "base" and "head" → "on", or the reason why it is not compiled.
     """
-    head = served_head(spec.head)
+    head = spec.head.served()
 
     def calibrate(given: _Rows) -> dict[str, Tensor]:
-        features = {name: given[name] for name in spec.head_inputs if name != "logit"}
-        calibrated = head(given["logit"], features)
-        outputs = {"probability": probabilities_from_logits(calibrated)}
-        if interval is None:
-            return outputs
-        # The served head may lack the posterior.
-        deviation = spec.head.logit_standard_deviation(given["logit"], features)
-        return {**outputs, **interval_outputs(calibrated, deviation, interval)}
+        return head_outputs(spec.head, given, spec.interval, served=head)
 
-    def raw(features: _Rows) -> dict[str, Tensor]:
-        return _with_probability(spec.base_outputs(features)[0])
+    def raw(rows: _Rows) -> dict[str, Tensor]:
+        return spec.base_outputs(rows)[0]
 
-    def before_head(features: _Rows) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        outputs, head_features = spec.base_outputs(features)
-        return _with_probability(outputs), {"logit": outputs["logit"], **head_features}
-
-    head_rows = before_head(rows)[1]
-    calibrate(head_rows)  # builds the head
+    calibrate(spec.head_rows)  # builds the head
     endpoints: dict[str, _Function] = {RAW: raw, CALIBRATE: calibrate}
     xla = dict.fromkeys(endpoints, _NOT_ASKED_FOR)
-    serving = _one_after_the_other(before_head, calibrate)
+    serving = _one_after_the_other(spec.base_outputs, calibrate)
     if jit_compile:
         fill_up = jit_compile != UNPADDED
-        for name, sample in ((RAW, rows), (CALIBRATE, head_rows)):
+        for name, sample in ((RAW, spec.rows), (CALIBRATE, spec.head_rows)):
             endpoints[name], xla[name] = _compiled_if_possible(endpoints[name], sample, fill_up)
         if set(xla.values()) == {"on"}:
             serving = _compiled(serving, fill_up)
         elif "on" in xla.values():
-            compiled = before_head if xla[RAW] != "on" else _compiled(before_head, fill_up)
+            before = spec.base_outputs
+            compiled = before if xla[RAW] != "on" else _compiled(before, fill_up)
             serving = _one_after_the_other(compiled, endpoints[CALIBRATE])
-    _write({SERVING: serving, **endpoints}, spec, head, path, interval is not None)
+    _write({SERVING: serving, **endpoints}, spec, head, path)
     return {"base": xla[RAW], "head": xla[CALIBRATE]}
-
-
-def _with_probability(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {"uncalibrated_probability": probabilities_from_logits(outputs["logit"]), **outputs}
 
 
 def _one_after_the_other(
@@ -116,37 +90,7 @@ def _one_after_the_other(
     return both
 
 
-def interval_of(
-    head: Head, logit: Tensor, features: _Rows, level: float | None
-) -> dict[str, Tensor]:
-    """The outputs of an interval by the Keras head; empty if `level` is None."""
-    import tensorflow as tf
-
-    if level is None:
-        return {}
-    # Raises if the head has none, or the level is out of its range.
-    head.interval(logit[:1], {name: each[:1] for name, each in features.items()}, level=level)
-    with tf.device("CPU:0"):
-        deviation = head.logit_standard_deviation(logit, features)
-        return interval_outputs(head(logit, features), deviation, level)
-
-
-def interval_outputs(logit: Tensor, deviation: Tensor, level: float) -> dict[str, Tensor]:
-    """The outputs of an interval, from calibrated logits and their standard deviations."""
-    away = interval_width(level) * deviation
-    return {
-        "probability_lower": ops.sigmoid(logit - away),
-        "probability_upper": ops.sigmoid(logit + away),
-    }
-
-
-def _write(
-    endpoints: Mapping[str, _Function],
-    spec: ServingSpec,
-    head: Head,
-    path: Path,
-    with_interval: bool,
-) -> None:
+def _write(endpoints: Mapping[str, _Function], spec: Spec, head: Head, path: Path) -> None:
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
@@ -156,7 +100,7 @@ def _write(
     parts.base, parts.head = spec.base, head
     archive.track(parts)
     archive.add_variable_collection(HEAD_WEIGHTS, _values(without_posterior(head.weights)))
-    if with_interval:
+    if spec.interval is not None:
         parts.fitted_head = spec.head
         archive.add_variable_collection(INTERVAL_WEIGHTS, _values(spec.head.weights))
     for name, endpoint in endpoints.items():

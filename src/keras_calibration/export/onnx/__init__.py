@@ -1,0 +1,1 @@
+"""ONNX files: written by tf2onnx, run in onnxruntime, refreshed."""

@@ -1,0 +1,120 @@
+"""publish: writes an export beside its place, runs it, compares it with Keras, and moves it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_calibration.export.target import Target
+from keras_calibration.export.verification import Outputs, Tolerance, largest_difference
+
+SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
+
+
+class Request(NamedTuple):
+    """A request to an export, and what Keras answers.
+
+    Args:
+        signature: Name of the signature.
+        inputs: Rows by their names in the signature.
+        expected: From the outputs that were received, by name, to those of Keras. They may depend
+            on the logits received: a step function may jump between two logits that differ only
+            by rounding.
+    """
+
+    signature: str
+    inputs: Mapping[str, Any]
+    expected: Callable[[Outputs], Mapping[str, Any]]
+
+
+class Format:
+    """A format of exports: how one is written and run.
+
+    Attributes:
+        kind: What it is called in errors.
+    """
+
+    kind: str
+
+    def write(self, path: Path) -> None:
+        """Writes the export."""
+        raise NotImplementedError
+
+    def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
+        """Runs it: the outputs of each request, by name."""
+        raise NotImplementedError
+
+    def sign(self, path: Path, differences: Mapping[str, float]) -> None:
+        """Adds what the comparison gave, if the format keeps it: by default nothing."""
+
+
+def publish(
+    target: Target, form: Format, requests: Sequence[Request], tolerance: Tolerance
+) -> Path:
+    """Writes, runs, compares and moves an export; at its place is all of it or nothing.
+
+    Args:
+        target: Where it goes; checked before.
+        form: Writes and runs it.
+        requests: What it is asked, and what Keras answers.
+        tolerance: How far the answers may differ.
+
+    Returns:
+        The path of the export.
+
+    Raises:
+        RuntimeError: If answers differ by more than rounding explains.
+    """
+    with target.beside() as path:
+        form.write(path)
+        answers = form.run(path, requests)
+        form.sign(path, _differences(form.kind, requests, answers, tolerance))
+        return target.move(path)
+
+
+def _differences(
+    kind: str, requests: Sequence[Request], answers: Sequence[Outputs], tolerance: Tolerance
+) -> dict[str, float]:
+    """`"SIGNATURE/OUTPUT"` → the largest difference; raises if one is too large."""
+    found: dict[str, float] = {}
+    for request, received in zip(requests, answers, strict=True):
+        for name, expected in request.expected(received).items():
+            output = f"{request.signature}/{name}"
+            difference = largest_difference(received[name], np.asarray(expected))
+            found[output] = max(found.get(output, 0.0), difference)
+            if not difference <= tolerance.allowed(name):
+                of = "value" if name in tolerance.largest_others else "logit"
+                raise RuntimeError(
+                    f"The output {output!r} of the {kind} may differ from the Keras model's by at "
+                    f"most {tolerance.allowed(name):g}, for the largest {of} "
+                    f"{tolerance.largest(name):g} and a tolerance of {tolerance.share(name):g}. "
+                    f"Received: a difference of {difference:g} on {len(received[name])} rows. "
+                    "Nothing was written. Look for layers that compute differently when exported; "
+                    "for a SavedModel, you may pass a higher `tolerance` to `export_savedmodel`."
+                )
+    return found
+
+
+@contextlib.contextmanager
+def named_errors(runtime: str) -> Iterator[None]:
+    """Turns the errors of a converter or runtime into a short `ValueError`."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{runtime} does not support this model: {first_line(error)}. Nothing was written. "
+            f"Serve the model as a SavedModel, or serve only the base model with {runtime} and "
+            "calibrate its logits with the signature 'calibrate' of the SavedModel."
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error that says something, shortened."""
+    words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+    return words[:300]

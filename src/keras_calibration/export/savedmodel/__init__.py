@@ -1,0 +1,1 @@
+"""SavedModels: written, refreshed, and read in part. TensorFlow only."""

@@ -1,0 +1,385 @@
+"""Spec: all that an export needs of a model with a head, read once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from calibration_records._warn import warn
+from keras_calibration._graph.base_logits import with_all_outputs
+from keras_calibration._graph.head_in_model import (
+    LOGIT_OUTPUT,
+    HeadInModel,
+    depends_on,
+    find_head,
+)
+from keras_calibration._graph.outputs import output_names, symbolic_input, symbolic_output
+from keras_calibration._keras import flatten_layers
+from keras_calibration._ops.losses import probabilities_from_logits
+from keras_calibration._typing import Features, Inputs, Tensor
+from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Format, Request, publish
+from keras_calibration.export.sample import MAX_RANDOM_IDS, random_rows, sample_rows
+from keras_calibration.export.target import Target
+from keras_calibration.export.verification import Outputs, Tolerance, tolerance_for
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.posterior_layer import interval_width
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from keras_calibration.calibration.calibration_report import CalibrationReport
+
+HEAD_OUTPUTS = ("probability", "probability_lower", "probability_upper")
+# The outputs of an export that are not the base model's other outputs.
+OWN_OUTPUTS = ("probability", "uncalibrated_probability", "logit", *HEAD_OUTPUTS[1:])
+_LOOKUPS = (
+    keras.layers.IntegerLookup,
+    keras.layers.StringLookup,
+    keras.layers.Hashing,
+    keras.layers.TextVectorization,
+)
+_Columns = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A model with a calibration head, and rows with what Keras gives for them.
+
+    Args:
+        found: The head, and the tensors that it is called with.
+        sample: Rows for the comparison of the export, as the model takes them; None for random.
+        has_sample: Whether the user gave some.
+        interval: Level of the intervals that the export returns as well, or None.
+        inputs: Input → `tf.TensorSpec` with any number of rows, named as in a signature.
+        head_inputs: `logit` and the features of the head → `tf.TensorSpec`.
+        base: Keras model from the inputs to the `logit`, the other outputs by name, and the
+            features that the model computes.
+        other_outputs: Names of the model's outputs that are not calibrated.
+        base_name: Name of the trained base model; of the model if it has no base model of its own.
+        base_weights: The weights of the base model.
+        report: The report of `calibrate`, if it made the model.
+        last_epoch: The figures of the last epoch of the model's training, if there was one.
+    """
+
+    found: HeadInModel
+    sample: Inputs | None
+    has_sample: bool
+    interval: float | None
+    inputs: Mapping[str, tf.TensorSpec]
+    head_inputs: Mapping[str, tf.TensorSpec]
+    base: keras.Model
+    other_outputs: tuple[str, ...]
+    base_name: str
+    base_weights: tuple[keras.Variable, ...]
+    report: CalibrationReport | None
+    last_epoch: Mapping[str, float] | None
+
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        sample: Inputs | None = None,
+        interval: float | None = None,
+        calibrated_output: str | int | None = None,
+    ) -> Spec:
+        """Reads a model.
+
+        Raises:
+            ValueError: If Keras does not run on TensorFlow, the model has no head, or its inputs or
+                other outputs cannot be inputs or outputs of signatures.
+        """
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "The Keras backend must be TensorFlow to export a model. Received: "
+                f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
+                "KERAS_BACKEND=tensorflow, load the file and export."
+            )
+        found = _with_other_outputs(find_head(model, calibrated_output))
+        if LOGIT_OUTPUT in found.features:
+            raise ValueError(
+                "No feature of the head may be named `logit`: exports call the base model's logit "
+                "so. Received: a head that reads a feature `logit`. Rename that input of the base "
+                "model."
+            )
+        others = _other_outputs(found)
+        base = keras.Model(symbolic_input(found.model), {**found.base_outputs, **others})
+        trained = None if found.base_layer is None else found.base_layer.base_model
+        history = getattr(getattr(model, "history", None), "history", {})
+        logit = _spec_of(LOGIT_OUTPUT, found.base_outputs[LOGIT_OUTPUT])
+        return cls(
+            found=found,
+            sample=sample,
+            has_sample=sample is not None,
+            interval=interval,
+            inputs=tensor_specs(found.inputs),
+            head_inputs={LOGIT_OUTPUT: logit, **tensor_specs(found.features)},
+            base=base,
+            other_outputs=tuple(others),
+            base_name=(model if trained is None else trained).name,
+            base_weights=tuple((base if trained is None else trained).weights),
+            report=getattr(model, "report", None),
+            last_epoch={name: values[-1] for name, values in history.items() if values} or None,
+        )
+
+    @property
+    def head(self) -> Head:
+        """The calibration head."""
+        return self.found.head
+
+    @cached_property
+    def base_dtypes(self) -> frozenset[str]:
+        """Compute dtypes of the layers before the head, which determine its rounding."""
+        before = keras.Model(symbolic_input(self.found.model), self.found.logit)
+        return frozenset(layer.compute_dtype for layer in flatten_layers(before))
+
+    @cached_property
+    def lookups(self) -> list[keras.layers.Layer]:
+        """The layers of base and head that turn values into ids by a table or a hash."""
+        layers = [*flatten_layers(self.base), *vocabularies_of(self.head)]
+        return [layer for layer in layers if isinstance(layer, _LOOKUPS)]
+
+    def base_outputs(self, rows: Features) -> tuple[_Columns, _Columns]:
+        """What comes before the head, for inputs by name.
+
+        Returns:
+            The `logit`, the `uncalibrated_probability` and the other outputs; and what the head
+            is called with, as in the signature `calibrate`.
+        """
+        values = self.base(self.found.structured(rows), training=False)
+        logit = values[LOGIT_OUTPUT]
+        others = {name: values[name] for name in self.other_outputs}
+        raw = {"uncalibrated_probability": probabilities_from_logits(logit), LOGIT_OUTPUT: logit}
+        return {**raw, **others}, {LOGIT_OUTPUT: logit, **self.found.features_from(rows, values)}
+
+    def outputs(self, rows: Features) -> _Columns:
+        """All outputs, for inputs by name."""
+        raw, given = self.base_outputs(rows)
+        return {**head_outputs(self.head, given, self.interval), **raw}
+
+    @cached_property
+    def rows(self) -> _Columns:
+        """The rows for the comparison, by the model's inputs: of the sample, at most 64."""
+        if self.sample is not None:
+            return sample_rows(self.sample, self.found, self.inputs)
+        return random_rows(self.found, self.inputs, flatten_layers(self.base))
+
+    @cached_property
+    def head_rows(self) -> _Columns:
+        """What the head is called with for the rows."""
+        return self._on_rows[1]
+
+    @cached_property
+    def expected(self) -> _Columns:
+        """What Keras gives for the rows, by output.
+
+        Raises:
+            ValueError: If the model fails on the rows, or has no such interval.
+        """
+        import tensorflow as tf
+
+        logit, features = self.head_rows[LOGIT_OUTPUT], {**self.head_rows}
+        del features[LOGIT_OUTPUT]
+        if self.interval is not None:
+            # Raises if the head has none, or the level is out of its range.
+            first = {name: values[:1] for name, values in features.items()}
+            self.head.interval(logit[:1], first, level=self.interval)
+        with tf.device("CPU:0"):
+            return {**head_outputs(self.head, self.head_rows, self.interval), **self._on_rows[0]}
+
+    @cached_property
+    def _on_rows(self) -> tuple[_Columns, _Columns]:
+        """`base_outputs` of the rows."""
+        import tensorflow as tf
+
+        rows = self.rows
+        try:
+            # On the CPU, as the export: matrix products are less exact on a GPU.
+            with tf.device("CPU:0"):
+                return self.base_outputs(rows)
+        except (tf.errors.OpError, ValueError) as error:
+            random = f"random rows (ids below {MAX_RANDOM_IDS})"
+            kind = "sample" if self.has_sample else random
+            raise ValueError(
+                f"The model fails on the {kind} with which the export is verified: "
+                f"{str(error).splitlines()[0]} Pass `sample`, input rows that the model accepts."
+            ) from error
+
+    def request(self, signature: str = SERVING, num_rows: int | None = None) -> Request:
+        """The rows, by default all, as a request to a signature, with what Keras answers."""
+        rows, head_rows, expected = (
+            {name: values[:num_rows] for name, values in columns.items()}
+            for columns in (self.rows, self.head_rows, self.expected)
+        )
+        of_head = {name: expected.pop(name) for name in HEAD_OUTPUTS if name in expected}
+        if signature == CALIBRATE:
+            return Request(signature, by_signature(head_rows), lambda _: of_head)
+        if signature == RAW:
+            return Request(signature, by_signature(rows), lambda _: expected)
+
+        def with_head(received: Outputs) -> _Columns:
+            given = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
+            return {**expected, **head_outputs(self.head, given, self.interval)}
+
+        return Request(signature, by_signature(rows), with_head)
+
+    def tolerance(self, share: float | None = None) -> Tolerance:
+        """The tolerance for the rows; see `tolerance_for`."""
+        others = {name: self.expected[name] for name in self.other_outputs}
+        return tolerance_for(self.expected[LOGIT_OUTPUT], self.base_dtypes, share, others)
+
+    def warn_if_unfitted(self) -> None:
+        """Warns if the head changes no probability and has not been fitted."""
+        before, after = (
+            self.expected[name] for name in ("uncalibrated_probability", "probability")
+        )
+        if np.array_equal(before, after, equal_nan=True) and not self.head.is_as_fitted:
+            warn(
+                f"The head {self.head.name!r} changes no probability. It seems that it has never "
+                "been fitted, and the exported model would serve uncalibrated probabilities. Fit "
+                "it before the export, with kc.fit_head or kc.calibrate.",
+            )
+
+
+def publish_file(
+    spec: Spec, path: Path, form: Format, inputs: Mapping[str, Any] | None = None
+) -> Path:
+    """Publishes a model as a file, which is run on all rows and on one.
+
+    Args:
+        spec: The model.
+        path: The file to write.
+        form: Its format.
+        inputs: The rows as the file takes them, if it takes others than the model.
+    """
+    target = Target(path, is_file=True)
+    target.check()
+    requests = []
+    for num_rows in (None, 1):
+        request = spec.request(num_rows=num_rows)
+        given = {name: values[:num_rows] for name, values in (inputs or {}).items()}
+        requests.append(request._replace(inputs=given or request.inputs))
+    spec.warn_if_unfitted()
+    return publish(target, form, requests, spec.tolerance())
+
+
+def head_outputs(
+    head: Head, given: Features, interval: float | None, served: Head | None = None
+) -> _Columns:
+    """The outputs of a head, by name.
+
+    Args:
+        head: The head.
+        given: `logit`, and its features.
+        interval: Level of the intervals, or None.
+        served: The head as it is served, which may have no posterior.
+    """
+    features = {name: values for name, values in given.items() if name != LOGIT_OUTPUT}
+    calibrated = (served or head)(given[LOGIT_OUTPUT], features)
+    outputs = {"probability": probabilities_from_logits(calibrated)}
+    if interval is None:
+        return outputs
+    deviation = head.logit_standard_deviation(given[LOGIT_OUTPUT], features)
+    away = interval_width(interval) * deviation
+    return {
+        **outputs,
+        "probability_lower": ops.sigmoid(calibrated - away),
+        "probability_upper": ops.sigmoid(calibrated + away),
+    }
+
+
+def vocabularies_of(head: Head) -> list[keras.layers.Layer]:
+    """The lookup layers of the fields of a head."""
+    tables = [each for reader in head.field_readers() for each in reader.fields.values()]
+    return [each for each in tables if isinstance(each, keras.layers.Layer)]
+
+
+def _with_other_outputs(found: HeadInModel) -> HeadInModel:
+    """The head in a model that also has the other outputs of its base model, if there are any."""
+    base = found.base_layer
+    is_one_of_several = base is not None and len(output_names(base.base_model)) > 1
+    if base is None or not is_one_of_several or len(output_names(found.model)) > 1:
+        return found
+    model = with_all_outputs(base, found.head, symbolic_input(found.model))
+    return find_head(model, found.label_names[0])
+
+
+def _other_outputs(found: HeadInModel) -> dict[str, keras.KerasTensor]:
+    """The outputs of the model that its head does not calibrate, by name."""
+    tensors = keras.tree.flatten(symbolic_output(found.model))
+    others = dict(zip(output_names(found.model), tensors, strict=True))
+    others.pop(found.output_name)
+    if taken := sorted(set(others) & set(OWN_OUTPUTS)):
+        raise ValueError(
+            f"No other output of the model may be named {' or '.join(taken)}: exports return "
+            f"{', '.join(OWN_OUTPUTS)} of the calibrated output. Received: a model with the other "
+            f"outputs {list(others)}. Rename the output, for example in the model's dictionary of "
+            "outputs."
+        )
+    for name, tensor in others.items():
+        if not tensor.shape or tensor.shape[0] != found.logit.shape[0]:
+            raise ValueError(
+                "Each output of the model must have one entry per row to be served. Received: the "
+                f"output {name!r} of shape {tensor.shape}. Export a model without it."
+            )
+        if depends_on(tensor, found.head):
+            raise ValueError(
+                f"Only the output {found.output_name!r} may depend on the head, because the other "
+                "outputs are served without it and do not follow a refresh. Received: the output "
+                f"{name!r}, computed from the head {found.head.name!r}. Export a model without it."
+            )
+    return others
+
+
+def signature_input(feature: str) -> str:
+    """The name of a feature in a signature: its own name, if TensorFlow allows it.
+
+    A Python keyword gets a trailing `_`. Characters that TensorFlow does not allow in the name of
+    an input (a space, a letter beyond ASCII) become `_`. A name that would start with `_` gets the
+    prefix `input`.
+
+    Args:
+        feature: Name of an input of the model.
+
+    Returns:
+        The name of the signature's input.
+
+    Example:
+        >>> signature_input("site_id"), signature_input("class"), signature_input("site id")
+        ('site_id', 'class_', 'site_id')
+    """
+    name = re.sub(r"[^A-Za-z0-9_.>-]", "_", feature)
+    name = "input" + name if name.startswith("_") else name
+    return name + "_" * keyword.iskeyword(name)
+
+
+def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.TensorSpec]:
+    """`tf.TensorSpec`s of symbolic inputs, with any number of rows and their signature names."""
+    names = list(map(signature_input, inputs))
+    # TensorFlow puts the names of a signature's arguments into lower case.
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError(
+            "The inputs of the model must have different names in a signature, where spaces and "
+            "non-ASCII characters become `_`, and capital letters do not count. Received: "
+            f"{list(inputs)}, which become {names}. Rename one of them."
+        )
+    return {name: _spec_of(name, tensor) for name, tensor in inputs.items()}
+
+
+def _spec_of(name: str, tensor: keras.KerasTensor) -> tf.TensorSpec:
+    import tensorflow as tf
+
+    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
+
+
+def by_signature(rows: Features) -> dict[str, Tensor]:
+    """Renames columns to their names in a signature."""
+    return {signature_input(name): values for name, values in rows.items()}
