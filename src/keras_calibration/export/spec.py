@@ -184,16 +184,19 @@ class Spec:
         Raises:
             ValueError: If the model fails on the rows, or has no such interval.
         """
-        import tensorflow as tf
-
-        logit, features = self.head_rows[LOGIT_OUTPUT], {**self.head_rows}
-        del features[LOGIT_OUTPUT]
         if self.interval is not None:
             # Raises if the head has none, or the level is out of its range.
-            first = {name: values[:1] for name, values in features.items()}
-            self.head.interval(logit[:1], first, level=self.interval)
+            first = {name: values[:1] for name, values in self.head_rows.items()}
+            self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
+        return {**self._by_head(self.head_rows), **self._on_rows[0]}
+
+    def _by_head(self, given: Features) -> _Columns:
+        """What the head gives for its own inputs."""
+        import tensorflow as tf
+
+        # On the CPU, as the export: matrix products are less exact on a GPU.
         with tf.device("CPU:0"):
-            return {**head_outputs(self.head, self.head_rows, self.interval), **self._on_rows[0]}
+            return head_outputs(self.head, given, self.interval)
 
     @cached_property
     def _on_rows(self) -> tuple[_Columns, _Columns]:
@@ -202,7 +205,6 @@ class Spec:
 
         rows = self.rows
         try:
-            # On the CPU, as the export: matrix products are less exact on a GPU.
             with tf.device("CPU:0"):
                 return self.base_outputs(rows)
         except (tf.errors.OpError, ValueError) as error:
@@ -227,7 +229,7 @@ class Spec:
 
         def with_head(received: Outputs) -> _Columns:
             given = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
-            return {**expected, **head_outputs(self.head, given, self.interval)}
+            return {**expected, **self._by_head(given)}
 
         return Request(signature, by_signature(rows), with_head)
 
