@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -186,14 +187,14 @@ class Spec:
         """
         import tensorflow as tf
 
-        logit, features = self.head_rows[LOGIT_OUTPUT], {**self.head_rows}
-        del features[LOGIT_OUTPUT]
         if self.interval is not None:
             # Raises if the head has none, or the level is out of its range.
-            first = {name: values[:1] for name, values in features.items()}
-            self.head.interval(logit[:1], first, level=self.interval)
-        with tf.device("CPU:0"):
-            return {**head_outputs(self.head, self.head_rows, self.interval), **self._on_rows[0]}
+            first = {name: values[:1] for name, values in self.head_rows.items()}
+            with self._on_cpu(tf.errors.OpError):
+                self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
+        with self._on_cpu(tf.errors.OpError, ValueError):
+            of_head = head_outputs(self.head, self.head_rows, self.interval)
+        return {**of_head, **self._on_rows[0]}
 
     @cached_property
     def _on_rows(self) -> tuple[_Columns, _Columns]:
@@ -201,11 +202,19 @@ class Spec:
         import tensorflow as tf
 
         rows = self.rows
+        with self._on_cpu(tf.errors.OpError, ValueError):
+            return self.base_outputs(rows)
+
+    @contextlib.contextmanager
+    def _on_cpu(self, *errors: type[Exception]) -> Iterator[None]:
+        """Runs the block on the CPU; says of which rows errors are."""
+        import tensorflow as tf
+
         try:
-            # On the CPU, as the export: matrix products are less exact on a GPU.
+            # As the export: matrix products are less exact on a GPU.
             with tf.device("CPU:0"):
-                return self.base_outputs(rows)
-        except (tf.errors.OpError, ValueError) as error:
+                yield
+        except errors as error:
             random = f"random rows (ids below {MAX_RANDOM_IDS})"
             kind = "sample" if self.has_sample else random
             raise ValueError(
@@ -227,7 +236,8 @@ class Spec:
 
         def with_head(received: Outputs) -> _Columns:
             given = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
-            return {**expected, **head_outputs(self.head, given, self.interval)}
+            with self._on_cpu():
+                return {**expected, **head_outputs(self.head, given, self.interval)}
 
         return Request(signature, by_signature(rows), with_head)
 

@@ -108,7 +108,6 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         []
     """
     new = [each for each in (parent, *parent.parents) if not each.exists()]
-    parent.mkdir(parents=True, exist_ok=True)
     try:
         for folder in parent.glob(f"{_PREFIX}*"):
             with _locked(folder) as is_locked:
@@ -128,6 +127,8 @@ def _new_folder(parent: Path) -> Iterator[Path]:
     """A new folder in an existing one, locked, and removed at exit."""
     for _ in range(_MAX_TRIES):
         prefix = f"{_PREFIX}{_HOST}-{int(time.time())}-"
+        # Another export may have removed an empty parent, for it has failed.
+        parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         with _locked(folder) as is_locked:
             # Between the two lines above, another process may have removed it as a leftover.

@@ -1,0 +1,149 @@
+"""A format is `write` and `run`; `publish` does the rest, for one of somebody else too."""
+
+import ast
+import inspect
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration import export, layers
+from keras_calibration.export import spec as spec_module
+from keras_calibration.export.publish import Format
+from keras_calibration.export.spec import Spec, publish_file
+from keras_calibration.layers import Head, IsotonicRegression, PlattScaling
+
+pytestmark = pytest.mark.tensorflow
+X = np.linspace(-2, 2, 60, dtype="float32")
+LABELS = np.random.default_rng(0).random(60) < 1 / (1 + np.exp(-2 * X))
+
+
+class Line(Format):
+    """The numbers of a base of one weight and a Platt scaling, as JSON."""
+
+    kind = "line"
+
+    def __init__(self, spec, error=0.0):
+        self.spec, self.error = spec, error
+
+    def write(self, path):
+        scale = self.spec.head.scale * (1 + self.error)
+        path.write_text(json.dumps({"scale": float(scale), "bias": float(self.spec.head.bias)}))
+
+    def run(self, path, requests):
+        read = json.loads(path.read_text())
+        answers = []
+        for request in requests:
+            logit = np.asarray(request.inputs["x"], "float64").reshape(-1, 1)
+            calibrated = read["scale"] * logit + read["bias"]
+            values = {"logit": logit, "probability": sigmoid(calibrated)}
+            values |= {"uncalibrated_probability": sigmoid(logit)}
+            answers.append({name: each.astype("float32") for name, each in values.items()})
+        return answers
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def calibrated(head):
+    inputs = keras.Input((), name="x")
+    last = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    model = kc.models.CalibratedModel(
+        keras.Model(inputs, last(keras.ops.expand_dims(inputs, 1))), head
+    )
+    model.head.fit(X, LABELS)
+    return model
+
+
+def test_a_format_of_somebody_else(tmp_path):
+    spec = Spec.of(calibrated(PlattScaling()), X)
+    path = publish_file(spec, tmp_path / "new" / "line.json", Line(spec))
+    assert json.loads(path.read_text())["scale"] == pytest.approx(spec.head.scale)
+    assert [each.name for each in path.parent.iterdir()] == ["line.json"]
+    wrong = Line(spec, error=1e-4)
+    with pytest.raises(RuntimeError, match="'serving_default/probability' of the line may differ"):
+        publish_file(spec, tmp_path / "other" / "line.json", wrong)
+    with pytest.raises(ValueError, match="which exists"):
+        publish_file(spec, path, Line(spec))
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
+
+
+def test_keras_is_asked_once(tmp_path, monkeypatch):
+    spec, calls = Spec.of(calibrated(PlattScaling()), X), []
+    asked = Spec.base_outputs
+    monkeypatch.setattr(Spec, "base_outputs", lambda *given: calls.append(1) or asked(*given))
+    publish_file(spec, tmp_path / "line.json", Line(spec))
+    assert len(calls) == 1
+
+
+def test_a_head_of_steps_is_compared_on_the_logits_of_the_runtime():
+    spec = Spec.of(calibrated(IsotonicRegression()), X)
+    request = spec.request()
+    steps = np.asarray(spec.expected["probability"])
+    edge = np.flatnonzero(np.diff(steps[:, 0]) > 0)[0] + 1
+    logit = np.asarray(spec.expected["logit"]).copy()
+    logit[edge] = logit[edge - 1]
+    expected = request.expected({"logit": logit})
+    assert np.asarray(expected["probability"])[edge] == steps[edge - 1] < steps[edge]
+    np.testing.assert_array_equal(expected["logit"], spec.expected["logit"])
+
+
+def test_one_row_is_compared_too(tmp_path):
+    class OnlyMany(Line):
+        def run(self, path, requests):
+            answers = super().run(path, requests)
+            return [{n: v + (len(v) == 1) for n, v in each.items()} for each in answers]
+
+    spec = Spec.of(calibrated(PlattScaling()), X)
+    with pytest.raises(RuntimeError, match="on 1 rows"):
+        publish_file(spec, tmp_path / "line.json", OnlyMany(spec))
+    assert not list(tmp_path.iterdir())
+
+
+def test_exports_name_no_head():
+    """Heads answer for themselves; an export knows `Head` alone."""
+    heads = {
+        name
+        for name, each in inspect.getmembers(layers, inspect.isclass)
+        if issubclass(each, Head) and each is not Head
+    }
+    heads |= {"CalibratedModel", "Calibrator", "StreamingCalibrator", "FieldHead", "FieldNetwork"}
+    folder = Path(export.__file__).parent
+    for path in folder.rglob("*.py"):
+        named = {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+        assert not named & heads, path.name
+    assert spec_module.Head is Head
+
+
+class Picky(Head):
+    """A head that refuses ids below 100."""
+
+    @property
+    def feature_names(self):
+        return ("id",)
+
+    def build(self, logits_shape=None, features_shape=None):
+        self.built = True
+
+    def call(self, logits, features=None):
+        ids = keras.ops.reshape(features["id"], (-1, 1))
+        with tf.control_dependencies([tf.debugging.assert_greater(ids, 100)]):
+            return keras.ops.reshape(logits, (-1, 1)) + 0.0
+
+
+@pytest.mark.filterwarnings("ignore:The head .* changes no probability:UserWarning")
+def test_rows_that_the_head_cannot_take_ask_for_a_sample():
+    inputs = {"id": keras.Input((), dtype="int32", name="id"), "x": keras.Input((1,), name="x")}
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
+    model = kc.models.CalibratedModel(base, Picky())
+    with pytest.raises(ValueError, match=r"random rows \(ids below 10\).* Pass `sample`"):
+        _ = Spec.of(model).expected
+    rows = {"id": np.arange(101, 111), "x": np.zeros((10, 1))}
+    assert len(Spec.of(model, rows).expected["probability"]) == 10
+    with pytest.raises(ValueError, match="Picky has no interval"):
+        _ = Spec.of(model, rows, interval=0.9).expected
