@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,11 @@ from calibration_records.runs.ledger import Ledger
 from calibration_records.runs.run_record import RunRecord
 from calibration_records.runs.trainings import read_training
 from keras_calibration._typing import Data
-from keras_calibration.seeds.description import describe_rows, differences
+from keras_calibration.seeds.description import (
+    describe_rows,
+    differences,
+    names_without_configuration,
+)
 from keras_calibration.seeds.keras_settings import leave_gpu_memory
 from keras_calibration.seeds.processes import train_in_processes
 from keras_calibration.seeds.progress import SeedProgress
@@ -168,8 +172,15 @@ def train(
     )
     # Refuses invalid fields of the record before anything is trained.
     task.recorder(seeds[0])
+    if engine == "processes":
+        # The models of the processes need it.
+        leave_gpu_memory()
     ended = _ended(ledger, task, seeds)
-    _refuse_another_training(ledger, task, ended, engine)
+    first = next(iter(ended), seeds[0])
+    starts = {first: _start_of(task, first)}
+    if configuration is None:
+        _warn_of_names(starts[first].description)
+    _refuse_another_training(ledger, task, ended, starts)
     missing = [seed for seed in seeds if seed not in ended]
     progress = SeedProgress(ledger, pipeline, len(missing), until, verbose)
     if ended:
@@ -231,14 +242,27 @@ def _ended(ledger: Ledger, task: SeedTask, seeds: Sequence[int]) -> dict[int, Ru
     }
 
 
+def _start_of(task: SeedTask, seed: int) -> Start:
+    """What a seed starts from, with the whole description of its training."""
+    with own_random_numbers():
+        start = Start.of(task.new_model(seed))
+        return Start(task.describe(start, task.user_callbacks(seed)), start.weights_norm)
+
+
+def _warn_of_names(description: Mapping[str, Any]) -> None:
+    if names := names_without_configuration(description):
+        warn(
+            f"The training has objects without a configuration: {', '.join(names)}. Only their "
+            "names tell whether the runs of the ledger are of the same training: a change of what "
+            "they do is not noticed. Give a class `get_config`, or pass what may change as "
+            "`configuration`, for example configuration={'version': 1}."
+        )
+
+
 def _refuse_another_training(
-    ledger: Ledger, task: SeedTask, ended: dict[int, RunRecord], engine: str
+    ledger: Ledger, task: SeedTask, ended: dict[int, RunRecord], starts: dict[int, Start]
 ) -> None:
     """Refuses runs of another model, other data or other settings than the task's."""
-    if ended and engine == "processes":
-        # The models of the processes need it.
-        leave_gpu_memory()
-    starts: dict[int, Start] = {}
 
     def found_in(run: RunRecord, seed: int) -> list[str]:
         """The differences between a run and what the task trains under a seed."""
@@ -251,16 +275,13 @@ def _refuse_another_training(
             return ["no description of its training: seeds.train did not record it"]
         if description is None:
             return [f"a description that is missing or damaged: {run['training']['file']}"]
-        with own_random_numbers():
-            if seed not in starts:
-                starts[seed] = Start.of(task.new_model(seed))
-            return differences(description, task.describe(starts[seed], task.user_callbacks(seed)))
+        if seed not in starts:
+            starts[seed] = _start_of(task, seed)
+        return differences(description, starts[seed].description)
 
     for seed, run in ended.items():
         # Models are built for one seed, and for others only if these have another architecture.
-        found = found_in(run, next(iter(ended)))
-        if found and starts:
-            found = found_in(run, seed)
+        found = found_in(run, next(iter(ended))) and found_in(run, seed)
         if found:
             raise ValueError(
                 "Argument `pipeline` must be the name of one training. Received: "
@@ -268,7 +289,8 @@ def _refuse_another_training(
                 f"{'; '.join(found)}. Pass another name for another training."
             )
     for seed, start in starts.items():
-        _warn_of_other_weights(ended[seed], start.weights_norm)
+        if seed in ended:
+            _warn_of_other_weights(ended[seed], start.weights_norm)
 
 
 def _warn_of_other_weights(run: RunRecord, norm: float | None) -> None:
