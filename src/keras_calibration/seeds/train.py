@@ -22,7 +22,7 @@ from keras_calibration.seeds.description import (
     names_without_configuration,
 )
 from keras_calibration.seeds.keras_settings import leave_gpu_memory
-from keras_calibration.seeds.processes import train_in_processes
+from keras_calibration.seeds.loky_workers import train_in_processes
 from keras_calibration.seeds.progress import SeedProgress
 from keras_calibration.seeds.random_seeds import check_seed
 from keras_calibration.seeds.ray_cluster import train_on_ray
