@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import inspect
 import re
 import threading
 import weakref
@@ -162,25 +161,6 @@ def unnumbered_variables() -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
-
-
-def fit_callbacks() -> list[keras.callbacks.Callback]:
-    """All callbacks of the `fit` that calls this one, in their order; empty outside of a `fit`.
-
-    They are found on the stack, in the `keras.callbacks.CallbackList` of `fit`. Public: none; a
-    callback has the model and `params` alone. An argument that names the other callback can be
-    forgotten without a sign, and weights cannot be compared: `EarlyStopping` restores them after
-    `SeedVariance` has ended, and `ModelCheckpoint` never.
-    """
-    import keras
-
-    frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, keras.callbacks.CallbackList):
-            return list(caller.callbacks)
-        frame = frame.f_back
-    return []
 
 
 def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
