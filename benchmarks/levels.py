@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import expit, ndtr
 
 from calibration_records.statistics.field_noise import jeffreys_interval
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldOffsets, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import FieldBias

@@ -29,7 +29,7 @@ from scipy.stats import norm
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "examples"))
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates

@@ -17,7 +17,7 @@ import scipy.sparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers import field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 

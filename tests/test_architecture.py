@@ -122,7 +122,7 @@ def may_import(room, other):
 
 def test_the_graph_is_not_empty():
     assert "calibration_records.runs.run_record" in GRAPH["calibration_records.runs.ledger"]
-    assert "calibration_records._warn" in GRAPH["keras_calibration._rows.data_checks"]
+    assert "calibration_records._warn" in GRAPH["keras_calibration._rows.checks"]
     assert sum(map(len, GRAPH.values())) > 300
 
 

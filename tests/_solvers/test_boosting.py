@@ -6,7 +6,7 @@ import pytest
 from scipy import special
 
 from keras_calibration._ops.boosted_trees import tree_sums
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import _HeldOut, _Trainer, boost, tables_of
 
 HOSTILE = np.array(
@@ -158,19 +158,6 @@ def test_weights_are_numbers_of_rows():
     few = Rows(rows.logits, rows.labels, np.full(2000, 0.01))  # worth 20 rows: shrunk
     other = boost(few, columns, folds_of(2000), largest_num_rounds=60)
     assert np.std(other.logits - rows.logits) < 0.3 * np.std(found.logits - rows.logits)
-    # Rows of weight 0 are as if they were not there.
-    more = Rows(
-        np.tile(rows.logits, 2),
-        np.concatenate([rows.labels, 1 - rows.labels]),
-        np.repeat([1.0, 0.0], 2000),
-    )
-    parts = [
-        (np.r_[fitted, fitted + 2000], np.r_[scored, scored + 2000])
-        for fitted, scored in folds_of(2000)
-    ]
-    other = boost(more, np.tile(columns, (2, 1)), parts, largest_num_rounds=60)
-    assert other.num_rounds == found.num_rounds
-    np.testing.assert_allclose(other.logits[:2000], found.logits, atol=1e-6)
 
 
 def test_a_class_without_rows_keeps_its_probability():

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 from scipy.special import expit
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers import field_offsets
 from keras_calibration._solvers.field_offsets import fit_field_offsets
 from keras_calibration._solvers.field_spreads import _GRID, half_cauchy, pooled_spreads

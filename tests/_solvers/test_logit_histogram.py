@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_calibration._rows.data_checks import counts_of, unit_of
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.weights import counts_of, unit_of
 from keras_calibration._solvers.logit_histogram import (
     EDGES,
     LARGEST_LOGIT,
@@ -91,10 +91,10 @@ def test_softplus_of_two_atoms_a_bin_is_that_of_the_rows(scale, spread):
     assert received / weights.sum() == pytest.approx(expected / weights.sum(), abs=2e-10)
 
 
-def test_many_chunks_weights_of_one_and_columns():
+def test_many_chunks_and_weights_of_one():
     logits, labels, weights = rows(100_000)
     whole = logit_histogram(logits, labels)
-    ones = logit_histogram(logits[:, None], labels[:, None], np.ones(len(logits)))
+    ones = logit_histogram(logits, labels, np.ones(len(logits)))
     np.testing.assert_allclose(whole.moments, ones.moments, rtol=1e-12, atol=1e-12)
     parts = [logit_histogram(logits[p::3], labels[p::3], weights[p::3]) for p in range(3)]
     merged = parts[0] + parts[1] + parts[2]
@@ -229,18 +229,3 @@ def test_a_histogram_on_other_bins_keeps_weights_and_means():
     assert moved.on_bins(moved.bins) is moved
     with pytest.raises(ValueError, match="bins of the same logits"):
         moved + plain
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_row_is_named_wherever_it_is(bad):
-    logits, labels, weights = rows(100_000)
-    weights[77_777] = 1.0
-    for column, message in ((logits, "Logits must be finite"), (weights, "weights must be finite")):
-        kept = column[77_777]
-        column[77_777] = bad
-        with pytest.raises(ValueError, match=f"{message}.*row 77777"):
-            logit_histogram(logits, labels, weights)
-        column[77_777] = kept
-    labels[77_777] = bad
-    with pytest.raises(ValueError, match=r"Labels must be in \[0, 1\].*row 77777"):
-        logit_histogram(logits, labels, weights)

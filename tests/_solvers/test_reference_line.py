@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from keras_calibration._rows.class_rows import check_class_rows
+from keras_calibration._rows.checks import check_rows
 from keras_calibration._solvers.logit_histogram import logit_histogram
 from keras_calibration._solvers.reference_line import (
     bins_of,
@@ -91,6 +91,6 @@ def test_without_shift_the_line_runs_through_0():
 def test_class_logits_have_a_line_in_any_unit(unit, shift):
     generator = np.random.default_rng(0)
     logits, labels = generator.normal(0, 3, (200, 4)), np.arange(200) % 4
-    expected = class_line(check_class_rows(logits, labels))(logits)
-    line = class_line(check_class_rows(unit * logits + shift, labels))
+    expected = class_line(check_rows(logits, labels))(logits)
+    line = class_line(check_rows(unit * logits + shift, labels))
     np.testing.assert_allclose(line(unit * logits + shift), expected, atol=1e-7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_softmax, softmax
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.stacking import combined_weights, stacked_weights
 
 

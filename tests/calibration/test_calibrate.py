@@ -7,7 +7,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import keras_calibration as kc
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration.calibration.candidates import vocabularies
@@ -157,9 +157,9 @@ def test_segments_that_are_still_off_are_named():
     )
 
 
-def fold_of(num_folds, rows, columns):
+def fold_of(num_folds, rows):
     """Folds are drawn for the rows in an order of their own."""
-    order = canonical_order(rows, columns)
+    order = canonical_order(rows)
     fold = np.empty(len(order), int)
     fold[order] = fold_of_rows(num_folds, rows.take(order), 0)
     return fold
@@ -171,7 +171,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     model = kc.calibrate(
         base_model(), x, y, weights, fields={"site": 6}, methods="bias", folds=3, verbose=0
     )
-    fold = fold_of(3, Rows(x["score"][:, 0], y, weights), [x["site"]])
+    fold = fold_of(3, Rows(x["score"][:, 0], y, weights, {"site": x["site"]}))
     logits = x["score"][:, 0].astype("float32").astype(float)
     calibrated = np.empty(NUM_ROWS)
     for number in range(3):

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 import keras_calibration as kc
 from calibration.test_calibrate import weight_of
 from class_worlds import base_model, class_rows, log_loss
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 
@@ -43,8 +43,8 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
         folds=5, base_output="logit", verbose=0,
     )  # fmt: skip
     logits, shares = x["scores"].astype(float), np.eye(3)[labels]
-    rows = Rows(logits, shares, weights)
-    order = canonical_order(rows, [x["site"]])
+    rows = Rows(logits, shares, weights, {"site": x["site"]})
+    order = canonical_order(rows)
     fold = np.empty(len(order), int)
     fold[order] = fold_of_rows(5, rows.take(order), 0)
     calibrated = np.empty(logits.shape)

@@ -6,7 +6,7 @@ from scipy.special import expit
 
 import keras_calibration as kc
 from calibration.test_calibrate import NUM_ROWS, base_model, make_rows, weight_of
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration import splits
 from keras_calibration.calibration.splits import splits_of
@@ -118,10 +118,6 @@ def test_the_past_must_hold_both_classes():
     with pytest.raises(ValueError, match="scores fold 1 has 125 rows, all of one class"):
         splits_of("forward", rows, 0)
     assert len(list(splits_of("blocks", rows, 0).parts())) == 5
-    # Rows of weight 0 do not count.
-    weights = np.where(labels == 1, 0.0, 1.0)
-    with pytest.raises(ValueError, match="of one class"):
-        splits_of(3, Rows(np.zeros(1000), labels, weights), 0)
 
 
 def test_the_error_of_clusters_is_no_smaller_than_that_of_rows():

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._solvers.stacking import combined_weights
@@ -53,7 +53,7 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
         fold = fold_of_rows(folds, Rows(logits, labels, weights), 0)
     else:
         rows = Rows(logits, labels, weights)
-        order, fold = canonical_order(rows, []), np.empty(NUM_ROWS, int)
+        order, fold = canonical_order(rows), np.empty(NUM_ROWS, int)
         fold[order] = fold_of_rows(folds, rows.take(order), 0)
     columns = cross_fitted(logits, labels, weights, fold, is_forward)
     if is_forward:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration.calibration.label_columns import warn_of_label_columns
 
 N = 3000
@@ -22,7 +22,8 @@ def named(column, labels=LABELS, logits=LOGIT, weights=None):
     """Whether the column is named."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        warn_of_label_columns(Rows(logits, labels, weights), {"x": column}, FOLD)
+        rows = Rows(logits, labels, weights, {"x": np.asarray(column)})
+        warn_of_label_columns(rows, FOLD)
     assert all("The column 'x' alone" in str(each.message) for each in told)
     return bool(told)
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration.calibration.repeated_rows import distinct_rows
 
 RNG = np.random.default_rng(0)
@@ -58,11 +58,11 @@ def test_repeated_rows_are_used_once(name):
     logits = np.nan_to_num(logits) + 1e-7 * RNG.normal(size=len(labels))  # of two batches
     if labels.ndim == 2:
         logits = np.stack([logits, *np.zeros((3, len(labels)))], axis=1)
-    rows = Rows(logits, labels, weights)
+    rows = Rows(logits, labels, weights, dict(enumerate(inputs)))
     with pytest.warns(UserWarning, match=f"rows of the development set are {number:,} different"):
-        numbers, found = distinct_rows(inputs, rows)
-    assert len(numbers) == number
-    assert (np.diff(numbers) > 0).all()
+        found = distinct_rows(rows)
+    assert len(found) == number
+    assert (np.diff(found.numbers) > 0).all()
     # The sums keep their ratios, and count each different row once.
     assert np.average(found.labels[..., -1] if labels.ndim == 2 else found.labels,
                       weights=found.weights) == pytest.approx(
@@ -98,17 +98,8 @@ def different():
 @pytest.mark.parametrize("name", list(different()))
 def test_rows_that_are_equal_by_chance_stay(name):
     inputs, labels = different()[name]
-    rows = Rows(inputs[0].astype(float), labels, None)
-    numbers, found = distinct_rows(inputs, rows)
-    assert found is rows
-    np.testing.assert_array_equal(numbers, np.arange(len(labels)))
-
-
-def test_rows_of_weight_0_are_not_counted():
-    inputs = [np.concatenate([LOGITS, np.repeat(LOGITS[:50], 20)])]
-    labels = np.concatenate([LABELS, np.repeat(LABELS[:50], 20)])
-    rows = Rows(inputs[0], labels, (np.arange(1300) < 300).astype(float))
-    assert distinct_rows(inputs, rows)[1] is rows
+    rows = Rows(inputs[0].astype(float), labels, None, dict(enumerate(inputs)))
+    assert distinct_rows(rows) is rows
 
 
 @pytest.mark.parametrize("folds", [3, "blocks", np.arange(300) % 4])

@@ -186,7 +186,7 @@ def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
 @pytest.mark.parametrize(
     ("logits", "labels", "weights", "message"),
     [
-        (np.zeros((0, 4)), [], None, "at least 1 row"),
+        (np.zeros((0, 4)), [], None, "development set is empty"),
         (np.zeros((3, 2, 4)), [0, 1, 2], None, r"\(batch, K\)"),
         (np.zeros((3, 4)), [1, 1, 1], None, "one class only"),
         (np.zeros((3, 4)), [1, 1, 2], [1, 1, 0], "one class only"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from backends import compiled, examples
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_offsets import fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from backends import compiled, examples, gradients_by_weights
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import curve_basis, fit_field_curves
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import balanced_knots

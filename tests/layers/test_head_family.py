@@ -201,11 +201,11 @@ class Shift(Head):
     def call(self, logits, features=None):
         return keras.ops.reshape(logits, (-1, 1)) + self.shift
 
-    def fit_rows(self, rows, features, settings, verbose):
+    def fit_rows(self, rows, settings, verbose):
         bias = BiasCorrection()
-        bias.fit(rows.logits, rows.labels, sample_weight=rows.row_weights)
+        bias.fit_checked(rows)
         self.shift.assign(bias.bias)
-        return self.summary_of(rows, features)
+        return self.summary_of(rows)
 
 
 @pytest.mark.parametrize(
@@ -294,9 +294,9 @@ class WithEffects(Doubled):
     def effects(self, features):
         return keras.ops.reshape(keras.ops.cast(features["site"] == 1, "float32"), (-1, 1))
 
-    def fit_rows(self, rows, features, settings, verbose):
-        self.inner.fit_rows(rows, features, settings, verbose)
-        return self.summary_of(rows, features)
+    def fit_rows(self, rows, settings, verbose):
+        self.inner.fit_rows(rows, settings, verbose)
+        return self.summary_of(rows)
 
     def get_config(self):
         inner = keras.saving.serialize_keras_object(self.inner)

@@ -295,7 +295,7 @@ def test_a_second_adapt_keeps_the_curve(monotonic):
         ("quantile", ([],), "empty"),
         ("sigmoid", ([0.0, np.nan],), "finite"),
         ("quantile", ([0.0, 1.0], None, None, [1.0]), "same number of rows"),
-        ("quantile", (np.zeros((3, 2)),), r"\(n,\) or \(n, 1\)"),
+        ("quantile", (np.zeros((3, 2)),), r"must have shape \(batch,\) or \(batch, 1\)"),
     ],
 )
 def test_adapt_refuses_bad_rows_and_leaves_the_layer_as_it_was(knots, arguments, message):

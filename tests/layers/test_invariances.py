@@ -13,7 +13,7 @@ import pytest
 
 from every_head import HEADS, NUM_CLASSES, NUM_SITES, has_classes
 from keras_calibration import layers
-from keras_calibration._rows.data_checks import logits_of_probabilities
+from keras_calibration._rows.checks import logits_of_probabilities
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from tiers import slow_except
 

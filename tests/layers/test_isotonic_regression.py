@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import examples, few_lengths
-from keras_calibration._solvers.isotonic_fit import isotonic_steps
 from keras_calibration.layers import IsotonicRegression
 
 
@@ -222,13 +221,3 @@ def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
     grid = np.linspace(-5, 5, 41)
     expected = sklearn_curve(logits, labels, weights)(grid)
     np.testing.assert_allclose(probabilities(called(layer, grid)), expected, rtol=0, atol=2e-6)
-
-
-def test_pooling_is_of_the_rows_that_count():
-    from keras_calibration._rows.data_checks import check_rows
-    from keras_calibration._solvers.isotonic_fit import tied_rows
-
-    rows = check_rows([0.0, 1.0, 1.0, 2.0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0])
-    steps = isotonic_steps(tied_rows(rows, "float32"), 8)
-    np.testing.assert_array_equal(steps.last, [0.0, 1.0])
-    np.testing.assert_allclose(probabilities(steps.values), [0.5, 0.5])

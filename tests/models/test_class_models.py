@@ -76,18 +76,6 @@ def test_saved_and_loaded(tmp_path):
     assert loaded.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
 
 
-def test_a_file_of_the_former_loss_of_classes():
-    x, labels = class_rows(num_rows=300)
-    model = CalibratedModel(base_model(), VectorScaling(3))
-    model.compile(loss="sparse_categorical_crossentropy")
-    config = model.get_compile_config()
-    name = "keras_calibration>class_log_loss"
-    former = {"module": "builtins", "class_name": "function", "config": name}
-    again = CalibratedModel(base_model(), VectorScaling(3))
-    again.compile_from_config({**config, "loss": {**former, "registered_name": "function"}})
-    assert again.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
-
-
 def test_a_fit_that_misses_a_class_warns_of_it():
     x, labels = class_rows(num_rows=600)
     x["scores"] = x["scores"] + np.array([0, 0, 3], "float32")  # which no temperature corrects

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration._rows.model_inputs import expected_inputs
+from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration.layers import FieldNetwork, NeuralCalibration, PlattScaling
 from keras_calibration.models import CalibratedModel
 from trained_heads import train_head

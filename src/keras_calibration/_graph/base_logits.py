@@ -19,7 +19,7 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import flatten_layers, source_of
-from keras_calibration._rows.model_inputs import inputs_by_name
+from keras_calibration._rows.inputs import inputs_by_name
 from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, calibration_dtype

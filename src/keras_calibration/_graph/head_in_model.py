@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_calibration._graph.base_logits import BaseLogits
+from keras_calibration._graph.logit_model import LogitModel
 from keras_calibration._graph.logit_source import is_final_activation, passes_on
 from keras_calibration._graph.outputs import (
     output_name,
@@ -20,7 +21,8 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import flatten_layers, position_of, source_of
-from keras_calibration._rows.model_inputs import LogitModel, clean_names
+from keras_calibration._rows.inputs import clean_names
+from keras_calibration._rows.reader import Reader
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
@@ -101,6 +103,21 @@ class HeadInModel:
     def base_part(self) -> LogitModel:
         """The model from the inputs to `base_outputs`; it ignores other inputs."""
         return LogitModel(symbolic_input(self.model), self.base_outputs, name="base_logits")
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Reads data as the model takes it, into what the head gets."""
+
+        def compute(inputs: Inputs, verbose: int | str) -> tuple[Any, dict[str, Tensor]]:
+            values = self.base_part.values(inputs, verbose)
+            return values[LOGIT_OUTPUT], self.features_from(self.columns(inputs), values)
+
+        return Reader(
+            structure=symbolic_input(self.model),
+            compute=compute,
+            ids=self.ids,
+            label_names=self.label_names,
+        )
 
     def columns(self, inputs: Inputs) -> dict[str, Tensor]:
         """Inputs in the structure that the model takes, by name."""

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from calibration_records import _columns
 from calibration_records._columns import exact_ids, refuse_fractions
@@ -39,9 +40,30 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     return _columns.as_array(_in_numpy(values), name)
 
 
+def take(column: Tensor, numbers: np.ndarray | slice) -> Tensor:
+    """The rows of an array or a tensor with the given numbers."""
+    return ops.take(column, numbers, 0) if ops.is_tensor(column) else column[numbers]
+
+
 def numbers_of(values: Any, what: str) -> np.ndarray:
     """Labels, predictions or weights as an array of numbers; raises for strings."""
     return _columns.numbers_of(_in_numpy(values), what)
+
+
+def flat_numbers(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
+    """Logits, labels or weights (n,) or (n, 1) as an array (n,) in float64."""
+    array = numbers_of(values, name.capitalize()).astype(np.float64)
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
+        raise ValueError(
+            "Logits, labels and weights must have shape (n,) or (n, 1), one value per row. "
+            f"Received: {name} of shape {array.shape}."
+        )
+    if num_rows is not None and len(array) != num_rows:
+        raise ValueError(
+            f"Logits and {name} must have the same number of rows. "
+            f"Received: {num_rows} logits and {len(array)} {name}."
+        )
+    return array.reshape(-1)
 
 
 def column_of(values: Any, name: str) -> Tensor:

@@ -1,8 +1,12 @@
-"""What is said of labels that are none: missing, of another coding, or of several classes."""
+"""Labels: numbers of classes as shares, classes without rows, and what is said of wrong ones."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from calibration_records._columns import refuse_rows
+from keras_calibration._rows.columns import numbers_of
 
 MISSING_LABELS = (
     "Missing labels are not negative: drop these rows, give them weight 0, or wait for their "
@@ -10,6 +14,79 @@ MISSING_LABELS = (
 )
 _MINUS_1 = "If -1 stands for a missing label, drop these rows or give them weight 0."
 _MOST_CLASSES = 1000
+# Tolerance for the sum of soft labels, which may have been rounded to float32.
+_LABEL_TOLERANCE = 1e-3
+# Classes that a warning names.
+_MOST_NAMED = 10
+
+
+def class_shares(
+    labels: ArrayLike, num_rows: int, num_classes: int, counts: np.ndarray | None = None
+) -> np.ndarray:
+    """Class numbers or shares as shares of the classes, (n, K); raises for other labels.
+
+    Only rows that count, by default all, must have a label.
+    """
+    given = numbers_of(labels, "Labels")
+    if given.shape in ((num_rows,), (num_rows, 1)):
+        given = given.reshape(-1).astype(np.float64)
+        bad = ~np.isin(given, np.arange(num_classes))
+        expected = f"class numbers 0 … {num_classes - 1}"
+        shares = np.eye(num_classes)[np.where(bad, 0, given).astype(np.intp)]
+    elif given.shape == (num_rows, num_classes):
+        shares = given.astype(np.float64)
+        sums = shares.sum(axis=1, keepdims=True)
+        in_range = (shares >= 0).all(axis=1)
+        bad = ~(in_range & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
+        expected = "rows of non-negative shares that add up to 1"
+        shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
+    else:
+        raise ValueError(
+            f"Argument `labels` must be class numbers of shape ({num_rows},), or one-hot or soft "
+            f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
+            "label per row."
+        )
+    advice = class_advice(given if counts is None else given[counts])
+    refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
+    return shares
+
+
+def present_classes(labels: np.ndarray) -> np.ndarray:
+    """Whether each class has a label, (K,).
+
+    Example:
+        >>> present_classes(np.eye(3)[[0, 2]])
+        array([ True, False,  True])
+    """
+    return np.asarray(labels.any(axis=0))
+
+
+def named_classes(classes: list[int]) -> str:
+    """Class numbers as words; of many, the first ones.
+
+    Example:
+        >>> named_classes([3]), named_classes([1, 4])
+        ('class 3', 'classes 1, 4')
+    """
+    named = ", ".join(map(str, classes[:_MOST_NAMED]))
+    more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
+    return f"class{'es' if len(classes) > 1 else ''} {named}{more}"
+
+
+def keep_absent_classes(
+    labels: np.ndarray, probabilities: np.ndarray, present: np.ndarray
+) -> np.ndarray:
+    """Labels (n, K) in which every class that is not present has its probability as its share.
+
+    Training on them leaves the probabilities of these classes as they are. Without, it would drive
+    them to 0.
+
+    Example:
+        >>> keep_absent_classes(np.array([[1.0, 0.0]]), np.array([[0.8, 0.2]]), np.array([1, 0]))
+        array([[0.8, 0.2]])
+    """
+    kept = np.where(present, 0.0, probabilities)
+    return (1 - kept.sum(axis=1, keepdims=True)) * labels + kept
 
 
 def label_advice(labels: np.ndarray) -> str:

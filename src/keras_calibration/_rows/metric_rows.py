@@ -13,8 +13,8 @@ from calibration_records._limits import SUM_TOLERANCE
 from calibration_records._warn import warn
 from keras_calibration._ops.field_sums import id_tensor
 from keras_calibration._ops.losses import logits_from_probabilities
+from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
-from keras_calibration._rows.data_checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._typing import Tensor
 
 # Logits of more distinct values than a handful, within an eighth: in eight bins of the AUC.

@@ -10,8 +10,8 @@ import numpy as np
 from scipy import special
 
 from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
-from keras_calibration._rows.class_rows import keep_absent_classes, present_classes
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.labels import keep_absent_classes, present_classes
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_order import single_rows
 from keras_calibration._solvers.softmax_fit import log_losses
 from keras_calibration._solvers.standard_errors import mean_and_error
@@ -186,7 +186,7 @@ def _trained_rows(rows: Rows) -> Rows:
     """Rows in which absent classes have the share that their logits give."""
     labels = rows.labels
     if labels.ndim == 2:
-        present = present_classes(labels, rows.weights)
+        present = present_classes(labels)
         labels = keep_absent_classes(labels, special.softmax(rows.logits, axis=1), present)
     return Rows(rows.logits, labels, rows.row_weights)
 

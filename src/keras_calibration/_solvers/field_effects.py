@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import Effect, TableEffect
 from keras_calibration._solvers.logistic_fit import row_log_losses
 

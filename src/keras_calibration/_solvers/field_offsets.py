@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import (
     CurvesEffect,
     Effect,

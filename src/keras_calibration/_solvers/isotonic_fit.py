@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,13 @@ def largest_logit(dtype: str) -> float:
 
 
 def tied_rows(rows: Rows, dtype: str) -> TiedRows:
-    """Sums rows of positive weight over logits that are equal in the dtype of the layer."""
+    """Sums rows over logits that are equal in the dtype of the layer."""
     num_rows = len(rows.logits)
     weights = rows.row_weights
     labels = np.zeros(num_rows) if rows.labels is None else rows.labels
     largest = largest_logit(dtype)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
-    if rows.weights is not None:
-        order = order[weights[order] > 0]
     seen, labels, weights = seen[order], labels[order], weights[order]
     starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
     return TiedRows(

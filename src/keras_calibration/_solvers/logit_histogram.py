@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike
 
 from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import numbers_of
-from keras_calibration._rows.data_checks import are_counts, check_rows
 from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._rows.weights import are_counts
 
 BINS_PER_UNIT = 64
 LARGEST_LOGIT = INNER_LIMIT * 2.0**NUM_OCTAVES
@@ -209,41 +208,22 @@ class LogitHistogram:
 
 
 def logit_histogram(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    sample_weight: ArrayLike | None = None,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
     bins: Line = IDENTITY,
 ) -> LogitHistogram:
-    """Sums labelled logits into a histogram and checks them, in one pass over the rows.
+    """Sums the logits of checked rows into a histogram, by label, in one pass.
 
-    float32 and float64 arrays are read chunk by chunk, without a copy. Raises a `ValueError` for
-    invalid rows, but accepts labels of one class only.
+    float32 and float64 arrays are read chunk by chunk, without a copy.
     """
-    given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
-    names = ("Logits", "Labels", "Weights")
-    columns = [_column(*each) for each in zip(given, names, strict=False)]
+    columns = [np.asarray(logits), np.asarray(labels)]
+    columns += [] if weights is None else [np.asarray(weights)]
     moments = np.zeros((2, NUM_BINS, 3))
-    if not _add_all(moments, columns, bins) or not moments[..., 0].any():
-        # Raises an error that names the invalid row, if it counts.
-        rows = check_rows(logits, labels, sample_weight)
-        moments = np.zeros_like(moments)
-        _add_all(moments, [rows.logits, rows.labels, rows.row_weights], bins)
-    return LogitHistogram(moments, float(columns[0].size), bins)
-
-
-def _add_all(moments: np.ndarray, columns: list[np.ndarray], bins: Line) -> bool:
-    """Adds logits, labels and weights if they have any; returns False at an invalid row."""
-    num_rows = columns[0].size
-    # Overflow and invalid casts come from invalid rows, which are refused below.
-    with np.errstate(all="ignore"):
-        if not num_rows or any(column.shape != (num_rows,) for column in columns):
-            return False
-        for start in range(0, num_rows, _CHUNK_SIZE):
-            chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
-            if not _rows_are_fine(*chunk):
-                return False
-            _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
-    return True
+    for start in range(0, len(columns[0]), _CHUNK_SIZE):
+        chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
+        _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
+    return LogitHistogram(moments, float(len(columns[0])), bins)
 
 
 def warn_of_other_unit(old: LogitHistogram, new: LogitHistogram) -> None:
@@ -296,11 +276,6 @@ FAR_LOGITS_ADVICE = (
 )
 
 
-def _column(values: ArrayLike, name: str) -> np.ndarray:
-    array = numbers_of(values, name)
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-
-
 def _floating(values: np.ndarray) -> np.ndarray:
     return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
 
@@ -310,16 +285,6 @@ def _on_bins(logits: np.ndarray, bins: Line) -> np.ndarray:
     if bins == IDENTITY and max(-logits.min(), logits.max()) <= LARGEST_LOGIT:
         return logits
     return np.clip(bins(logits.astype(np.float64)), -LARGEST_LOGIT, LARGEST_LOGIT)
-
-
-def _rows_are_fine(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
-) -> bool:
-    # Minima and maxima propagate NaN, and comparisons with it are false.
-    within = -np.inf < logits.min() and logits.max() < np.inf
-    in_range = labels.min() >= 0 and labels.max() <= 1
-    weighted = weights is None or (weights.min() >= 0 and weights.max() < np.inf)
-    return bool(within and in_range and weighted)
 
 
 def _add_rows(

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_calibration._rows.class_rows import ClassRows
 from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
 from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
 from keras_calibration._solvers.softmax_fit import fit_temperature
@@ -96,20 +96,20 @@ def reference_line(
     return seen_as_logits(logit_histogram(logits, labels, weights, bins)).line
 
 
-def class_line(rows: ClassRows) -> Line:
+def class_line(rows: Rows) -> Line:
     """A line that nearly calibrates class logits: their temperature, in units of their spread.
 
     Example:
         >>> logits = np.tile([[2.0, 0.0, 0.0], [0.0, 0.0, 4.0]], (50, 1))
-        >>> rows = ClassRows(logits, np.eye(3)[[0, 1] * 50], np.ones(100), 100)
+        >>> rows = Rows(logits, np.eye(3)[[0, 1] * 50], None)
         >>> line, other = class_line(rows), class_line(rows.seen(Line(1000.0, 5.0)))
         >>> np.allclose(line(logits), other(1000 * logits + 5))
         True
     """
     middles = rows.logits.mean(axis=1, keepdims=True)
     away = np.sqrt(((rows.logits - middles) ** 2).mean(axis=1))
-    middle = _quantiles(middles[:, 0], rows.weights)[1]
-    spread = _quantiles(away, rows.weights)[2] or float(away.max()) or abs(middle) or 1.0
+    middle = _quantiles(middles[:, 0], rows.row_weights)[1]
+    spread = _quantiles(away, rows.row_weights)[2] or float(away.max()) or abs(middle) or 1.0
     line = Line(2 / spread, -2 * middle / spread)
     temperature = float(fit_temperature(rows.seen(line)).scales)
     return line.then(Line(max(temperature, _SMALLEST_SLOPE)))

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._seeds import generator_of
 from keras_calibration._solvers.row_order import are_turned_round
 
@@ -37,8 +37,7 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
         labels = -1 * labels if are_turned_round(rows) else labels
         by_chance = generator_of(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
-        # Rows of weight 0 are distributed separately.
-        fold[np.lexsort((by_chance, labels, rows.row_weights > 0))] = np.arange(num_rows) % folds
+        fold[np.lexsort((by_chance, labels))] = np.arange(num_rows) % folds
     else:
         fold = np.asarray(folds)
         if isinstance(folds, str):
@@ -61,16 +60,15 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
     return fold
 
 
-def taken_folds(folds: Folds | None, numbers: np.ndarray, num_rows: int) -> Folds | None:
-    """The argument `folds` for the rows with the given numbers, of so many.
+def folds_of(folds: Folds | None, rows: Rows) -> Folds | None:
+    """The argument `folds` for rows, where it holds the fold of each row that was given.
 
     Example:
-        >>> taken_folds([0, 1, 0, 1], np.array([1, 2]), 4)
-        array([1, 0])
-        >>> taken_folds("blocks", np.array([1, 2]), 4)
-        'blocks'
+        >>> some = Rows(np.zeros(4), np.array([0, 1, 0, 1]), None).take(np.array([1, 2]))
+        >>> folds_of([0, 1, 0, 2], some), folds_of("blocks", some)
+        (array([1, 0]), 'blocks')
     """
-    if folds is None or isinstance(folds, str | int):
+    if folds is None or isinstance(folds, str | int) or rows.numbers is None:
         return folds
     given = np.asarray(folds)
-    return given[numbers] if given.shape == (num_rows,) else given
+    return given[rows.numbers] if given.shape == (rows.num_given,) else given

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 
 import numpy as np
 
-from keras_calibration._rows.data_checks import Rows, are_counts
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.segments import distinct_values
 
 # Beyond so many rows, the share that chance gives to a fold hardly varies.
 _MOST_ROWS = 1 << 20
 
 
-def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
+def canonical_order(rows: Rows) -> np.ndarray:
     """Row numbers by increasing logit, and of equal logits by label, features and weight.
 
     Rows that are still equal can be exchanged. So whatever is drawn by chance for the rows in this
@@ -22,12 +22,12 @@ def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
     positive one, because `are_turned_round` rows are ordered by decreasing logit and label.
 
     Args:
-        rows: Logits, labels and weights.
-        columns: Features, arrays with n rows.
+        rows: The rows, with their features.
 
     Example:
-        >>> rows = Rows(np.array([2.0, 1.0, 1.0, 1.0]), np.array([0, 1, 0, 0]), None)
-        >>> canonical_order(rows, [np.array(["a", "b", "d", "c"])])
+        >>> features = {"site": np.array(["a", "b", "d", "c"])}
+        >>> rows = Rows(np.array([2.0, 1.0, 1.0, 1.0]), np.array([0, 1, 0, 0]), None, features)
+        >>> canonical_order(rows)
         array([3, 2, 1, 0])
     """
     side = -1 if are_turned_round(rows) else 1
@@ -40,7 +40,7 @@ def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
     if is_tied.any():
         tied = order[is_tied]
         # The weight last: rows that are there twice take the place of one of weight 2.
-        keys = [*logits.T, side * rows.labels, *columns, rows.row_weights]
+        keys = [*logits.T, side * rows.labels, *rows.features.values(), rows.row_weights]
         ranks = [_rank(part) for key in keys for part in _parts(np.asarray(key)[tied])]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
@@ -61,8 +61,7 @@ def are_turned_round(rows: Rows) -> bool:
     excess = float(rows.row_weights @ np.sign(rows.labels - 0.5))
     if abs(excess) > 1e-9 * rows.row_weights.sum():  # not a rounding of equal weights
         return excess > 0
-    used = rows.logits[rows.row_weights > 0]
-    return bool(used.min() + used.max() > 0) if len(used) else False
+    return bool(rows.logits.min() + rows.logits.max() > 0)
 
 
 def single_rows(numbers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,19 +70,18 @@ def single_rows(numbers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, n
     Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
     are counted and rows that are repeated are the same rows here. If there are more than a million,
     those of the largest counts are fewer rows, whose weights are still whole numbers with the same
-    sum. Importances stay as they are. Rows of weight 0 are left out.
+    sum. Importances stay as they are.
 
     Args:
         numbers: Row numbers (m,).
         weights: Weights of all rows (n,).
 
     Example:
-        >>> single_rows(np.array([1, 0, 2]), np.array([1.0, 2.0, 0.0]))
+        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.0]))
         (array([1, 1, 0]), array([1., 1., 1.]))
         >>> single_rows(np.array([1, 0]), np.array([1.0, 2.5]))
         (array([1, 0]), array([2.5, 1. ]))
     """
-    numbers = numbers[weights[numbers] > 0]
     weights = weights[numbers]
     if not are_counts(weights) or not len(numbers):
         return numbers, weights

@@ -20,7 +20,7 @@ import scipy.sparse.linalg
 import scipy.special
 
 from calibration_records._warn import warn
-from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
 
 # The precision of the prior, in units of the log likelihood of a row of weight 1.
@@ -54,7 +54,7 @@ class MatrixFit(SoftmaxFit):
     matrix: np.ndarray
 
 
-def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray) -> float:
+def mean_class_log_loss(rows: Rows, scales: np.ndarray, biases: np.ndarray) -> float:
     """`Σ w [log Σ_k exp(z_k) - Σ_k y_k z_k] / Σ w` in nats, with `z = scales l + biases`."""
     return _loss_and_probabilities(rows, scales * rows.logits + biases)[0]
 
@@ -70,14 +70,14 @@ def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     return losses(labels, logits)
 
 
-def fit_temperature(rows: ClassRows) -> SoftmaxFit:
+def fit_temperature(rows: Rows) -> SoftmaxFit:
     """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6, as a scale of shape ().
 
     The derivative is increasing; Brent's method finds its root
     in log β.
     """
     all_classes, rows = rows, rows.with_classes(rows.present)
-    share = rows.weights / rows.weights.sum()
+    share = rows.row_weights / rows.row_weights.sum()
     precision = _precision(rows, float(share @ rows.logits.var(axis=1)))
     label_sum = share @ (rows.labels * rows.logits).sum(axis=1)
 
@@ -98,7 +98,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
     return SoftmaxFit(scale, np.zeros(()), loss, num_steps, True)
 
 
-def fit_vector(rows: ClassRows) -> SoftmaxFit:
+def fit_vector(rows: Rows) -> SoftmaxFit:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
     Newton's method. The biases are shifted to sum 0, which
@@ -107,12 +107,13 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     """
     all_classes, rows = rows, rows.with_classes(rows.present)
     num_classes = rows.logits.shape[1]
-    share = rows.weights / rows.weights.sum()
+    share = rows.row_weights / rows.row_weights.sum()
     mean_square = float(share @ np.mean(rows.logits**2, axis=1))
     # A class with a handful of rows stays near the temperature, as one without rows does.
-    missing = np.maximum(_FEW_ROWS - rows.weights @ rows.labels, 0.0)
+    missing = np.maximum(_FEW_ROWS - rows.row_weights @ rows.labels, 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
-    scale_precision, bias_precision = _precision(rows, mean_square), PRECISION / rows.weights.sum()
+    scale_precision = _precision(rows, mean_square)
+    bias_precision = PRECISION / rows.row_weights.sum()
     precision = np.concatenate(
         [part * (1 + missing / PRECISION) for part in (scale_precision, bias_precision)]
     )
@@ -142,7 +143,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     return SoftmaxFit(scales, biases, loss, num_steps, converged)
 
 
-def fit_matrix(rows: ClassRows) -> MatrixFit:
+def fit_matrix(rows: Rows) -> MatrixFit:
     """`softmax(z + D z + b)` with the log probabilities `z = log softmax(β l)` of the temperature.
 
     After `fit_temperature`, minimizes `Σ w log loss + K Σ_k (b_k² + D_kk²) + K (K - 1) Σ_{j≠k}
@@ -154,7 +155,7 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
     """
     temperature = fit_temperature(rows)
     all_classes, present = rows, rows.present
-    share = (rows.weights / rows.weights.sum())[:, None]
+    share = (rows.row_weights / rows.row_weights.sum())[:, None]
     all_scaled = temperature.scales * rows.logits
     log_probabilities = np.maximum(
         scipy.special.log_softmax(all_scaled, axis=1), SMALLEST_LOG_PROBABILITY
@@ -166,7 +167,7 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
     precision = np.full((num_classes, num_classes + 1), 2.0 * num_classes * (num_classes - 1))
     np.fill_diagonal(precision, 2.0 * num_classes)
     precision[:, -1] = 2.0 * num_classes
-    precision /= rows.weights.sum()
+    precision /= rows.row_weights.sum()
     shape = precision.shape
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -217,7 +218,7 @@ def check_class_scale(scale: np.ndarray, taker: str) -> None:
 
 
 def _with_absent_classes(
-    rows: ClassRows, scales: np.ndarray, biases: np.ndarray
+    rows: Rows, scales: np.ndarray, biases: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scales and biases (K,) of all classes, from those of the classes that are present."""
     temperature = fit_temperature(rows).scales
@@ -229,12 +230,12 @@ def _with_absent_classes(
     return all_scales, all_biases
 
 
-def _bias_of_absent(rows: ClassRows, scaled: np.ndarray, change: np.ndarray) -> float:
+def _bias_of_absent(rows: Rows, scaled: np.ndarray, change: np.ndarray) -> float:
     """The bias of absent classes with which `scaled + change` gives them the mean of `scaled`."""
     absent, present = rows.absent, rows.present
     if not len(absent):
         return 0.0
-    share = rows.weights / rows.weights.sum()
+    share = rows.row_weights / rows.row_weights.sum()
 
     def log_odds(logits: np.ndarray) -> np.ndarray:
         """Of the absent classes against the present ones, in each row."""
@@ -303,15 +304,15 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     return scale * np.linalg.solve(scaled, scale * right)
 
 
-def _precision(rows: ClassRows, mean_square: float) -> float:
+def _precision(rows: Rows, mean_square: float) -> float:
     """The prior precision of a scale for logits of this mean square, in units of the mean loss."""
-    return PRECISION / rows.weights.sum() * (min(1.0, mean_square) or 1.0)
+    return PRECISION / rows.row_weights.sum() * (min(1.0, mean_square) or 1.0)
 
 
-def _loss_and_probabilities(rows: ClassRows, logits: np.ndarray) -> tuple[float, np.ndarray]:
+def _loss_and_probabilities(rows: Rows, logits: np.ndarray) -> tuple[float, np.ndarray]:
     """The mean log loss of calibrated logits (n, K), and their softmax."""
     losses, probabilities = losses_and_probabilities(rows.labels, logits)
-    return float(rows.weights @ losses / rows.weights.sum()), probabilities
+    return float(rows.row_weights @ losses / rows.row_weights.sum()), probabilities
 
 
 def losses_and_probabilities(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, special
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.softmax_fit import log_losses, losses_and_probabilities
 from keras_calibration._solvers.standard_errors import mean_and_error
@@ -54,7 +54,7 @@ def cross_fitted_weights(
     """
     found = np.tile(np.eye(len(logits))[0], (int(fold.max()) + 1, 1))
     for number in range(len(found)):
-        others = np.flatnonzero((fold != number) & (rows.row_weights > 0))
+        others = np.flatnonzero(fold != number)
         if len(others):
             groups = None if clusters is None else clusters[others]
             found[number] = combined_weights(

@@ -13,6 +13,7 @@ from calibration_records._columns import names_of, suggestion
 from calibration_records._warn import warn
 from keras_calibration._graph.base_logits import BaseLogits, check_base_model, trainable_flags_kept
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
+from keras_calibration._graph.logit_model import LogitModel
 from keras_calibration._graph.outputs import (
     num_logits,
     output_name,
@@ -21,29 +22,18 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import names_from_the_start
-from keras_calibration._rows.class_rows import (
-    absent_classes,
-    check_rows_or_classes,
-    warn_of_absent_classes,
-)
-from keras_calibration._rows.data_checks import (
-    Rows,
-    warn_of_contradicted_ends,
-    warn_of_probabilities,
-)
-from keras_calibration._rows.development_set import as_numpy, read_development_set
-from keras_calibration._rows.model_inputs import LogitModel, inputs_by_name, named_inputs
-from keras_calibration._solvers.row_folds import Folds, taken_folds
+from keras_calibration._rows.inputs import inputs_by_name, named_inputs
+from keras_calibration._rows.reader import Reader
+from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import canonical_order
-from keras_calibration._typing import Data, Features, Tensor
+from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 from keras_calibration.calibration.candidate_fits import (
     REPORT,
     CandidateFit,
     Race,
     pieces_of_work,
-    take,
-    taken,
 )
 from keras_calibration.calibration.candidates import (
     DEFAULT,
@@ -211,39 +201,21 @@ def calibrate(
     model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
     )
-    development = read_development_set(
-        x,
-        y,
-        sample_weight,
-        steps_per_epoch,
-        expected=named_inputs(symbolic_input(model)),
-        outputs=dict.fromkeys([output_name(model, calibrated_output), output_before]),
-        ids=id_names(fields),
-    )
-    num_given = len(development.labels)
-    development, used = development.counted(weights_are)
-    folds = taken_folds(folds, used, num_given)
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model), names_from_the_start():
-        inputs = named_inputs(symbolic_input(model))
-        base = BaseLogits(model, base_output, calibrated_output)
-        logits = LogitModel(inputs, base(inputs)).values(development.inputs)
-        rows = check_rows_or_classes(logits, development.labels, development.weights)
-        rows = replace(rows, unit=development.unit)
-        warn_of_probabilities(logits, development.labels)
-        warn_of_absent_classes(rows)
-        warn_of_contradicted_ends(rows)
-        numbers, rows = distinct_rows(keras.tree.flatten(development.inputs), rows)
-        columns = inputs_by_name(development.inputs, inputs)
-        if len(numbers) < len(logits):
-            columns = taken(columns, numbers)
-            folds = taken_folds(folds, numbers, len(logits))
-        fields, numeric = vocabularies(fields, columns), names_of(numeric)
-        check_numeric(numeric, columns)
-        features = {name: columns[name] for name in (*fields, *numeric)}
+        label_names = [output_name(model, calibrated_output), output_before]
+        reader = _reader(BaseLogits(model, base_output, calibrated_output), fields, label_names)
+        rows = reader.read(
+            x, y, sample_weight, steps_per_epoch=steps_per_epoch, weights_are=weights_are
+        )
+        rows = distinct_rows(rows)
+        fields, numeric = vocabularies(fields, rows.features), names_of(numeric)
+        check_numeric(numeric, rows.features)
+        rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
         if not isinstance(folds, str):  # else their order has a meaning
-            rows, features, folds = _in_order(rows, features, folds)
+            rows = rows.take(canonical_order(rows))
+        folds, rows = folds_of(folds, rows), rows.as_given()
         if folds is None:
             folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
         splits = splits_of(folds, rows, seed)
@@ -253,12 +225,12 @@ def calibrate(
         possible = candidates(fields, numeric, num_members, seed, num_classes, effort)
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
-        warn_of_label_columns(rows, features, splits.fold)
+        warn_of_label_columns(rows, splits.fold)
     with names_from_the_start():
-        progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
-        race = Race(rows, features, splits, seed, progress)
+        progress = FitProgress(pieces_of_work(tried, splits, len(rows.features)), verbose)
+        race = Race(rows, splits, seed, progress)
         race.run(tried, forced)
-    report = _report(race.fits, rows, features, fields, splits, forced)
+    report = _report(race.fits, rows, fields, splits, forced)
     report = replace(report, replaced=replaced)
     progress.end_piece(REPORT)
     _warn_if_worse(report.after, forced)
@@ -272,12 +244,20 @@ def calibrate(
     return calibrated
 
 
-def _in_order(
-    rows: Rows, features: Features, folds: Folds | None
-) -> tuple[Rows, dict[str, Tensor], Folds | None]:
-    """The rows in an order that does not depend on the one given, and their folds."""
-    order = canonical_order(rows, map(as_numpy, features.values()))
-    return rows.take(order), taken(features, order), taken_folds(folds, order, len(order))
+def _reader(
+    base: BaseLogits, fields: Fields | Sequence[str], label_names: Collection[str]
+) -> Reader:
+    """Reads data as a base model takes it, into its logits, with all of its inputs as features."""
+    symbolic = named_inputs(symbolic_input(base.base_model))
+    part = LogitModel(symbolic, base(symbolic))
+
+    def compute(inputs: Inputs, verbose: int | str) -> tuple[np.ndarray, dict[str, Tensor]]:
+        columns = keras.tree.flatten_with_path(inputs_by_name(inputs, symbolic))
+        features = {".".join(map(str, path)): column for path, column in columns}
+        return part.values(inputs, verbose), features
+
+    names = list(dict.fromkeys(label_names))
+    return Reader(structure=symbolic, compute=compute, ids=id_names(fields), label_names=names)
 
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
@@ -358,25 +338,23 @@ def _names_of(methods: str | Sequence[str]) -> list[str]:
 def _report(
     fits: Mapping[str, CandidateFit],
     rows: Rows,
-    features: Features,
     fields: Collection[str],
     splits: Splits,
     forced: str | None,
 ) -> CalibrationReport:
-    num_rows, absent = len(rows.logits), absent_classes(rows)
+    num_rows, absent = len(rows), rows.absent
     rows = rows.take(splits.scored)
     if splits.weights is not None:
         rows = replace(rows, weights=rows.row_weights * splits.weights)
-    columns = {name: take(as_numpy(column), splits.scored) for name, column in features.items()}
-    field_columns = {name: columns[name] for name in fields}
+    field_columns = {name: rows.features[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
-    if absent:
+    if len(absent):
         # The rows cannot tell whether a probability of these classes is right.
         rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
         fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
     if forced is None:
         _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
-        choice = combined(fitted, rows, fold, splits.clusters)
+        choice = combined(fitted, replace(rows, features={}), fold, splits.clusters)
     else:
         choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
     weights = choice.weights
@@ -397,9 +375,9 @@ def _report(
         reason=choice.reason,
         weights=weights,
         noise_floor=noise_floors(rows, choice.logits, field_columns),
-        absent_classes=tuple(absent),
+        absent_classes=tuple(absent.tolist()),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
-        still_off=segments_off(rows, choice.logits, columns, field_columns),
+        still_off=segments_off(rows, choice.logits, field_columns),
     )
 
 

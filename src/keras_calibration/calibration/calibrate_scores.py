@@ -17,12 +17,9 @@ from calibration_records._columns import (
 )
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
+from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
-from keras_calibration._rows.data_checks import (
-    columns_that_count,
-    logits_of_probabilities,
-    warn_if_swapped,
-)
+from keras_calibration._rows.weights import columns_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.calibrate import calibrate

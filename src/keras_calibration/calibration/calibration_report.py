@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from calibration_records._text import ShownAsText, grid, wrap
-from keras_calibration._rows.class_rows import named_classes
+from keras_calibration._rows.labels import named_classes
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
 

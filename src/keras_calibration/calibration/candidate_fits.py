@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-from keras import ops
 
 from calibration_records._warn import warn
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
@@ -67,8 +65,7 @@ class Race:
     """Cross-fits candidates one after the other.
 
     Args:
-        rows: Logits, labels and weights.
-        features: Their columns by name.
+        rows: The rows, with their features.
         splits: The folds.
         seed: Seed of training.
         progress: The progress bar.
@@ -77,10 +74,8 @@ class Race:
         fits: Name of each candidate so far → its `CandidateFit`.
     """
 
-    def __init__(
-        self, rows: Rows, features: Features, splits: Splits, seed: int, progress: FitProgress
-    ) -> None:
-        self.rows, self.features, self.splits = rows, features, splits
+    def __init__(self, rows: Rows, splits: Splits, seed: int, progress: FitProgress) -> None:
+        self.rows, self.splits = rows, splits
         self.seed, self.progress = seed, progress
         self.fits: dict[str, CandidateFit] = {}
         self._candidates: dict[str, Candidate] = {}
@@ -124,7 +119,7 @@ class Race:
         """A head of the candidate that is fitted to all rows."""
         head = self.fits[candidate.name].head
         if head is None:
-            head = _fitted_head(candidate, self.rows, self.features, self.seed)
+            head = _fitted_head(candidate, self.rows, self.seed)
             self.fits[candidate.name] = replace(self.fits[candidate.name], head=head)
         # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
         head.name = candidate.make_head().name
@@ -141,16 +136,16 @@ class Race:
         # From a fit to all rows, those to parts of them are found in less time.
         whole: Head | None = None
         if candidate.make_head().starts_from_whole:
-            whole = _fitted_head(candidate, self.rows, self.features, self.seed)
+            whole = _fitted_head(candidate, self.rows, self.seed)
         heads: dict[int, Head] = {}
         logits = np.empty(self.rows.logits.shape)
         # The last first: with "forward", it has the most rows.
         for number in reversed(range(len(parts))):
             fitted, scored = parts[number]
-            rows, features = self.rows.take(fitted), taken(self.features, fitted)
-            head = heads[number] = _fitted_head(candidate, rows, features, self.seed, whole)
-            features = taken(self.features, scored)
-            logits[scored] = head_logits(head, self.rows.logits[scored], features)
+            rows = self.rows.take(fitted).as_given()
+            head = heads[number] = _fitted_head(candidate, rows, self.seed, whole)
+            rows = self.rows.take(scored)
+            logits[scored] = head_logits(head, rows.logits, rows.features)
             self.progress.end_piece(candidate.name)
             is_first = number == len(parts) - 1
             if is_first and candidate.is_costly and not is_forced:
@@ -166,9 +161,9 @@ class Race:
             raise _Lost("The network needs at least ten rows of each class per fold.")
         if not is_forced:
             is_last = self.splits.fold == self.splits.num_folds - 1
-            logits = head.logits_of_fold(self.rows, self.features, is_last, settings)
+            logits = head.logits_of_fold(self.rows, is_last, settings)
             self._check_gain(np.flatnonzero(is_last), logits)
-        summary = cast(NeuralFitSummary, head.fit_checked(self.rows, self.features, settings))
+        summary = cast(NeuralFitSummary, head.fit_checked(self.rows, settings))
         self.progress.end_piece(candidate.name)
         return CandidateFit(summary.cross_fitted_logits, head)
 
@@ -180,13 +175,11 @@ class Race:
         if not enough_for(self.splits.num_folds, self.rows):
             raise _Lost("Trees need at least ten rows of each class per fold.")
         head = cast(BoostedTrees, candidate.make_head())
-        columns = head.read_features(self.features, len(self.rows.logits))
-        # This call builds the head.
-        head(self.rows.logits[:1], taken(columns, slice(1)))
+        first = self.rows.take(np.arange(1))
+        head(first.logits, first.features)  # builds the head
         head.head.set_weights(self.head_of(self._candidates[candidate.base]).get_weights())
         summary = head.fit_trees(
             self.rows,
-            columns,
             list(self.splits.parts()),
             base.fold_heads,
             FitSettings(seed=self.seed),
@@ -244,23 +237,11 @@ def pieces_of_work(
     return [*pieces, (REPORT, report), *sorted(last, key=lambda piece: piece[1])[-1:]]
 
 
-def take(values: Tensor, rows: np.ndarray | slice) -> Tensor:
-    """The rows of an array or tensor with the given numbers."""
-    return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
-
-
-def taken(features: Features, rows: np.ndarray | slice) -> dict[str, Tensor]:
-    """The rows of each column with the given numbers."""
-    return {name: take(column, rows) for name, column in features.items()}
-
-
-def _fitted_head(
-    candidate: Candidate, rows: Rows, features: Features, seed: int, like: Head | None = None
-) -> Head:
+def _fitted_head(candidate: Candidate, rows: Rows, seed: int, like: Head | None = None) -> Head:
     """A new head of a candidate, fitted to the rows; `like` is one fitted to all rows."""
     head = candidate.make_head()
     if candidate.name != IDENTITY:
-        head.fit_checked(rows, features, FitSettings(seed=seed), like=like)
+        head.fit_checked(rows, FitSettings(seed=seed), like=like)
     return head
 
 

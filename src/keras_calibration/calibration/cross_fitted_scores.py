@@ -10,8 +10,8 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._ops.field_sums import field_sums
-from keras_calibration._rows.data_checks import Rows
-from keras_calibration._rows.development_set import as_numpy
+from keras_calibration._rows.columns import as_array
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
@@ -162,9 +162,10 @@ def noise_floors(
 
 
 def segments_off(
-    rows: Rows, logits: np.ndarray, columns: Features, fields: Collection[str]
+    rows: Rows, logits: np.ndarray, fields: Collection[str]
 ) -> tuple[SegmentError, ...]:
     """The segments in which the probabilities are off beyond chance, the most significant first."""
+    columns = rows.features
     if not columns or logits.ndim == 2:
         return ()
     found = multicalibration_error(
@@ -238,5 +239,5 @@ def _field_errors() -> tuple[FieldError, FieldError]:
 
 
 def _ids(values: Tensor) -> tuple[np.ndarray, int]:
-    distinct, ids = np.unique(as_numpy(values).reshape(-1), return_inverse=True)
+    distinct, ids = np.unique(as_array(values).reshape(-1), return_inverse=True)
     return ids.astype("int32"), len(distinct)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from calibration_records._warn import warn
-from keras_calibration._rows.data_checks import Rows, shares_of_classes
-from keras_calibration._rows.development_set import as_numpy
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.segments import distinct_values
-from keras_calibration._typing import Tensor
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.head_logits import head_log_losses
 
@@ -20,15 +16,15 @@ _OF_ENTROPY, _OF_LOSS = 0.05, 0.25
 _ROWS_OF_A_BIN, _MOST_BINS = 20, 32
 
 
-def warn_of_label_columns(rows: Rows, columns: Mapping[str, Tensor], fold: np.ndarray) -> None:
+def warn_of_label_columns(rows: Rows, fold: np.ndarray) -> None:
     """Warns if a column alone predicts the label almost without error, and the model does not.
 
     The rate of each value is that of the other folds, so that ids of single rows tell nothing. A
     strong feature that the model knows is no such column, since the model then predicts as well.
     """
-    if not columns or not enough_for(1, rows):
+    if not rows.features or not enough_for(1, rows):
         return
-    shares, weights = shares_of_classes(rows.labels), rows.row_weights / rows.row_weights.mean()
+    shares, weights = rows.shares, rows.row_weights / rows.row_weights.mean()
     mean = weights @ shares / weights.sum()
     entropy = -np.sum(mean * np.log(np.maximum(mean, 1e-300)))
     loss_of_model = float(np.average(head_log_losses(rows.labels, rows.logits), weights=weights))
@@ -37,8 +33,7 @@ def warn_of_label_columns(rows: Rows, columns: Mapping[str, Tensor], fold: np.nd
         loss_of_model = min(loss_of_model, _loss_of_column(rows.logits, shares, weights, fold))
     if loss_of_model <= _OF_ENTROPY * entropy:
         return
-    for name, column in columns.items():
-        values = as_numpy(column)
+    for name, values in rows.features.items():
         if values.size != len(fold):
             continue
         loss = _loss_of_column(values.reshape(-1), shares, weights, fold)

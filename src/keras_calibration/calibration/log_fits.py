@@ -12,7 +12,8 @@ from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import whole_numbers
-from keras_calibration._rows.data_checks import check_counts, check_weights_are
+from keras_calibration._rows.checks import check_rows
+from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,
@@ -96,7 +97,8 @@ def fit_calibrator(
             values = values.astype("float64")  # with NaN for a missing value
         features[feature] = _values(values, feature, vocabularies.get(feature))[group]
     layer.check_direct_fit()
-    summary = layer.fit_checked(layer.check_rows(logits, labels, weights), features)
+    rows = check_rows(logits, labels, weights, both_classes=True)
+    summary = layer.fit_checked(layer.with_features(rows, features))
     summary = dataclasses.replace(summary, num_rows=sums.num_rows)
     layer.remember_fit(summary)
     return summary

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from calibration_records._warn import warn
-from keras_calibration._rows.data_checks import Rows, shares_of_classes
-from keras_calibration._rows.development_set import as_numpy
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.segments import distinct_values
-from keras_calibration._typing import Tensor
 
 # Different rows with equal inputs differ in their labels as often as chance has it. If so many of
 # them should, and at most this share of those does, they are the same rows.
@@ -23,7 +20,7 @@ _LEAST_DIFFERENT = 20
 _ROUNDING = 1e-4
 
 
-def distinct_rows(inputs: Sequence[Tensor], rows: Rows) -> tuple[np.ndarray, Rows]:
+def distinct_rows(rows: Rows) -> Rows:
     """The different rows of a development set, weighted by how often each is there.
 
     Rows are the same if their inputs and labels are equal although different rows would not be: if
@@ -34,27 +31,26 @@ def distinct_rows(inputs: Sequence[Tensor], rows: Rows) -> tuple[np.ndarray, Row
     each counts as one.
 
     Args:
-        inputs: All inputs of the model, each with n rows.
-        rows: Logits, labels and weights of these rows.
+        rows: The rows, with all inputs of the model as features.
 
     Returns:
-        Numbers of the different rows (m,), and these rows. Warns if there are fewer of them.
+        The different rows. Warns if there are fewer of them.
 
     Example:
         >>> import warnings
         >>> x = np.repeat(np.random.default_rng(0).normal(size=200), 3)
-        >>> rows = Rows(x, (x > 0).astype(float), None)
+        >>> rows = Rows(x, (x > 0).astype(float), None, {"x": x})
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore")
-        ...     numbers, distinct = distinct_rows([x], rows)
-        >>> len(numbers), distinct.weights
+        ...     distinct = distinct_rows(rows)
+        >>> len(distinct), distinct.weights
         (200, None)
     """
-    group = _equal_rows(inputs, rows)
+    group = _equal_rows(rows)
     if group is not None and not _are_repeated(group, rows):
         group = _copies(group, rows)
     if group is None:
-        return np.arange(len(rows.logits)), rows
+        return rows
     _, numbers, group = np.unique(group, return_index=True, return_inverse=True)
     order = np.argsort(numbers)  # in the order of the rows
     numbers = numbers[order]
@@ -68,28 +64,24 @@ def distinct_rows(inputs: Sequence[Tensor], rows: Rows) -> tuple[np.ndarray, Row
         f"chance. They are used as {len(numbers):,} rows, weighted by how often each is there. If "
         "a join has repeated them, drop the duplicates; to give rows a weight, pass sample_weight.",
     )
-    return numbers, merged
+    return merged
 
 
-def _equal_rows(inputs: Sequence[Tensor], rows: Rows) -> np.ndarray | None:
-    """The group of each row (n,), of rows with equal inputs; None if no inputs are equal.
-
-    Rows of weight 0 are groups of their own.
-    """
-    number = len(rows.logits)
+def _equal_rows(rows: Rows) -> np.ndarray | None:
+    """The group of each row (n,), of rows with equal inputs; None if no inputs are equal."""
+    number = len(rows)
     group = np.arange(number)
     logit = rows.logits.reshape(number, -1)[:, 0]
-    order = np.flatnonzero(rows.row_weights > 0)
-    order = order[np.argsort(logit[order], kind="stable")]
+    order = np.argsort(logit, kind="stable")
     starts = np.diff(logit[order], prepend=-np.inf) > _ROUNDING
     group[order] = order[starts][np.cumsum(starts) - 1]
     # Columns of one value a row take the least time, and mostly tell the rows apart.
-    for column in sorted(inputs, key=lambda column: int(np.prod(np.shape(column)[1:]))):
+    for column in sorted(rows.features.values(), key=lambda each: int(np.prod(each.shape[1:]))):
         sizes = np.bincount(group, minlength=number)
         tied = np.flatnonzero(sizes[group] > 1)
         if not len(tied):
             return None
-        values = as_numpy(column)[tied].reshape(len(tied), -1)
+        values = column[tied].reshape(len(tied), -1)
         if values.dtype.kind == "O":  # strings, which have no bytes of their own
             values = distinct_values(values)[1].reshape(values.shape)
         if values.shape[1] != 1:
@@ -105,7 +97,7 @@ def _equal_rows(inputs: Sequence[Tensor], rows: Rows) -> np.ndarray | None:
 def _are_repeated(group: np.ndarray, rows: Rows) -> bool:
     """Whether the labels of equal inputs differ far less often than those of different rows."""
     _, group, counts = np.unique(group, return_inverse=True, return_counts=True)
-    shares = shares_of_classes(rows.labels)
+    shares = rows.shares
     differ = np.zeros(len(counts), bool)
     rate = np.empty(shares.shape)
     bins = _bins(rows)
@@ -129,15 +121,14 @@ def _bins(rows: Rows) -> np.ndarray:
 
 def _copies(group: np.ndarray, rows: Rows) -> np.ndarray | None:
     """Groups of rows (n,) if all are there the same number of times, else None."""
-    counted = np.flatnonzero(rows.row_weights > 0)
     columns = [group, *rows.labels.reshape(len(group), -1).T, rows.row_weights]
     _, same, counts = np.unique(
-        np.stack(columns, axis=1)[counted], axis=0, return_inverse=True, return_counts=True
+        np.stack(columns, axis=1), axis=0, return_inverse=True, return_counts=True
     )
     times = int(np.gcd.reduce(counts))
     if times == 1 or len(counts) < _LEAST_DIFFERENT:
         return None
-    order = counted[np.argsort(same.reshape(-1), kind="stable")]
+    order = np.argsort(same.reshape(-1), kind="stable")
     copies = np.arange(len(group))
     # Equal rows follow each other, and there is a multiple of `times` of each.
     copies[order] = order[np.arange(len(order)) // times * times]

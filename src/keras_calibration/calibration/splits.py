@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_calibration._rows.data_checks import Rows, shares_of_classes
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import Folds, fold_of_rows
 
 FORWARD = "forward"
@@ -73,8 +73,7 @@ def default_folds(rows: Rows, most: int) -> int:
         4
     """
     # A soft label is of both classes.
-    shares = shares_of_classes(rows.labels[rows.row_weights > 0])
-    counts = np.count_nonzero(shares, axis=0)
+    counts = np.count_nonzero(rows.shares, axis=0)
     if np.count_nonzero(counts >= 2) < 2:
         raise ValueError(
             "The development set must have at least two rows of each of two classes, because each "
@@ -101,10 +100,8 @@ def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
     blocks = np.arange(num_rows) * _NUM_BLOCKS // num_rows
     fold = fold_of_rows(blocks if is_forward else folds, rows, seed)
     splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
-    weighted = rows.row_weights > 0
     for fitted, scored in splits.parts():
-        shares = shares_of_classes(rows.labels[fitted][weighted[fitted]])
-        if np.count_nonzero(shares.any(axis=0)) < 2:
+        if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:
             raise ValueError(
                 "Argument `folds` must leave rows of both classes for each fit. Received: folds "
                 f"where the fit that scores fold {int(fold[scored[0]])} has {len(fitted)} rows, "

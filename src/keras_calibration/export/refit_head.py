@@ -15,8 +15,8 @@ from calibration_records._columns import select_features
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._ops.losses import probabilities_from_logits
-from keras_calibration._rows.data_checks import logits_of_probabilities
-from keras_calibration._rows.input_columns import entering
+from keras_calibration._rows.checks import logits_of_probabilities
+from keras_calibration._rows.inputs import entering
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.provenance import describe_head, summary_figures
 from keras_calibration.export.serving_spec import first_rows, tensor_specs

@@ -28,7 +28,7 @@ from keras_calibration._graph.outputs import (
 )
 from keras_calibration._keras import flatten_layers
 from keras_calibration._ops.losses import probabilities_from_logits
-from keras_calibration._rows.development_set import as_inputs
+from keras_calibration._rows.reader import as_inputs
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel

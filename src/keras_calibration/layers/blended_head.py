@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -102,15 +101,13 @@ class BlendedHead(Head):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
         """Fits each head to the rows by its own direct fit."""
-        fits = [head.fit_rows(rows, features, settings, verbose) for head in self.heads]
+        fits = [head.fit_rows(rows, settings, verbose) for head in self.heads]
         return self.summary_of(
             rows,
-            features,
             num_iterations=sum(fit.num_iterations for fit in fits),
             converged=all(fit.converged for fit in fits),
         )

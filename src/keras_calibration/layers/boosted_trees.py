@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ from keras import ops
 
 from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
@@ -220,7 +221,6 @@ class BoostedTrees(Head):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> BoostedFitSummary:
@@ -232,16 +232,15 @@ class BoostedTrees(Head):
         for number in range(num_folds if enough_for(num_folds, rows) else 0):
             fitted = np.flatnonzero(fold != number)
             head = copy_of(self.head)
-            head.fit_checked(rows.take(fitted), _taken(features, fitted), settings)
+            head.fit_checked(rows.take(fitted), settings)
             parts.append((fitted, np.flatnonzero(fold == number)))
             heads.append(head)
-        self.head.fit_rows(rows, features, settings, verbose)
-        return self.fit_trees(rows, features, parts, heads, settings)
+        self.head.fit_rows(rows, settings, verbose)
+        return self.fit_trees(rows, parts, heads, settings)
 
     def fit_trees(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         parts: Sequence[tuple[np.ndarray, np.ndarray]],
         heads: Sequence[Head],
         settings: FitSettings,
@@ -250,22 +249,21 @@ class BoostedTrees(Head):
         """Fits trees on top of h, which is fitted to all rows, and assigns their tables.
 
         Args:
-            rows: Logits, labels and weights.
-            features: A mapping of feature names to arrays with n rows.
+            rows: The rows.
             parts: Numbers of the rows to fit and of those to score, of each fold; empty for no
                 trees.
             heads: For each part, h fitted to its rows.
             settings: Its seed counts.
             clusters: Which rows are dependent (n,), for the standard error.
         """
-        self._set_categories(features)
+        self._set_categories(rows.features)
         found = None
         if parts:
-            found = self._boost(rows, features, parts, heads, settings, clusters)
+            found = self._boost(rows, parts, heads, settings, clusters)
         self._set_trees(None if found is None else found.model)
         num_rounds = 0 if found is None else found.num_rounds
         # Without trees, it is h, which takes less time.
-        summary = (self if num_rounds else self.head).summary_of(rows, features, num_rounds)
+        summary = (self if num_rounds else self.head).summary_of(rows, num_rounds)
         if found is None:
             return BoostedFitSummary(**vars(summary))
         return BoostedFitSummary(
@@ -296,7 +294,6 @@ class BoostedTrees(Head):
     def _boost(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         parts: Sequence[tuple[np.ndarray, np.ndarray]],
         heads: Sequence[Head],
         settings: FitSettings,
@@ -306,13 +303,13 @@ class BoostedTrees(Head):
         columns = np.empty((len(crossed), self._num_tree_columns()), "float32")
         is_scored = np.zeros(len(crossed), bool)
         for (_, scored), head in zip(parts, heads, strict=True):
-            own = _taken(features, scored)
-            crossed[scored] = head_logits(head, rows.logits[scored], own)
-            columns[scored] = self._columns_of(head, rows.logits[scored], crossed[scored], own)
+            own = rows.take(scored)
+            crossed[scored] = head_logits(head, own.logits, own.features)
+            columns[scored] = self._columns_of(head, own, crossed[scored])
             is_scored[scored] = True
         with_logits = [(fitted[is_scored[fitted]], scored) for fitted, scored in parts]
         return boost(
-            Rows(crossed, rows.labels, rows.weights),
+            replace(rows, logits=crossed),
             columns,
             with_logits,
             largest_num_rounds=self.num_rounds,
@@ -321,17 +318,15 @@ class BoostedTrees(Head):
             clusters=clusters,
         )
 
-    def _columns_of(
-        self, head: Head, logits: np.ndarray, inner: np.ndarray, features: Mapping[str, np.ndarray]
-    ) -> np.ndarray:
+    def _columns_of(self, head: Head, rows: Rows, inner: np.ndarray) -> np.ndarray:
         """`_tree_columns` of many rows."""
         found = []
-        for part in row_slices(len(logits)):
+        for part in row_slices(len(rows)):
             given, calibrated = (
                 ops.reshape(ops.cast(each[part], self.compute_dtype), (-1, self.num_outputs))
-                for each in (logits, inner)
+                for each in (rows.logits, inner)
             )
-            seen = {name: column[part] for name, column in features.items()}
+            seen = {name: column[part] for name, column in rows.features.items()}
             columns = self._tree_columns(head, given, calibrated, seen)
             found.append(ops.convert_to_numpy(columns))
         return np.concatenate(found)
@@ -376,7 +371,3 @@ class BoostedTrees(Head):
             "head": keras.saving.deserialize_keras_object(config["head"]),
         }
         return cls(**{**config, **parts})
-
-
-def _taken(features: Mapping[str, np.ndarray], numbers: np.ndarray) -> dict[str, np.ndarray]:
-    return {name: column[numbers] for name, column in features.items()}

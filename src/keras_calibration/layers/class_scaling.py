@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_calibration._rows.class_rows import ClassRows, class_rows_of
-from keras_calibration._rows.data_checks import Rows
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 from keras_calibration._typing import Shape
@@ -42,15 +40,13 @@ class ClassScaling(Calibrator):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
         """Fits to rows that are already checked."""
-        counted = class_rows_of(rows)
-        return class_fit_summary(counted, self.fit_classes(counted, class_line(counted)))
+        return class_fit_summary(rows, self.fit_classes(rows, class_line(rows)))
 
-    def fit_classes(self, rows: ClassRows, line: Line) -> SoftmaxFit:
+    def fit_classes(self, rows: Rows, line: Line) -> SoftmaxFit:
         """Fits to checked rows, seen through a line; assigns the weights only after success."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_classes`.")
 
@@ -59,10 +55,10 @@ class ClassScaling(Calibrator):
         return {**super().get_config(), "num_classes": self.num_classes}
 
 
-def class_fit_summary(rows: ClassRows, fit: SoftmaxFit) -> FitSummary:
+def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:
     """The figures of a fit to class rows."""
     return FitSummary(
-        num_rows=rows.num_rows,
+        num_rows=len(rows),
         log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
         log_loss_after=fit.log_loss,
         num_iterations=fit.num_iterations,

@@ -1,6 +1,5 @@
 """Cross-fits a calibrator and a network: how long to train, and whether the network helps."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +8,9 @@ import numpy as np
 from keras import ops
 from scipy import special
 
-from keras_calibration._rows.class_rows import keep_absent_classes, present_classes
-from keras_calibration._rows.data_checks import Rows, are_counts, shares_of_classes
+from keras_calibration._rows.labels import keep_absent_classes, present_classes
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.standard_errors import mean_and_error
@@ -68,8 +68,8 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
         True
     """
-    weights = rows.row_weights if are_counts(rows.weights) else rows.row_weights > 0
-    totals = weights @ shares_of_classes(rows.labels)
+    weights = rows.row_weights if are_counts(rows.weights) else np.ones(len(rows))
+    totals = weights @ rows.shares
     others = float(totals.sum() - totals.max())
     return others >= _ROWS_OF_OTHER_CLASSES * num_folds
 
@@ -78,7 +78,6 @@ def cross_fit(
     calibrator: Head | None,
     network: keras.layers.Layer,
     rows: Rows,
-    columns: Mapping[str, np.ndarray],
     folds: np.ndarray,
     settings: FitSettings,
     *,
@@ -88,7 +87,7 @@ def cross_fit(
     num_rows, weights = len(rows.logits), rows.row_weights
     # Binary logits have one column.
     logits, labels = rows.logits.reshape(num_rows, -1), _trained_labels(calibrator, rows)
-    trainer = _trainer_of(network, rows, columns, labels, settings)
+    trainer = _trainer_of(network, rows, labels, settings)
     training = trainer.rows
     num_folds = int(folds.max()) + 1
     curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
@@ -129,12 +128,11 @@ def fold_logits(
     calibrator: Head | None,
     network: keras.layers.Layer,
     rows: Rows,
-    columns: Mapping[str, np.ndarray],
     is_held_out: np.ndarray,
     settings: FitSettings,
 ) -> np.ndarray:
     """`η + g` of the held-out rows, (m,) or (m, K), fitted on the other rows."""
-    trainer = _trainer_of(network, rows, columns, _trained_labels(calibrator, rows), settings)
+    trainer = _trainer_of(network, rows, _trained_labels(calibrator, rows), settings)
     fitted, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
     trainer.rows.curve[:] = _fitted_curve(calibrator, rows, fitted)
     _, both, _ = trainer.train(fitted, held_out)
@@ -156,7 +154,6 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
 def _trainer_of(
     network: keras.layers.Layer,
     rows: Rows,
-    columns: Mapping[str, np.ndarray],
     labels: np.ndarray,
     settings: FitSettings,
 ) -> NetworkTrainer:
@@ -164,7 +161,7 @@ def _trainer_of(
     weights = rows.row_weights
     training = TrainingRows(
         curve=np.empty(labels.shape, "float32"),
-        features=columns,
+        features=rows.features,
         labels=labels.astype("float32"),
         # Mean weight 1: the prior of the network and the learning rate assume it.
         weights=(weights / weights.mean()).astype("float32"),
@@ -181,8 +178,7 @@ def _cross_fitted_under(
     logits = corrections.copy()
     for fold in range(int(folds.max()) + 1):
         curve, fitted = copy_of(calibrator), folds != fold
-        others = Rows(rows.logits[fitted], rows.labels[fitted], rows.row_weights[fitted])
-        fit_under(curve, others, corrections[fitted])
+        fit_under(curve, rows.take(fitted), corrections[fitted])
         logits[~fitted] += ops.convert_to_numpy(curve(rows.logits[~fitted]))
     return logits
 
@@ -191,7 +187,7 @@ def _trained_labels(calibrator: Head | None, rows: Rows) -> np.ndarray:
     """The labels (n, 1) or (n, K), in which classes without rows keep the share that η gives."""
     if rows.labels.ndim == 1:
         return rows.labels.reshape(-1, 1)
-    present = present_classes(rows.labels, rows.weights)
+    present = present_classes(rows.labels)
     if present.all():
         return rows.labels
     curve = _fitted_curve(calibrator, rows, np.arange(len(rows.labels)))
@@ -204,6 +200,5 @@ def _fitted_curve(calibrator: Head | None, rows: Rows, fitted: np.ndarray) -> np
     if calibrator is None:
         return logits
     curve = copy_of(calibrator)
-    weights = None if rows.weights is None else rows.weights[fitted]
-    curve.fit_checked(Rows(rows.logits[fitted], rows.labels[fitted], weights))
+    curve.fit_checked(rows.take(fitted))
     return ops.convert_to_numpy(curve(logits))

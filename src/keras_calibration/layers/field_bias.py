@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from calibration_records._columns import names_of
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
-from keras_calibration._rows.data_checks import Rows, are_counts
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.effects import NumericColumn, numeric_column
 from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
@@ -356,11 +357,10 @@ class FieldBias(FieldHead):
         rows: Rows,
         curve: np.ndarray,
         ids: list[np.ndarray],
-        features: Mapping[str, np.ndarray],
         line: Line,
         like: FieldBias | None = None,
     ) -> FieldOffsets:
-        knots, columns = self._numeric_columns(features, rows.weights)
+        knots, columns = self._numeric_columns(rows.features, rows.weights)
         fit = fit_field_offsets(
             Rows(curve, rows.labels, rows.weights),
             ids,

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.data_checks import Rows
 from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
 from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration._typing import Features, Shape, Tensor
@@ -91,7 +91,6 @@ class FieldHead(Head):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
         like: FieldHead | None = None,
@@ -99,16 +98,16 @@ class FieldHead(Head):
         """Fits η, then the table of field values on top of it."""
         ids: list[np.ndarray] = []
         if self.fields:
-            places = ops.convert_to_numpy(self._places(features))
+            places = ops.convert_to_numpy(self._places(rows.features))
             ids = list(places - self._starts()[:, None])
         if self.calibrator is None:
             line = reference_line(rows.logits, rows.labels, rows.weights)
             curve = line(rows.logits)
         else:
-            self.calibrator.fit_rows(rows, {}, settings, verbose)
+            self.calibrator.fit_rows(rows, settings, verbose)
             line, curve = IDENTITY, head_logits(self.calibrator, rows.logits, {})
-        fit = self._fit_effects(rows, curve, ids, features, line, like)
-        return self.summary_of(rows, features, fit.num_iterations, fit.converged)
+        fit = self._fit_effects(rows, curve, ids, line, like)
+        return self.summary_of(rows, fit.num_iterations, fit.converged)
 
     def _add_weights(self) -> None:
         """Creates the weights; the numbers of values are known."""
@@ -119,7 +118,6 @@ class FieldHead(Head):
         rows: Rows,
         curve: np.ndarray,
         ids: list[np.ndarray],
-        features: Mapping[str, np.ndarray],
         line: Line,
         like: FieldHead | None,
     ) -> FieldOffsets | FieldCurves:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.data_checks import Rows
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.ilps_fit import strictly_increasing
@@ -182,7 +181,6 @@ class FieldILPS(FieldHead):
         rows: Rows,
         curve: np.ndarray,
         ids: list[np.ndarray],
-        features: Mapping[str, np.ndarray],
         line: Line,
         like: FieldHead | None = None,
     ) -> FieldCurves:

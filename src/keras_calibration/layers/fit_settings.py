@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from keras_calibration._solvers.row_folds import Folds, taken_folds
+from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_folds import Folds, folds_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +36,6 @@ class FitSettings:
     batch_size: int | None = None
     seed: int | None = 0
 
-    def take(self, numbers: np.ndarray, num_rows: int) -> FitSettings:
-        """The settings for the rows with the given numbers, of so many."""
-        return replace(self, folds=taken_folds(self.folds, numbers, num_rows))
+    def take(self, rows: Rows) -> FitSettings:
+        """The settings for rows, which may be a part of those given."""
+        return replace(self, folds=folds_of(self.folds, rows))

@@ -16,17 +16,9 @@ from scipy.special import expit
 
 from calibration_records._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._keras import flatten_layers
-from keras_calibration._rows.class_rows import check_rows_or_classes, warn_of_absent_classes
-from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
-from keras_calibration._rows.data_checks import (
-    Rows,
-    checked_logits,
-    columns_that_count,
-    counts_of,
-    unit_of,
-    warn_of_contradicted_ends,
-    warn_of_weights,
-)
+from keras_calibration._rows.checks import read_rows
+from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._typing import Features, Shape, Tensor
@@ -91,13 +83,12 @@ class Head(PosteriorLayer):
         ...         columns = [keras.ops.reshape(each, (-1, 1)) for each in (logits, is_mobile)]
         ...         return columns[0] + self.offset * columns[1]
         ...
-        ...     def fit_rows(self, rows, features, settings, verbose):
-        ...         mobile = features["is_mobile"].reshape(-1) == 1
+        ...     def fit_rows(self, rows, settings, verbose):
+        ...         mobile = rows.take(rows.features["is_mobile"].reshape(-1) == 1)
         ...         bias = BiasCorrection()
-        ...         weights = rows.row_weights[mobile]
-        ...         bias.fit(rows.logits[mobile], rows.labels[mobile], sample_weight=weights)
+        ...         bias.fit_checked(mobile)
         ...         self.offset.assign(bias.bias)
-        ...         return self.summary_of(rows, features)
+        ...         return self.summary_of(rows)
         >>> head = MobileOffset()
         >>> features = {"is_mobile": np.array([0, 0, 1, 1, 1, 1])}
         >>> print(head.fit(np.zeros(6), [0, 1, 0, 0, 0, 1], features))
@@ -264,38 +255,28 @@ class Head(PosteriorLayer):
         )
         self.check_direct_fit()
         self.check_logits(np.shape(logits))
-        logits = checked_logits(logits, labels, from_logits, sample_weight)
-        weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
-        rows = self.check_rows(logits, labels, weights)
-        rows = replace(rows, unit=unit_of(sample_weight, weights))
-        warn_of_absent_classes(rows)
-        warn_of_contradicted_ends(rows)
-        warn_of_weights(rows.labels, sample_weight, weights_are)
+        rows = read_rows(
+            logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
+        )
         given = {} if features is None else by_name(features)
         for name in numeric_names(self.field_readers()):
             if name in given:
                 warn_of_lost_digits(given[name], name)
-        if weights is not None and not weights.all():
-            columns = self.read_features(features, len(weights), weights)
-            used = np.flatnonzero(weights)
-            rows, features = rows.take(used), {name: c[used] for name, c in columns.items()}
-            settings = settings and settings.take(used, len(weights))
-        return self.fit_checked(rows, features, settings, verbose)
+        return self.fit_checked(self.with_features(rows, features), settings, verbose)
 
     def fit_checked(
         self,
         rows: Rows,
-        features: Mapping[str, ArrayLike] | None = None,
         settings: FitSettings | None = None,
         verbose: int = 0,
         like: Head | None = None,
     ) -> FitSummary:
-        """As `fit`, for rows from `check_rows`: what is wrong with them has been said.
+        """As `fit`, for rows that are checked, with features as `with_features` reads them.
 
         Args:
-            rows: Logits, labels and weights.
-            features: A mapping of feature names to arrays with n rows.
-            settings: How to train the head's network, if it has one.
+            rows: The rows.
+            settings: How to train the head's network, if it has one; folds of each row are those of
+                the rows given to `fit`.
             verbose: 1 shows a progress bar while a network is trained.
             like: A head of the same arguments, fitted to rows of which these are a part; only where
                 `starts_from_whole`.
@@ -303,24 +284,21 @@ class Head(PosteriorLayer):
         Returns:
             A `FitSummary`.
         """
-        columns = self.read_features(features, len(rows.logits), rows.weights)
-        # This call builds the head and checks the shapes.
-        self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
-        settings = settings or FitSettings()
-        num_rows = len(rows.logits)
-        numbers = np.arange(num_rows)
+        first = rows.take(np.arange(1))
+        self(first.logits, first.features)  # builds the head and checks the shapes
+        settings, given = settings or FitSettings(), rows
         if self.draws_by_chance:
+            numbers = np.arange(len(given))
             if not isinstance(settings.folds, str):
-                numbers = canonical_order(rows, columns.values())
-            numbers, weights = single_rows(numbers, rows.row_weights)
-            rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
-            columns = {name: column[numbers] for name, column in columns.items()}
-            settings = settings.take(numbers, num_rows)
+                numbers = canonical_order(given)
+            numbers, weights = single_rows(numbers, given.row_weights)
+            rows = replace(given.take(numbers), weights=None if (weights == 1).all() else weights)
+        settings = settings.take(rows)
         start = {} if like is None else {"like": like}
         with unchanged_if_refused(self):
-            summary = self.fit_rows(rows, columns, settings, verbose, **start)
+            summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
         if self.draws_by_chance:
-            summary = summary.of_rows(numbers, num_rows)
+            summary = summary.of_rows(numbers, len(given))
         self.remember_fit(summary)
         return summary
 
@@ -358,7 +336,6 @@ class Head(PosteriorLayer):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
@@ -446,45 +423,62 @@ class Head(PosteriorLayer):
         lower, upper = map(np.concatenate, zip(*bounds, strict=True))
         return lower, upper
 
-    def check_rows(
-        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
-    ) -> Rows:
-        """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
-        self.check_logits(np.shape(logits))
-        return check_rows_or_classes(logits, labels, sample_weight)
-
     def summary_of(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         num_iterations: int = 1,
         converged: bool = True,
     ) -> FitSummary:
         """The summary of a fit that has just ended, for `fit_rows` to return."""
         before, after = (
             float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
-            for logits in (rows.logits, head_logits(self, rows.logits, features))
+            for logits in (rows.logits, head_logits(self, rows.logits, rows.features))
         )
-        return FitSummary(len(rows.logits), before, after, num_iterations, converged)
+        return FitSummary(len(rows), before, after, num_iterations, converged)
+
+    def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
+        """The rows with the features that the head reads, as arrays.
+
+        Args:
+            rows: Checked rows.
+            features: A mapping of feature names to arrays, or a data frame, with all rows that were
+                given: of those of weight 0, which may hold anything, nothing is read. None for the
+                features that the rows have.
+
+        Raises:
+            ValueError: If the head serves no such logits, a feature is missing, or does not fit.
+        """
+        self.check_logits(rows.logits.shape)
+        if features is None:
+            return replace(rows, features=self.read_features(rows.features, len(rows)))
+        num_given = len(rows) if rows.num_given is None else rows.num_given
+        return replace(rows, features=self.read_features(features, num_given, rows.numbers))
 
     def read_features(
         self,
         features: Mapping[str, ArrayLike] | None,
         num_rows: int,
-        weights: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """The features that the head reads, as arrays; raises if they do not fit the rows.
 
-        Rows of weight 0 have the features of another row: see `columns_that_count`.
+        Args:
+            features: A mapping of feature names to arrays with n rows, or a data frame.
+            num_rows: The number of rows n.
+            numbers: Numbers of the rows to read; None for all.
         """
         reader, names = type(self).__name__, self.feature_names
         given = by_name({} if features is None else features)
         read = select_features(given, given if names is None else names, reader)
         ids = id_fields(self.field_readers())
-        counted = columns_that_count(read, weights)
-        columns = {name: _read(values, name, name in ids) for name, values in counted.items()}
-        for name, column in columns.items():
-            if len(column) != num_rows:
+        columns = {}
+        for name, values in read.items():
+            column = values if numbers is None else as_array(values, repr(name))
+            if numbers is not None and len(column) == num_rows:
+                column = column[numbers]
+            column = ids_of(column, repr(name)) if name in ids else column_of(column, repr(name))
+            columns[name] = np.asarray(column)
+            if len(columns[name]) != (num_rows if numbers is None else len(numbers)):
                 raise ValueError(
                     "Logits and features must have the same number of rows. Received: "
                     f"{num_rows} logits and {len(column)} rows of {name!r}."
@@ -534,8 +528,3 @@ def hash_of_weights(head: Head) -> str:
     for weight in head.get_weights():
         digest.update(np.ascontiguousarray(weight).tobytes())
     return digest.hexdigest()
-
-
-def _read(values: ArrayLike, name: str, is_id: bool) -> np.ndarray:
-    column = ids_of(values, repr(name)) if is_id else column_of(values, repr(name))
-    return np.asarray(column)

@@ -18,8 +18,9 @@ from keras_calibration._ops.piecewise_linear import (
     running_maximum,
     slope_change_penalty,
 )
-from keras_calibration._rows.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration._rows.checks import check_rows, warn_of_probabilities
 from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration._solvers.knots import (
     balanced_knots,
@@ -191,6 +192,7 @@ class ILPS(StreamingCalibrator):
                 the knots need labels and these are missing or of one class.
         """
         self.read_features(features, len(np.atleast_1d(logits)))
+        self.check_logits(np.shape(logits))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
         # The smallest gap between knots is one of logits that spread as much as on the bins.
@@ -216,7 +218,7 @@ class ILPS(StreamingCalibrator):
         # the identity wherever the new knots lie beyond the old ones.
         values = piecewise_linear(self.get_knots(), old_knots, old_values)
         self._assign_values(isotonic_projection(ops.convert_to_numpy(values)))
-        self._num_rows.assign(float(np.count_nonzero(rows.row_weights)))
+        self._num_rows.assign(float(len(rows)))
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """The rows of F, one for the value at each knot, interpolated as the values are."""

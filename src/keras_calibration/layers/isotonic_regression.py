@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._ops.piecewise_linear import piecewise_linear
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator
@@ -103,7 +102,6 @@ class IsotonicRegression(Calibrator):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import keras
@@ -10,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.bias_correction import BiasCorrection
@@ -220,17 +221,15 @@ class NeuralCalibration(Head):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> NeuralFitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
-        names = features if self.feature_names is None else self.feature_names
-        columns = {name: features[name] for name in names}
-        found = self._cross_fit(rows, columns, settings, verbose)
+        rows = self._own_rows(rows)
+        found = self._cross_fit(rows, settings, verbose)
         num_iterations, converged = 0, True
         if self.calibrator is not None:
-            fit = self.calibrator.fit_rows(rows, {}, settings, verbose)
+            fit = self.calibrator.fit_rows(rows, settings, verbose)
             num_iterations, converged = fit.num_iterations, fit.converged
         if found is not None:
             num_iterations = sum(found.epochs)
@@ -240,14 +239,14 @@ class NeuralCalibration(Head):
             if found is not None and found.weights:
                 member.set_weights(found.weights[number])
             else:
-                _set_to_zero(member, columns)
+                _set_to_zero(member, rows.features)
         if found is not None and found.weights and isinstance(self.calibrator, ILPS):
             # The kept networks are of folds: each has a mean of its own.
-            logits = head_logits(self, rows.logits, columns)
+            logits = head_logits(self, rows.logits, rows.features)
             bias = BiasCorrection()
-            bias.fit_checked(Rows(logits, rows.labels, rows.weights))
+            bias.fit_checked(replace(rows, logits=logits))
             self.calibrator.shift(bias.bias)
-        summary = self.summary_of(rows, columns, num_iterations, converged)
+        summary = self.summary_of(rows, num_iterations, converged)
         figures = {} if found is None else found.figures()
         return NeuralFitSummary(**{**vars(summary), **figures})
 
@@ -265,30 +264,30 @@ class NeuralCalibration(Head):
     def logits_of_fold(
         self,
         rows: Rows,
-        features: Mapping[str, ArrayLike],
         is_held_out: np.ndarray,
         settings: FitSettings,
     ) -> np.ndarray:
         """Calibrated logits of held-out rows by a fit on the others: one fold of the direct fit.
 
         Args:
-            rows: Logits, labels and weights.
-            features: A mapping of feature names to arrays with n rows.
+            rows: The rows, with their features.
             is_held_out: Which rows are held out (n,).
             settings: How to train the network.
 
         Returns:
             Logits (m,) or (m, K). The head itself stays as it is.
         """
-        columns = self.read_features(features, len(rows.logits))
-        return fold_logits(
-            self.calibrator, self.field_network, rows, columns, is_held_out, settings
-        )
+        rows = self._own_rows(rows)
+        return fold_logits(self.calibrator, self.field_network, rows, is_held_out, settings)
+
+    def _own_rows(self, rows: Rows) -> Rows:
+        """The rows with no other features than those that the head reads."""
+        names = rows.features if self.feature_names is None else self.feature_names
+        return replace(rows, features={name: rows.features[name] for name in names})
 
     def _cross_fit(
         self,
         rows: Rows,
-        columns: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> CrossFit | None:
@@ -312,7 +311,6 @@ class NeuralCalibration(Head):
             self.calibrator,
             self.field_network,
             rows,
-            columns,
             fold,
             settings,
             verbose=verbose,

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from calibration_records._columns import refuse_rows, select_features
-from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -102,20 +102,19 @@ class SamplingCorrection(Head):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
         """There is nothing to fit; returns the log losses before and after."""
         if isinstance(self.rate, str):
-            rates = np.asarray(features[self.rate], np.float64).reshape(-1)
+            rates = np.asarray(rows.features[self.rate], np.float64).reshape(-1)
             refuse_rows(
                 ~((rates > 0) & (rates <= 1)),
                 rates,
                 f"Feature {self.rate!r} must hold rates in (0, 1].",
                 "Drop or mend these rows.",
             )
-        return self.summary_of(rows, features)
+        return self.summary_of(rows)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

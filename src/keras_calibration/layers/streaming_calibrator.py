@@ -12,16 +12,9 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import warn_of_other_order
-from keras_calibration._rows.data_checks import (
-    Rows,
-    check_rows,
-    checked_logits,
-    counts_of,
-    unit_of,
-    warn_of_contradicted_ends,
-    warn_of_weights,
-)
+from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
 from keras_calibration._solvers.logit_histogram import (
     LARGEST_LOGIT,
@@ -88,7 +81,6 @@ class StreamingCalibrator(Calibrator):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
@@ -148,12 +140,14 @@ class StreamingCalibrator(Calibrator):
         check_column(np.shape(logits), f"`update` of {taker}", "logits")
         self._check_update(forget)
         self.read_features(features, len(np.atleast_1d(logits)))
-        logits = checked_logits(logits, labels, from_logits, sample_weight)
-        weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
-        rows = check_rows(logits, labels, weights)
-        warn_of_contradicted_ends(rows)
-        warn_of_weights(rows.labels, sample_weight, weights_are)
-        rows = replace(rows, unit=unit_of(sample_weight, weights))
+        rows = read_rows(
+            logits,
+            labels,
+            sample_weight,
+            from_logits=from_logits,
+            weights_are=weights_are,
+            both_classes=False,
+        )
         return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
@@ -220,10 +214,10 @@ class StreamingCalibrator(Calibrator):
         Raises:
             ValueError: As for `fit`.
         """
-        weights = counts_of(sample_weight, "importance", np.shape(logits)[0])
-        rows = check_rows(logits, labels, weights)
+        check_column(np.shape(logits), f"`remember` of {type(self).__name__}", "logits")
+        rows = read_rows(logits, labels, sample_weight, both_classes=False)
         self.histogram = None
-        self.histogram = self._histogram_of(replace(rows, unit=unit_of(sample_weight, weights)))
+        self.histogram = self._histogram_of(rows)
 
     def forget_rows(self) -> None:
         """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.class_rows import ClassRows
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.softmax_fit import (
     SMALLEST_LOG_PROBABILITY,
     MatrixFit,
@@ -82,7 +82,7 @@ class StructuredMatrixScaling(ClassScaling):
         matrix = ops.transpose(ops.convert_to_tensor(self._matrix))
         return scaled + ops.matmul(log_probabilities, matrix) + ops.convert_to_tensor(self._biases)
 
-    def fit_classes(self, rows: ClassRows, line: Line) -> MatrixFit:
+    def fit_classes(self, rows: Rows, line: Line) -> MatrixFit:
         """Fits T, then D and b by Newton's method."""
         fit = fit_matrix(rows.seen(line))
         check_class_scale(fit.scales, "StructuredMatrixScaling")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.class_rows import class_rows_of
-from keras_calibration._rows.data_checks import Rows, is_of_classes
+from keras_calibration._rows.checks import is_of_classes
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
@@ -93,20 +92,18 @@ class TemperatureScaling(StreamingCalibrator):
     def fit_rows(
         self,
         rows: Rows,
-        features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
         """Fits to one logit per row, or finds the root of the derivative of the class log loss."""
         if not is_of_classes(rows.logits):
-            return super().fit_rows(rows, features, settings, verbose)
-        counted = class_rows_of(rows)
-        line = class_line(counted)
-        fit = fit_temperature(counted.seen(line))
+            return super().fit_rows(rows, settings, verbose)
+        line = class_line(rows)
+        fit = fit_temperature(rows.seen(line))
         check_class_scale(fit.scales, "TemperatureScaling")
         self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
         self.forget_rows()
-        return class_fit_summary(counted, fit)
+        return class_fit_summary(rows, fit)
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:
         """By 1 / T."""

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.class_rows import ClassRows
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.softmax_fit import SoftmaxFit, fit_vector
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.class_scaling import ClassScaling
@@ -60,7 +60,7 @@ class VectorScaling(ClassScaling):
         scaled = scaled_logits(logits, ops.convert_to_tensor(self._scales))
         return scaled + ops.convert_to_tensor(self._biases)
 
-    def fit_classes(self, rows: ClassRows, line: Line) -> SoftmaxFit:
+    def fit_classes(self, rows: Rows, line: Line) -> SoftmaxFit:
         """Fits a and b by Newton's method."""
         fit = fit_vector(rows.seen(line))
         biases = fit.biases + fit.scales * line.shift

@@ -17,7 +17,7 @@ from keras_calibration._graph.base_logits import (
     with_all_outputs,
 )
 from keras_calibration._graph.outputs import num_logits, symbolic_input
-from keras_calibration._rows.model_inputs import expected_inputs, inputs_by_name, named_inputs
+from keras_calibration._rows.inputs import expected_inputs, inputs_by_name, named_inputs
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
@@ -25,9 +25,6 @@ from keras_calibration.models.field_metrics_model import FieldMetricsModel
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
-
-# The loss of classes in files of version 0.1.
-_FORMER_LOSS = "keras_calibration>class_log_loss"
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -212,13 +209,6 @@ class CalibratedModel(FieldMetricsModel):
                 f"filepath={str(filepath)!r}. Keras cannot load a CalibratedModel from HDF5."
             )
         super().save(filepath, *args, **kwargs)
-
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles the model from its `get_compile_config`."""
-        loss = config.get("loss")
-        if isinstance(loss, Mapping) and loss.get("config") == _FORMER_LOSS:
-            config = {**config, "loss": "sparse_categorical_crossentropy"}
-        super().compile_from_config(config)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -10,8 +10,8 @@ from keras import ops
 
 from calibration_records._columns import suggestion
 from keras_calibration._graph.outputs import symbolic_input
-from keras_calibration._rows.development_set import as_inputs
-from keras_calibration._rows.input_columns import refused_in_graphs
+from keras_calibration._rows.inputs import refused_in_graphs
+from keras_calibration._rows.reader import as_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField, names_in
 

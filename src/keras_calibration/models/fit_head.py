@@ -11,22 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._warn import warn
-from keras_calibration._graph.head_in_model import (
-    LOGIT_OUTPUT,
-    HeadInModel,
-    find_heads,
-    head_of,
-)
-from keras_calibration._graph.outputs import output_names, symbolic_input
-from keras_calibration._rows.class_rows import present_classes, warn_of_absent_classes
-from keras_calibration._rows.data_checks import (
-    Rows,
-    warn_of_contradicted_ends,
-    warn_of_probabilities,
-)
-from keras_calibration._rows.development_set import read_development_set
-from keras_calibration._rows.model_inputs import BATCH_SIZE, expected_inputs
-from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration._graph.head_in_model import HeadInModel, find_heads, head_of
+from keras_calibration._graph.outputs import output_names
+from keras_calibration._rows.labels import present_classes
+from keras_calibration._rows.rows import Rows
+from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -107,12 +96,22 @@ def fit_head(
     if are_several:
         wanted = _wanted_outputs(model, heads, x, y)
     found_heads = [head_of(model, name) for name in wanted]
+
+    def rows_of(found: HeadInModel) -> Rows:
+        found.head.check_direct_fit()
+        rows = found.reader.read(
+            x,
+            y,
+            sample_weight,
+            steps_per_epoch=steps_per_epoch,
+            weights_are=weights_are,
+            verbose=verbose,
+        )
+        return found.head.with_features(rows)
+
     # The rows of all heads are read and checked before any head is changed.
-    data = x, y, sample_weight, steps_per_epoch
-    rows = [_rows(each, *data, weights_are, settings, verbose) for each in found_heads]
-    summaries = [
-        _fit(found.head, *part, verbose) for found, part in zip(found_heads, rows, strict=True)
-    ]
+    read = [(found.head, rows_of(found)) for found in found_heads]
+    summaries = [_fit(head, rows, settings, verbose) for head, rows in read]
     return dict(zip(wanted, summaries, strict=True)) if are_several else summaries[0]
 
 
@@ -135,56 +134,11 @@ def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y
     return wanted
 
 
-def _rows(
-    found: HeadInModel,
-    x: Data,
-    y: Any,
-    sample_weight: Any,
-    steps_per_epoch: int | None,
-    weights_are: str,
-    settings: FitSettings | None,
-    verbose: int | str,
-) -> tuple[Rows, dict[str, Tensor], FitSettings | None]:
-    """The rows that count as one head reads them, checked, their features, and the settings."""
-    found.head.check_direct_fit()
-    data = x, y, sample_weight, steps_per_epoch, symbolic_input(found.model)
-    development = read_development_set(*data, found.label_names, found.ids)
-    counted, used = development.counted(weights_are)
-    settings = settings and settings.take(used, len(development.labels))
-    logits, features = _values(found, counted.inputs, verbose)
-    labels = np.asarray(counted.labels, "float32").reshape(len(logits), -1)
-    weights = None if counted.weights is None else np.asarray(counted.weights, "float32")
-    rows = replace(found.head.check_rows(logits, labels, weights), unit=counted.unit)
-    warn_of_probabilities(rows.logits, rows.labels)
-    warn_of_absent_classes(rows)
-    warn_of_contradicted_ends(rows)
-    return rows, features, settings
-
-
-def _values(
-    found: HeadInModel, inputs: Inputs, verbose: int | str
-) -> tuple[np.ndarray, dict[str, Tensor]]:
-    """The logits (n, 1) or (n, K) and the features that a head gets for inputs."""
-    inputs = expected_inputs(inputs, symbolic_input(found.model))
-    num_rows = len(keras.tree.flatten(inputs)[0])
-    is_long = bool(verbose) and num_rows > BATCH_SIZE
-    if is_long:
-        print(f"Computing the base logits of {num_rows:,} rows:")
-    values = found.base_part.values(inputs, verbose if is_long else 0)
-    return values[LOGIT_OUTPUT], found.features_from(found.columns(inputs), values)
-
-
-def _fit(
-    head: Head,
-    rows: Rows,
-    features: Mapping[str, Tensor],
-    settings: FitSettings | None,
-    verbose: int | str,
-) -> FitSummary:
-    """Fits a head to rows from `_rows`; warns if mean prediction and mean label differ."""
-    summary = head.fit_checked(rows, features, settings, int(bool(verbose)))
+def _fit(head: Head, rows: Rows, settings: FitSettings | None, verbose: int | str) -> FitSummary:
+    """Fits a head to checked rows; warns if mean prediction and mean label differ."""
+    summary = head.fit_checked(rows, settings, int(bool(verbose)))
     weights = rows.row_weights
-    _warn_of_bias(head_logits(head, rows.logits, features), rows.labels, weights)
+    _warn_of_bias(head_logits(head, rows.logits, rows.features), rows.labels, weights)
     # `refresh_savedmodel` tells logits from probabilities by their distribution.
     summary = replace(summary, logits=describe_logits(rows.logits, "fit", weights))
     head.fit_summary = summary
@@ -198,7 +152,7 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     classes = np.arange(1)
     if labels.ndim == 2:
         # Of a class without rows, only the other classes' shares among themselves are known.
-        classes = np.flatnonzero(present_classes(labels, weights))
+        classes = np.flatnonzero(present_classes(labels))
         labels, logits = labels[:, classes], logits[:, classes]
     outcomes, predictions = outcome_columns(labels, logits)
     total = weights.sum()

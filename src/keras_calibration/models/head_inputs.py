@@ -6,9 +6,7 @@ import keras
 import numpy as np
 
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, head_of
-from keras_calibration._graph.outputs import symbolic_input
-from keras_calibration._rows.development_set import as_inputs, is_batches
-from keras_calibration._rows.model_inputs import expected_inputs
+from keras_calibration._rows.reader import is_batches
 from keras_calibration._typing import Data
 
 
@@ -44,8 +42,7 @@ def base_logits(
          [-2.]]
     """
     found = head_of(model, calibrated_output)
-    values = found.base_part.values(as_inputs(x, symbolic_input(model), found.ids), verbose)
-    logits: np.ndarray = values[LOGIT_OUTPUT]
+    logits: np.ndarray = found.base_part.values(found.reader.inputs(x), verbose)[LOGIT_OUTPUT]
     return logits
 
 
@@ -91,8 +88,5 @@ def interval(
             f"set of type {type(x).__name__}. Call `interval` for each batch."
         )
     found = head_of(model, calibrated_output)
-    structure = symbolic_input(model)
-    inputs = expected_inputs(as_inputs(x, structure, found.ids), structure)
-    values = found.base_part.values(inputs)
-    features = found.features_from(found.columns(inputs), values)
-    return found.head.interval(values[LOGIT_OUTPUT], features, level=level)
+    logits, features = found.reader.values(x)
+    return found.head.interval(logits, features, level=level)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import numbers_of
-from keras_calibration._rows.data_checks import rows_that_count
+from keras_calibration._rows.weights import rows_that_count
 from keras_calibration.layers.head import Head
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import check_num_rows, checked_predictions

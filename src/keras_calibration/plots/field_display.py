@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import as_array
-from keras_calibration._rows.data_checks import rows_that_count
+from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates

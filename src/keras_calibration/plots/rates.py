@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from calibration_records._columns import warn_of_other_order
 from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import numbers_of
-from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration._rows.labels import label_advice
+from keras_calibration._rows.weights import rows_that_count
 
 
 class Rates(NamedTuple):

@@ -17,9 +17,10 @@ from calibration_records._columns import (
 )
 from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText
+from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration._rows.columns import as_array, numbers_of
-from keras_calibration._rows.data_checks import rows_that_count, warn_if_swapped
 from keras_calibration._rows.labels import label_advice
+from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 

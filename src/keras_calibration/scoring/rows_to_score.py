@@ -10,7 +10,7 @@ import numpy as np
 
 from calibration_records._columns import by_name, suggestion, warn_of_other_order
 from keras_calibration._rows.columns import as_array, field_values, numbers_of
-from keras_calibration._rows.data_checks import rows_that_count
+from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._typing import Tensor
 
 

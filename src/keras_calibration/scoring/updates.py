@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import keras
 
-from keras_calibration._rows.data_checks import warn_if_swapped
+from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
 

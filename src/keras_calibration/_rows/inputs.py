@@ -13,7 +13,7 @@ from keras import ops
 
 from calibration_records._columns import by_name, holds, is_table, numbers_or_strings, suggestion
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
-from keras_calibration._typing import Tensor
+from keras_calibration._typing import Inputs, Tensor
 
 # How the assertions of graphs start.
 _REFUSED = "The input"
@@ -45,6 +45,84 @@ def inputs_of(
         others = [name for name in also if name in x and name not in read]
         return read | {name: column_of(x[name], repr(name)) for name in others}
     return _entered(x, expected, "x", ids)
+
+
+def named_inputs(tensors: Inputs) -> Inputs:
+    """New symbolic inputs like a model's own; generated names are replaced by `"inputs"`."""
+    inputs = [
+        keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
+        for name, tensor in zip(clean_names(tensors), keras.tree.flatten(tensors), strict=True)
+    ]
+    return keras.tree.pack_sequence_as(tensors, inputs)
+
+
+def clean_names(tensors: Inputs) -> list[str]:
+    """The names of symbolic inputs, flat; generated names are replaced by `"inputs"`.
+
+    Example:
+        >>> clean_names(keras.Input((2,)))
+        ['inputs']
+    """
+    flat = keras.tree.flatten(tensors)
+    names = [tensor.name for tensor in flat]
+    if isinstance(tensors, Mapping):
+        names = [str(path[-1]) for path, _ in keras.tree.flatten_with_path(tensors)]
+    made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
+    return [
+        (f"inputs_{number}" if len(flat) > 1 else "inputs") if made_up.fullmatch(name) else name
+        for number, name in enumerate(names)
+    ]
+
+
+def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
+    """Inputs as a dictionary, by their keys or else by the names of the Input tensors."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return dict(zip(input_names(named), keras.tree.flatten(inputs), strict=True))
+
+
+def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ()) -> Inputs:
+    """Selects the inputs that a model expects, with the rank and dtype that it expects.
+
+    Other entries of a dictionary are ignored. If the model expects a tensor or a list, the entries
+    are found by the names of the Input tensors. As in Keras, a column may have shape (n,) or
+    (n, 1). Of the inputs, `ids` names those that hold ids, which must be exact.
+
+    Example:
+        >>> price = keras.Input((1,), name="price")
+        >>> x = {"price": ops.zeros((3,)), "row": ops.arange(3)}
+        >>> expected_inputs(x, {"price": price})["price"].shape
+        TensorShape([3, 1])
+        >>> expected_inputs(x, price).shape
+        TensorShape([3, 1])
+    """
+    return structured(inputs_of(by_name(inputs), expected, ids), expected)
+
+
+def structured(inputs: Inputs, expected: Inputs) -> Inputs:
+    """What `inputs_of` gives, in the structure that a model expects, and with its ranks."""
+    if isinstance(inputs, Mapping) and not isinstance(expected, Mapping):
+        inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
+    given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
+    if len(given) != len(symbolic):
+        return inputs  # Keras reports the error.
+    return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, given)))
+
+
+def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
+    """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
+    shape = getattr(values, "shape", None)
+    is_column = tuple(expected.shape[1:]) in ((), (1,))
+    if shape is None or not is_column:
+        return values
+    # Keras traces inputs that have come in both ranks as tensors of unknown rank.
+    rank = shape.rank if hasattr(shape, "rank") else len(shape)
+    if rank == len(expected.shape):
+        return values
+    if rank is not None and not (rank == 1 or (rank == 2 and shape[1] == 1)):
+        return values
+    columns = (-1, *expected.shape[1:])
+    return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)
 
 
 def _check_named(x: Any, named: Mapping[str, Any]) -> None:

@@ -4,16 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration._rows.class_rows import check_class_rows
-from keras_calibration._rows.data_checks import (
-    Rows,
+from keras_calibration._rows.checks import (
     check_rows,
-    checked_logits,
     logits_of_probabilities,
-    rows_that_count,
+    read_rows,
     warn_of_contradicted_ends,
 )
-from keras_calibration._solvers.logit_histogram import logit_histogram
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import rows_that_count
 
 
 def test_rows_come_back_flat_in_float64():
@@ -39,7 +37,7 @@ def test_rows_come_back_flat_in_float64():
     [
         (([],), "empty"),
         ((np.zeros((0, 1)),), "empty"),
-        ((np.zeros((3, 2)),), r"\(n,\) or \(n, 1\).* Received: logits of shape \(3, 2\)"),
+        ((np.zeros((3, 2, 1)),), r"\(n,\) or \(n, 1\).* Received: logits of shape"),
         ((0.5,), r"Received: logits of shape \(\)"),
         (([0.0, np.nan, 1.0, np.inf],), "finite. Received: 2 of 4 rows.*nan in row 1"),
         (([0.0, -np.inf],), "finite. Received: 1 of 2 rows.*-inf in row 1"),
@@ -70,14 +68,12 @@ def test_both_classes_may_be_soft():
 def test_a_row_of_weight_0_is_no_row():
     logits, labels, weights = [np.nan, 2.0, -1e9, -1.0], [-1, 1, np.nan, 0], [0, 2, 0, 3]
     rows = check_rows(logits, labels, weights, both_classes=True)
-    np.testing.assert_array_equal(rows.logits, [2, 2, 2, -1])
-    np.testing.assert_array_equal(rows.labels, [1, 1, 1, 0])
-    np.testing.assert_array_equal(rows.weights, weights)
-    histogram = logit_histogram(logits, labels, weights)
-    np.testing.assert_array_equal(
-        histogram.moments, logit_histogram([2.0, -1.0], [1, 0], [2, 3]).moments
-    )
-    assert histogram.num_rows == 4
+    np.testing.assert_array_equal(rows.logits, [2, -1])
+    np.testing.assert_array_equal(rows.labels, [1, 0])
+    np.testing.assert_array_equal(rows.weights, [2, 3])
+    np.testing.assert_array_equal(rows.numbers, [1, 3])
+    np.testing.assert_array_equal(rows.take(np.array([1])).numbers, [3])
+    assert rows.num_given == 4
     with pytest.raises(ValueError, match="one class only"):
         check_rows([0.0, 1.0, 2.0], [np.nan, 1, 1], [0, 1, 1], both_classes=True)
     # The number of a row that is refused is that of the caller.
@@ -87,9 +83,11 @@ def test_a_row_of_weight_0_is_no_row():
         check_rows([0.0, 1.0, 2.0], [7, 1, 7], [0, 1, 1])
     assert rows_that_count(np.ones(3)) is None
     probabilities = np.array([np.nan, 0.3, 7.0, 0.6])
-    assert np.isfinite(checked_logits(probabilities, labels, False, weights)[[1, 3]]).all()
+    rows = read_rows(probabilities, [-1, 1, 0.5, 0.2], weights, from_logits=False)
+    np.testing.assert_allclose(rows.logits, np.log([0.3 / 0.7, 0.6 / 0.4]))
+    np.testing.assert_allclose(rows.unit * rows.weights, [2, 3])
     with pytest.raises(ValueError, match="must not hold NaN"):
-        checked_logits(probabilities, labels, False)
+        read_rows(probabilities, [0, 1, 0, 0], from_logits=False)
 
 
 @pytest.mark.parametrize("labels", [[-1, 0, 1, 2], np.eye(3)[[0, 0, 1, 2]]])
@@ -98,11 +96,12 @@ def test_class_rows_of_weight_0_are_no_rows(labels):
     scores[0] = np.nan
     labels = np.array(labels, "float64")
     labels[0] = np.nan
-    rows = check_class_rows(scores, labels, [0, 1, 1, 2], keep_all=True)
-    np.testing.assert_array_equal(rows.logits[0], scores[1])
-    np.testing.assert_array_equal(rows.labels, np.eye(3)[[0, 0, 1, 2]])
+    rows = check_rows(scores, labels, [0, 1, 1, 2])
+    np.testing.assert_array_equal(rows.logits, scores[1:])
+    np.testing.assert_array_equal(rows.labels, np.eye(3))
+    np.testing.assert_array_equal(rows.weights, [1, 1, 2])
     with pytest.raises(ValueError, match="Missing labels are not negative"):
-        check_class_rows(np.zeros((4, 3)), labels)
+        check_rows(np.zeros((4, 3)), labels)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +129,12 @@ def test_advice_for_labels_that_are_none(labels, advice):
 
 def test_probabilities_near_0_and_1_are_mirrored():
     near = np.array([1e-15, 1e-12, 1e-9, 1e-6, 0.3])
-    logits, mirrored = (checked_logits(p, [0, 1] * 2, False) for p in (near, 1 - near))
+    logits, mirrored = (logits_of_probabilities(p) for p in (near, 1 - near))
     # 1 - p has an error of 1e-16.
     np.testing.assert_allclose(logits, -mirrored, atol=0.2)
     np.testing.assert_allclose(logits[1:], -mirrored[1:], atol=1e-4)
     for dtype in ("float32", "float64"):
-        ends = checked_logits(np.array([1, 0, 1e-40], dtype), [1, 0, 0], False)
+        ends = logits_of_probabilities(np.array([1, 0, 1e-40], dtype))
         np.testing.assert_allclose(ends, [36.7368, -36.7368, -36.7368], rtol=1e-5)
 
 
@@ -146,9 +145,9 @@ def test_labels_that_contradict_probabilities_of_0_and_1_are_counted(dtype):
     logits = logits_of_probabilities(probabilities).astype(dtype).astype("float64")
     with pytest.warns(UserWarning, match=r"^4 of 8 rows have a probability of exactly 0 or 1"):
         warn_of_contradicted_ends(Rows(logits, labels, None))
-    weights = np.array([0.0, 1, 0, 3, 1, 0, 1, 1])
+    some = Rows(logits, labels, None).take(np.array([1, 3, 4, 6, 7]))
     with pytest.warns(UserWarning, match=r"^1 of 5 rows"):
-        warn_of_contradicted_ends(Rows(logits, labels, weights))
+        warn_of_contradicted_ends(some)
     shares = np.array([[0.0, 0.5, 0.5], [0, 0, 1], [0.2, 0.8, 0]])
     rows = Rows(logits_of_probabilities(shares), np.eye(3)[[0, 2, 0]], None)
     with pytest.warns(UserWarning, match=r"^1 of 3 rows"):
@@ -165,3 +164,23 @@ def test_rows_that_agree_with_probabilities_of_0_and_1_are_not_warned_of():
     warn_of_contradicted_ends(Rows(decisions, np.array([0.0, 1, 0, 1]), None))
     decisions = logits_of_probabilities(np.eye(3))
     warn_of_contradicted_ends(Rows(decisions, np.eye(3)[::-1], None))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_row_is_named_wherever_it_is(bad):
+    generator = np.random.default_rng(0)
+    logits, labels, weights = (
+        generator.normal(size=100_000),
+        generator.random(100_000),
+        generator.random(100_000),
+    )
+    weights[77_777] = 1.0
+    for column, message in ((logits, "Logits must be finite"), (weights, "weights must be finite")):
+        kept = column[77_777]
+        column[77_777] = bad
+        with pytest.raises(ValueError, match=f"{message}.*row 77777"):
+            check_rows(logits, labels, weights)
+        column[77_777] = kept
+    labels[77_777] = bad
+    with pytest.raises(ValueError, match=r"Labels must be in \[0, 1\].*row 77777"):
+        check_rows(logits, labels, weights)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration._rows.columns import column_of, ids_of
-from keras_calibration._rows.input_columns import entering, inputs_of
+from keras_calibration._rows.inputs import entering, inputs_of
 
 pytestmark = pytest.mark.tensorflow
 

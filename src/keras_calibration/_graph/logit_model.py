@@ -1,0 +1,33 @@
+"""LogitModel: the part of a model below its head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_calibration._rows.inputs import expected_inputs, refused_in_graphs
+from keras_calibration._typing import Data, Inputs, Tensor
+
+# Rows of a step of `predict`.
+_BATCH_SIZE = 4096
+
+
+class LogitModel(keras.Model):
+    """A Functional model that returns base logits and ignores other inputs."""
+
+    def values(self, inputs: Data, verbose: int | str = 0) -> Any:
+        """The outputs for the rows of arrays or of a data set, as arrays."""
+        with refused_in_graphs():
+            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
+
+    def call(
+        self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None
+    ) -> Tensor:
+        """Base logits (batch, 1)."""
+        return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
+
+    @property
+    def input_spec(self) -> None:
+        """None: `call` checks the inputs itself."""
+        return None

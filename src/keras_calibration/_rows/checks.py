@@ -1,0 +1,285 @@
+"""Checks of logits, labels and weights given as whole arrays, before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibration_records._columns import refuse_rows
+from calibration_records._limits import SMALLEST_PROBABILITY
+from calibration_records._predictions import check_probabilities
+from calibration_records._warn import warn
+from keras_calibration._rows.columns import flat_numbers
+from keras_calibration._rows.labels import class_shares, label_advice, named_classes
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import (
+    checked_weights,
+    columns_that_count,
+    counts_of,
+    unit_of,
+    warn_of_weights,
+)
+
+_HANDFUL = 10
+# The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
+_FARTHEST_LOGIT = -np.log(SMALLEST_PROBABILITY)
+_LOOK_LIKE_PROBABILITIES = (
+    "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
+    "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or say what they "
+    "are: from_logits=False to the head's own fit or to calibrate_scores, "
+    'base_output="probability" to calibrate or CalibratedModel.'
+)
+# Differences and products of such class logits are still finite.
+_LARGEST_CLASS_LOGIT = 1e100
+
+
+def read_rows(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    *,
+    from_logits: bool = True,
+    weights_are: str = "importance",
+    both_classes: bool = True,
+) -> Rows:
+    """The rows of a fit: all checks and warnings of labels, logits and weights, once.
+
+    Args:
+        logits: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
+            probabilities.
+        labels: Labels in [0, 1], (n,) or (n, 1), of both classes; for K classes their numbers (n,)
+            or (n, 1), or shares (n, K).
+        sample_weight: Sample weights (n,) or (n, 1), or None.
+        from_logits: Whether `logits` holds logits.
+        weights_are: What the weights are, see `weights.counts_of`.
+        both_classes: Whether the rows must be of two classes.
+
+    Returns:
+        The rows that count, without features.
+
+    Example:
+        >>> rows = read_rows([0.5, -1.0, 7.0], [1, 0, 1], [2.0, 2.0, 0.0])
+        >>> rows.logits, rows.weights, rows.numbers
+        (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
+    """
+    logits = _checked_logits(logits, labels, from_logits, sample_weight)
+    weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
+    rows = check_rows(logits, labels, weights, both_classes)
+    rows = replace(rows, unit=unit_of(sample_weight, weights))
+    _warn_of_absent_classes(rows)
+    warn_of_contradicted_ends(rows)
+    given = sample_weight
+    if given is not None and rows.numbers is not None:
+        given = flat_numbers(given, "weights")[rows.numbers]
+    warn_of_weights(rows.labels, given, weights_are)
+    return rows
+
+
+def check_rows(
+    logits: ArrayLike,
+    labels: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    both_classes: bool = False,
+) -> Rows:
+    """Logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
+
+    Logits (n, K) are of K classes, with labels as numbers or shares of the classes. Rows of weight
+    0 are left out, whatever they hold. With `both_classes=True`, the rows must be of two classes.
+    """
+    of_classes = is_of_classes(logits)
+    scores = np.asarray(logits, np.float64) if of_classes else flat_numbers(logits, "logits")
+    if not (num_rows := len(scores)):
+        raise ValueError("The development set is empty. Pass at least one row of each class.")
+    shares = None
+    if labels is not None and not of_classes:
+        shares = flat_numbers(labels, "labels", num_rows)
+    weights = checked_weights(sample_weight, num_rows)
+    counts = None if weights is None else weights > 0
+    is_finite = np.isfinite(scores)
+    refuse_rows(
+        ~(is_finite.all(axis=1) if of_classes else is_finite),
+        scores,
+        "Logits must be finite.",
+        "Check the features of these rows for missing values that the base model cannot handle.",
+        counts,
+    )
+    if labels is not None and of_classes:
+        shares = class_shares(labels, num_rows, scores.shape[1], counts)
+        scores = np.clip(scores, -_LARGEST_CLASS_LOGIT, _LARGEST_CLASS_LOGIT)
+    elif shares is not None:
+        _check_binary_labels(shares, scores, counts)
+    rows = Rows(scores, shares, weights)
+    if weights is not None and not weights.all():
+        rows = rows.take(np.flatnonzero(weights))
+    if both_classes and labels is not None:
+        _check_both_classes(rows)
+    return rows
+
+
+def _check_binary_labels(labels: np.ndarray, logits: np.ndarray, counts: np.ndarray | None) -> None:
+    counted = labels if counts is None else labels[counts]
+    are_swapped = np.isin(logits, (0, 1)).all() and logits.any()
+    refuse_rows(
+        ~((labels >= 0) & (labels <= 1)),
+        labels,
+        "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
+        _look_swapped("logits") if are_swapped else label_advice(counted),
+        counts,
+    )
+
+
+def _check_both_classes(rows: Rows) -> None:
+    """Raises unless at least two classes have a label."""
+    present = np.flatnonzero(rows.shares.any(axis=0))
+    if len(present) > 1:
+        return
+    expected = "both" if rows.labels.ndim == 1 else "at least two"
+    raise ValueError(
+        f"Argument `labels` must hold {expected} classes. Received: one class only, "
+        f"{rows.num_given or len(rows)} rows, all labels {present[0]} where the weight is above 0. "
+        "Use more rows, or check how the labels are made."
+    )
+
+
+def _warn_of_absent_classes(rows: Rows) -> None:
+    """Warns if a class of labels (n, K) has no row, naming the classes."""
+    if len(rows.absent):
+        warn(
+            f"The development set has no rows of {named_classes(rows.absent.tolist())}, of "
+            f"{rows.labels.shape[1]} classes. The fit cannot tell how often they occur: they are "
+            "calibrated by the temperature of the other classes, and keep the mean probability "
+            "that this gives them. Add rows of these classes."
+        )
+
+
+def is_of_classes(logits: ArrayLike) -> bool:
+    """Whether logits are of K classes: (n, K), one column per class.
+
+    Example:
+        >>> is_of_classes(np.zeros((5, 3))), is_of_classes(np.zeros((5, 1)))
+        (True, False)
+    """
+    shape = np.shape(logits)
+    return len(shape) == 2 and shape[1] > 1
+
+
+def _checked_logits(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    from_logits: bool,
+    sample_weight: ArrayLike | None = None,
+) -> ArrayLike:
+    """The logits of a fit, converted from probabilities with `from_logits=False`.
+
+    Warns if they look like probabilities, or like the labels. Rows of weight 0 do not count.
+    """
+    values = columns_that_count({"logits": np.asarray(logits)}, sample_weight)["logits"]
+    if from_logits:
+        warn_of_probabilities(values, labels)
+        return logits
+    warn_if_swapped(labels, values, "probabilities", labels_first=False)
+    check_probabilities(np.asarray(values, np.float64), "logits")
+    return logits_of_probabilities(values)
+
+
+def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False) -> np.ndarray:
+    """Logits, float64, of probabilities (n,) or (n, 1), or of K classes (n, K), up to a constant.
+
+    With `one_column=True`, several columns are no classes.
+
+    Where p or 1 - p is below 2⁻⁵³ (1.1e-16), it is replaced by it.
+
+    Example:
+        >>> logits_of_probabilities(np.array([0, 1e-9, 1 - 1e-9, 1])).round(6)
+        array([-36.736801, -20.723266,  20.723266,  36.736801])
+    """
+    given = np.asarray(probabilities, np.float64)
+    if is_of_classes(probabilities) and not one_column:
+        return np.log(np.maximum(given, SMALLEST_PROBABILITY))
+    odds = np.maximum(given, SMALLEST_PROBABILITY) / np.maximum(1 - given, SMALLEST_PROBABILITY)
+    return np.log(odds)
+
+
+def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) -> None:
+    """Warns if logits look like probabilities, or like labels passed in their place.
+
+    Class logits do if all are in [0, 1] and every row has the sum 1.
+    """
+    values = np.asarray(logits)
+    if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
+        return
+    if is_of_classes(values):
+        if len(values) > _HANDFUL and np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
+            warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."))
+        return
+    distinct = np.unique(values)
+    if len(distinct) > _HANDFUL:
+        seen = f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}."
+        warn(_LOOK_LIKE_PROBABILITIES.format(seen))
+    elif labels is not None:
+        warn_if_swapped(labels, values, "logits", labels_first=False)
+
+
+def warn_of_contradicted_ends(rows: Rows) -> None:
+    """Warns if probabilities of exactly 0 or 1 have labels that contradict them.
+
+    Such rows are known by their logits, ±36.7, wherever these were computed. Rows whose labels
+    agree cost nothing and move no fit; nor are there any to outweigh if all are exactly 0 or 1.
+
+    Example:
+        >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
+    """
+    are_ends = np.abs(np.abs(rows.logits) - _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
+    ends = rows.take(np.flatnonzero(are_ends.reshape(len(are_ends), -1).any(axis=1)))
+    are_certain = are_ends | (rows.logits == 0) if rows.logits.ndim == 2 else are_ends
+    if are_certain.all():
+        return  # Decisions, not votes: there are no other rows to outweigh.
+    logits = ends.logits if ends.logits.ndim == 2 else np.stack([-ends.logits, ends.logits], axis=1)
+    is_wrong = (logits < 1e-4 - _FARTHEST_LOGIT) & (ends.shares > 0)
+    if num_wrong := np.count_nonzero(is_wrong.any(axis=1)):
+        warn(
+            f"{num_wrong:,} of {len(rows):,} rows have a probability of "
+            "exactly 0 or 1, and a label that says otherwise. Each counts as a logit of ±36.7, of "
+            "which a few outweigh all other rows. Smooth the votes of a forest, (k + ½) / (K + 1) "
+            "for k of K votes, when fitting and when predicting; of other models, pass logits: a "
+            "float32 probability is exactly 1 from a logit of 17 on."
+        )
+
+
+def warn_if_swapped(
+    labels: ArrayLike,
+    predictions: np.ndarray,
+    what: str = "predictions",
+    labels_first: bool = True,
+) -> None:
+    """Warns if labels and predictions look swapped: the predictions are 0 and 1, and no label is.
+
+    `what` names the predictions, and `labels_first` tells the order of the arguments.
+
+    Example:
+        >>> warn_if_swapped(np.array([0, 1]), np.array([0.2, 0.7]))
+    """
+    if predictions.ndim > 1 and predictions.shape[1] != 1:
+        return
+    if not all(np.isin(part, (0, 1)).all() for part in (predictions[:100], predictions)):
+        return
+    distinct = np.unique(np.asarray(labels))
+    # A fit refuses labels outside [0, 1], with the same remedy.
+    is_refused = not labels_first and not (distinct[0] >= 0 and distinct[-1] <= 1)
+    if len(np.unique(predictions)) == 2 and len(distinct) > _HANDFUL and not is_refused:
+        warn(_look_swapped(what, labels_first))
+
+
+def _look_swapped(what: str, labels_first: bool = False) -> str:
+    order = f"labels first, then the {what}" if labels_first else f"{what} first, then the labels"
+    return (
+        f"Labels and {what} look swapped: all {what} are 0 or 1, but the labels are not. Pass the "
+        f"{order}."
+    )
+
+
+def _are_within_unit(values: np.ndarray) -> bool:
+    # For most logits, the first rows are enough to decide.
+    return all(part.min() >= 0 and part.max() <= 1 for part in (values[:100], values))

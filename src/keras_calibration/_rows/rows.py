@@ -1,0 +1,96 @@
+"""Rows: the labelled rows of a fit, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from keras_calibration._rows.labels import present_classes
+from keras_calibration._rows.line import Line
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a fit, as `checks.read_rows` gives them: they are not checked again.
+
+    Args:
+        logits: Logits (n,), or class logits (n, K), float64.
+        labels: Labels (n,) in [0, 1], or shares of the classes (n, K), float64; None where the
+            caller passed none.
+        weights: Numbers of rows (n,), above 0, float64 (`weights.counts_of`); None for ones.
+        features: Name → array with n rows.
+        unit: The sample weight of one row.
+        numbers: Their numbers among the rows that were given, (n,); None if these are all.
+        num_given: The number of rows that were given, those of weight 0 among them.
+    """
+
+    logits: np.ndarray
+    labels: Any
+    weights: np.ndarray | None
+    features: Mapping[str, np.ndarray] = field(default_factory=dict)
+    unit: float = 1.0
+    numbers: np.ndarray | None = None
+    num_given: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @property
+    def row_weights(self) -> np.ndarray:
+        """The weights (n,), ones if there are none."""
+        return np.ones(len(self)) if self.weights is None else self.weights
+
+    @property
+    def num_effective(self) -> float:
+        """How many rows of equal weight the weighted ones are worth."""
+        weights = self.row_weights
+        return float(weights.sum() ** 2 / (weights @ weights))
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The labels as shares of the classes (n, K), of two for labels (n,)."""
+        if self.labels.ndim == 2:
+            return np.asarray(self.labels)
+        return np.stack([1 - self.labels, self.labels], axis=1)
+
+    @property
+    def present(self) -> np.ndarray:
+        """Numbers of the classes that have a label; of K classes."""
+        return np.flatnonzero(present_classes(self.labels))
+
+    @property
+    def absent(self) -> np.ndarray:
+        """Numbers of all other classes; none for labels (n,)."""
+        is_of_classes = self.labels is not None and self.labels.ndim == 2
+        return np.flatnonzero(~present_classes(self.labels)) if is_of_classes else np.arange(0)
+
+    def take(self, numbers: np.ndarray) -> Rows:
+        """The rows with the given numbers."""
+        before = np.arange(len(self)) if self.numbers is None else self.numbers
+        labels, weights = (
+            None if column is None else column[numbers] for column in (self.labels, self.weights)
+        )
+        return replace(
+            self,
+            logits=self.logits[numbers],
+            labels=labels,
+            weights=weights,
+            features={name: column[numbers] for name, column in self.features.items()},
+            numbers=before[numbers],
+            num_given=len(self) if self.num_given is None else self.num_given,
+        )
+
+    def as_given(self) -> Rows:
+        """The same rows, as if they were all that was given."""
+        return replace(self, numbers=None, num_given=None)
+
+    def seen(self, line: Line) -> Rows:
+        """The same rows, with logits mapped by a line."""
+        return replace(self, logits=line(self.logits))
+
+    def with_classes(self, classes: np.ndarray) -> Rows:
+        """The columns of the classes with these numbers."""
+        return replace(self, logits=self.logits[:, classes], labels=self.labels[:, classes])
