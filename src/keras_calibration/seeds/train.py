@@ -68,11 +68,12 @@ def train(
     and a call that differs is an error that says in what. Engine, backend, machine, and settings
     of `compile` that only concern speed may differ.
 
-    The description has the configurations of Keras, a hash of every array of rows, the code of the
-    user's functions and classes (compared within one version of Python), and the numbers, strings
-    and arrays that these hold. It does not see other objects, what a callback reads besides the
-    numbers and functions it was created with, and files. Initial weights of the first seed that
-    have another norm than its record are warned of.
+    The description is what the configurations say (`get_config`), with a hash of every array of
+    rows. A callback without one is described by the arguments of its constructor that are numbers
+    or functions, or name a metric. A function, and an object whose configuration is not known,
+    counts by its name alone: `train` warns of it, and no longer if `configuration` is given, which
+    is part of the description. Code, files and what a callback reads are not seen. Initial weights
+    of the first seed that have another norm than its record are warned of.
 
     **Engines.**
 
@@ -80,10 +81,10 @@ def train(
       call of the program is an epoch. On TensorFlow, several such programs run in parallel, one for
       each core. On JAX, the variables are stacked, and `vmap` trains a group of seeds as one.
     - `"processes"` calls `fit` in several processes with one thread each, for models with a `fit`
-      of their own, and callbacks that act on batches. `build_model` and `callbacks` must be
-      functions of a module, and a program must call this function below
-      `if __name__ == "__main__":`. The processes have this one's dtype policy, `floatx` and other
-      settings of `keras.config`, and end if this one is killed.
+      of their own, and callbacks that act on batches. Functions and classes of a program or a
+      notebook are sent to them, and large arrays are shared. The processes have this one's dtype
+      policy, `floatx` and other settings of `keras.config`, and end if this one is killed. A
+      variable of the environment, such as `TF_NUM_INTRAOP_THREADS`, gives them more threads.
     - `"ray"` does the same on a Ray cluster, whose machines must share the folder of the ledger.
 
     Args:
@@ -111,7 +112,8 @@ def train(
             are trained once the comparison is decided.
         verbose: 1 shows a progress bar, with the mean of the held-out loss, its standard error, and
             the seeds that the comparison of `until` still needs; 0 shows nothing.
-        configuration: Any JSON value, kept in the records as by `SeedVariance`.
+        configuration: Any JSON value that tells this training from another one of the same
+            description; kept in the records as by `SeedVariance`.
         num_rows: Number of held-out rows, kept in the records.
 
     Returns:
@@ -125,7 +127,8 @@ def train(
         ImportError: The engine is `"ray"`, and Ray is not installed.
 
     Warns:
-        UserWarning: `build_model` starts a seed of the ledger from other weights.
+        UserWarning: Objects of the training have no configuration, and `configuration` is not
+            given; `build_model` starts a seed of the ledger from other weights.
 
     Example:
         >>> import tempfile
