@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from calibration_records.comparison.comparison import Comparison
 from calibration_records.runs.ledger import Ledger
@@ -23,7 +24,7 @@ from keras_calibration.seeds.description import (
 )
 from keras_calibration.seeds.keras_settings import leave_gpu_memory
 from keras_calibration.seeds.loky_workers import train_in_processes
-from keras_calibration.seeds.progress import SeedProgress
+from keras_calibration.seeds.progress import SeedCount
 from keras_calibration.seeds.random_seeds import check_seed
 from keras_calibration.seeds.ray_cluster import train_on_ray
 from keras_calibration.seeds.seed_task import SeedTask, Start, as_rows, own_random_numbers
@@ -185,12 +186,13 @@ def train(
         _warn_of_names(starts[first].description)
     _refuse_another_training(ledger, task, ended, starts)
     missing = [seed for seed in seeds if seed not in ended]
-    progress = SeedProgress(ledger, pipeline, len(missing), until, verbose)
+    bar = ProgressBar(len(missing), "seeds", verbose)
+    count = SeedCount(ledger, pipeline, until, bar)
     if ended:
-        progress.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
-    if missing and not (ended and progress.is_decided()):
-        train_missing = _engine(engine, progress)
-        train_missing(task, missing, num_parallel=num_parallel, on_end=progress.on_end)
+        bar.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
+    if missing and not (ended and count.is_decided()):
+        train_missing = _engine(engine, bar)
+        train_missing(task, missing, num_parallel=num_parallel, on_end=count.on_end)
         ended = _ended(ledger, task, seeds)
     return [ended[seed] for seed in seeds if seed in ended]
 
@@ -230,9 +232,9 @@ def _check_functions(build_model: Any, callbacks: Any, until: Any) -> None:
         )
 
 
-def _engine(engine: str, progress: SeedProgress) -> Callable[..., None]:
+def _engine(engine: str, bar: ProgressBar) -> Callable[..., None]:
     if engine == "vectorized":
-        return partial(train_together, say=progress.say)
+        return partial(train_together, say=bar.say)
     return train_in_processes if engine == "processes" else train_on_ray
 
 
