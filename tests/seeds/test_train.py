@@ -73,7 +73,7 @@ def solo(ledger, seed, build=build_model, order=None, callbacks=(), rows=TRAININ
                 chosen = permutation[start : start + 32]
                 yield keras.tree.map_structure(operator.itemgetter(chosen), rows)
 
-    callback = SeedVariance(ledger, "p", seed, verbose=0, seeds=seeds)
+    callback = SeedVariance(ledger, "p", seed, after=callbacks, verbose=0, seeds=seeds)
     model.fit(
         batches(),
         steps_per_epoch=7,
@@ -576,11 +576,6 @@ def test_stops_when_the_comparison_is_decided(tmp_path, capsys):
 
 LOCK = threading.Lock()
 
-
-def locked(seed, lock=LOCK):
-    return []
-
-
 BAD = {
     "engine": ({"engine": "cloud"}, "`engine` must be one of"),
     "epochs": ({"epochs": 0}, "`epochs` must be an int of at least 1"),
@@ -608,7 +603,7 @@ BAD = {
         "on_train_batch_end.*engine='processes'",
     ),
     "lock": (
-        {"engine": "processes", "callbacks": locked, "configuration": 1},
+        {"engine": "processes", "callbacks": lambda seed, lock=LOCK: []},
         "functions that can be sent to other processes.*cannot pickle.*lock",
     ),
 }
@@ -662,6 +657,25 @@ def test_invalid_data_and_models(tmp_path):
     with pytest.raises(ValueError, match=r"seed 0 and seed 0 with .*dense.units=1, not 2"):
         train(changing, SMALL, num_parallel=1, **arguments)
     assert ended_seeds(tmp_path) == []
+
+
+@pytest.mark.tensorflow
+def test_a_step_that_returns_other_logs_is_refused(tmp_path):
+    """`fit` records what it returns: the loss of the last batch."""
+
+    class OwnStep(keras.Sequential):
+        def train_step(self, data):
+            return {"own": super().train_step(data)["loss"]}
+
+    def build():
+        model = OwnStep([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ValueError, match=r"whose step returns \['own'\].*\['loss'\].*processes"):
+        train(build, SMALL, ledger=tmp_path, pipeline="p", seeds=[0], verbose=0)
+    fit_seed(SeedTask(build, SMALL, None, str(tmp_path), "p", 1, 32), 0)
+    assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["own"]
 
 
 def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):

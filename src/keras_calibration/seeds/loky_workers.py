@@ -115,7 +115,7 @@ def _end_with_parent(folder: Path, pipe: Connection) -> None:
 def _train(folder: Path, seed: int) -> None:
     try:
         fit_seed(_task(folder), seed)
-    except Exception:  # A user's model may raise anything, also what cannot be sent back.
+    except BaseException:  # A user's model may raise anything, also what cannot be sent back.
         raise RuntimeError(traceback.format_exc()) from None
 
 

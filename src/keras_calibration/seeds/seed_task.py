@@ -201,6 +201,21 @@ def _as_array(values: Any) -> np.ndarray:
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
 
 
+def refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
+    """Refuses a step of the user's that returns something else than the model's metrics.
+
+    `fit` records what the step returns then, which the last batch of an epoch decides.
+    """
+    names = sorted(model.get_metrics_result())
+    if sorted(logs) != names:
+        raise ValueError(
+            "Argument `build_model` must return a model whose steps return its metrics with "
+            f"engine='vectorized'. Received: {model.name!r}, whose step returns {sorted(logs)}, "
+            f"while its metrics are {names}. Return self.get_metrics_result(), or use "
+            "engine='processes'."
+        )
+
+
 def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
     """Some of the rows."""
     return map_rows(lambda array: array[chosen], rows)

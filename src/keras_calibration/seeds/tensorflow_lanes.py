@@ -18,6 +18,7 @@ from keras_calibration.seeds.seed_task import (
     SeedTask,
     map_rows,
     num_rows_of,
+    refuse_own_logs,
 )
 
 # Operations that draw from a state of their own.
@@ -85,7 +86,10 @@ def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[
     without_replica_sums(model.optimizer)
 
     def train(order: Tensor) -> None:
-        _for_each_batch(model.train_step, rows, order, task.batch_size)
+        def step(batch: Rows) -> None:
+            refuse_own_logs(model, model.train_step(batch))
+
+        _for_each_batch(step, rows, order, task.batch_size)
 
     order = tf.TensorSpec((task.num_rows,), "int64")
     return _graph(train, model, order)
@@ -95,7 +99,10 @@ def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callabl
     """A function that updates the metrics with all rows."""
 
     def validate() -> None:
-        _for_each_batch(model.test_step, rows, tf.range(num_rows_of(rows)), task.batch_size)
+        def step(batch: Rows) -> None:
+            refuse_own_logs(model, model.test_step(batch))
+
+        _for_each_batch(step, rows, tf.range(num_rows_of(rows)), task.batch_size)
 
     return _graph(validate, model)
 
