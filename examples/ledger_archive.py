@@ -212,7 +212,7 @@ def _packed_run(run: Mapping[str, Any]) -> dict[str, Any]:
     # Zeros are no empty values.
     packed |= {"seed": run["seed"], "time": run["run_id"].partition("-")[0]}
     if run["epochs"]:
-        kept = run["epochs"][-1] if run["kept_epoch"] is None else run["kept_epoch"]
+        kept = run["kept_epoch"] if isinstance(run["kept_epoch"], int) else run["epochs"][-1]
         position = run["epochs"].index(kept)
         values = {name: values[position] for name, values in run["metrics"].items()}
         # JSON has no NaN and no infinity.

@@ -291,7 +291,7 @@ def values_by_seed(
                 f"Received: a run without {sorted(missing)}, with {sorted(run['metrics'])}."
             )
         kept = run["kept_epoch"]
-        position = -1 if kept is None else run["epochs"].index(kept)
+        position = run["epochs"].index(kept) if isinstance(kept, int) else -1
         blocks = by_block.get((run["pipeline"], run["seed"]), {})
         if by_block and not blocks:
             continue  # interrupted between the record and the side file

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import inspect
 import re
 import threading
 import weakref
@@ -214,25 +213,6 @@ def _without_replica_sums() -> Iterator[None]:
             _blocks_without_sums -= 1
             if not _blocks_without_sums:
                 delattr(optimizer, name)
-
-
-def fit_callbacks() -> list[keras.callbacks.Callback]:
-    """All callbacks of the `fit` that calls this one, in their order; empty outside of a `fit`.
-
-    They are found on the stack, in the `keras.callbacks.CallbackList` of `fit`. Public: none; a
-    callback has the model and `params` alone. An argument that names the other callback can be
-    forgotten without a sign, and weights cannot be compared: `EarlyStopping` restores them after
-    `SeedVariance` has ended, and `ModelCheckpoint` never.
-    """
-    import keras
-
-    frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, keras.callbacks.CallbackList):
-            return list(caller.callbacks)
-        frame = frame.f_back
-    return []
 
 
 def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:

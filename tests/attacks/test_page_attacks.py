@@ -185,17 +185,16 @@ FORBIDDEN = {
     *("eval", "exec", "compile", "__import__", "input", "breakpoint"),
     *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
     *("pickle.load", "pickle.loads", "pickle.Unpickler", "pickle.dump", "pickle.dumps"),
+    *("cloudpickle.load", "cloudpickle.dump", "cloudpickle.dumps", "cloudpickle.Pickler"),
     *("marshal.loads", "shelve.open", "dill.loads", "cloudpickle.loads", "joblib.load"),
     *("yaml.load", "runpy.run_path", "runpy.run_module", "importlib.import_module"),
     *("enable_unsafe_deserialization", "keras.config.enable_unsafe_deserialization"),
 }
 OPTIONS = (("shell", True), ("allow_pickle", True), ("safe_mode", False))
 ALLOWED = {
-    # Tells early what could not be sent to a new process; nothing is stored or read.
-    ("keras_calibration/seeds/processes.py", "pickle.dumps"),
     # The task of the processes that this one starts, in a new folder that only this user can open.
-    ("keras_calibration/seeds/processes.py", "pickle.dump"),
-    ("keras_calibration/seeds/processes.py", "pickle.load"),
+    ("keras_calibration/seeds/loky_workers.py", "cloudpickle.Pickler"),
+    ("keras_calibration/seeds/loky_workers.py", "pickle.Unpickler"),
     # Copies a layer that is in memory.
     ("keras_calibration/layers/network_trainer.py", "keras.saving.deserialize_keras_object"),
 }
@@ -209,9 +208,12 @@ def dotted(node):
 
 
 def unsafe_calls(text):
-    """Line and dotted name of each call in a program that runs what it is given."""
+    """Line and dotted name of each call, or base class, that runs what it is given."""
     found = []
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            bases = [name for base in node.bases if (name := dotted(base)) in FORBIDDEN]
+            found += [(node.lineno, name) for name in bases]
         if isinstance(node, ast.Call):
             name = dotted(node.func)
             options = [
@@ -237,7 +239,9 @@ def test_no_module_runs_what_a_file_says():
 
 def test_the_search_for_unsafe_calls_finds_them():
     text = "eval('1')\nos.system('ls')\nnp.load(f, allow_pickle=True)\nnp.load(f)\nrun('ls')\n"
-    assert unsafe_calls(text) == [(1, "eval"), (2, "os.system"), (3, "np.load")]
+    text += "class Reader(pickle.Unpickler):\n    pass\n"
+    expected = [(1, "eval"), (2, "os.system"), (3, "np.load"), (6, "pickle.Unpickler")]
+    assert sorted(unsafe_calls(text)) == expected
 
 
 @pytest.mark.parametrize("document", sorted(Path(__file__).parents[2].glob("docs/*.md")), ids=str)

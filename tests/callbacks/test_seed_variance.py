@@ -195,7 +195,8 @@ def test_other_pipelines_are_left_out(tmp_path):
 def test_callbacks_after_it_see_the_keys(tmp_path):
     stopping = keras.callbacks.EarlyStopping("seed/val_loss_count", mode="max", patience=1)
     logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    history = train(tmp_path / "runs", 1, after=[logger, stopping], epochs=9)
+    callback = SeedVariance(tmp_path / "runs", "small", 1, after=[stopping], verbose=0)
+    history = fit(callback, 1, after=[logger, stopping], epochs=9)
     # The count does not rise after the first epoch.
     assert len(history["loss"]) == 2
     with (tmp_path / "log.csv").open() as file:
@@ -326,7 +327,7 @@ def test_prints_a_table_over_the_last_values(tmp_path, capsys):
     histories = [train(tmp_path, seed, epochs=seed, verbose=1) for seed in (1, 2, 3)]
     lines = capsys.readouterr().out.splitlines()[-4:]
     title = (
-        "Pipeline 'small', values at each run's kept epoch; "
+        "Pipeline 'small', values at each run's kept or last epoch; "
         "seeds: 3, diverged: 0, unfinished runs: 0"
     )
     assert lines[0] == title
@@ -466,7 +467,7 @@ WORSE = {"validation_data": (X, 1 - Y)}
 def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_first, epochs):
     # With two epochs training ends before it is stopped; the weights are restored all the same.
     stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
-    callbacks = [SeedVariance(tmp_path, "small", 1), stopping]
+    callbacks = [SeedVariance(tmp_path, "small", 1, after=[stopping]), stopping]
     model = make_model(1)
     history = model.fit(
         X, Y, epochs=epochs, verbose=0, callbacks=callbacks[:: 1 if is_first else -1], **WORSE
@@ -488,7 +489,7 @@ def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_fir
 
 def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
     stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
-    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    callback = SeedVariance(tmp_path, "small", 1, after=[stopping], verbose=0)
     model = make_model(1)
     spoil = call_at(1, lambda: model.set_weights([w * np.nan for w in model.get_weights()]))
     model.fit(X, Y, epochs=4, verbose=0, callbacks=[callback, spoil, stopping], **WORSE)
@@ -502,12 +503,41 @@ def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
 
 def test_records_the_epoch_that_a_checkpoint_saves(tmp_path):
     checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_best_only=True)
-    train(tmp_path / "runs", 1, after=[checkpoint], options=WORSE)
+    patient = keras.callbacks.EarlyStopping(patience=9)
+
+    def record(seed, *callbacks):
+        callback = SeedVariance(tmp_path / "runs", "small", seed, after=callbacks, verbose=0)
+        fit(callback, seed, after=callbacks, **WORSE)
+
+    record(1, checkpoint)
     # Where the best is that of an earlier fit, this run saves nothing.
     checkpoint.best = 0.0
-    train(tmp_path / "runs", 2, after=[checkpoint], options=WORSE)
-    train(tmp_path / "runs", 3, after=[keras.callbacks.EarlyStopping(patience=9)], options=WORSE)
-    assert [run["kept_epoch"] for run in Ledger(tmp_path / "runs").runs()] == [0, None, None]
+    record(2, checkpoint)
+    record(3, patient)
+    record(4)
+    runs = Ledger(tmp_path / "runs").runs()
+    assert [run["kept_epoch"] for run in runs] == [0, "last", "last", "last"]
+
+
+def test_a_callback_that_is_not_named_leaves_the_kept_epoch_open(tmp_path):
+    stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+    with pytest.warns(UserWarning, match=r"has stopped the training.*after=\[early_stopping\]"):
+        train(tmp_path, 1, after=[stopping], epochs=9, options=WORSE)
+    # One that has not stopped it cannot be seen; `compare` tells where that matters.
+    stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
+    train(tmp_path, 2, after=[stopping], options=WORSE)
+    assert [run["kept_epoch"] for run in Ledger(tmp_path).runs()] == [None, None]
+
+
+def test_callbacks_of_another_fit_are_refused(tmp_path):
+    stopping = keras.callbacks.EarlyStopping()
+    callback = SeedVariance(tmp_path, "small", 1, after=[stopping], verbose=0)
+    with pytest.raises(ValueError, match=r"`after` must be callbacks of the same fit.*EarlyStopp"):
+        fit(callback, 1)
+    assert len(Ledger(tmp_path)) == 0
+    for wrong in (stopping, [EOFError]):
+        with pytest.raises(ValueError, match="`after` must be a list of callbacks"):
+            SeedVariance(tmp_path, "small", 1, after=wrong)
 
 
 def test_records_which_direction_is_better(tmp_path):

@@ -71,9 +71,9 @@ def compare(
         b: Name of another pipeline.
         metric: Name of the deciding metric. Its held-out values (`val_…`) are used if recorded.
         epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
-            (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best; otherwise the
-            last). `"last"`, or an int. `"best"`: the best epoch of each run by the deciding
-            metric, which flatters every run.
+            (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best), or the last
+            one, with a note where that is not known and matters. `"last"`, or an int. `"best"`:
+            the best epoch of each run by the deciding metric, which flatters every run.
         delta: Largest difference that does not matter, in the metric's unit. Without it, the
             verdict is never "no difference".
         confidence: Coverage of the intervals, in (0, 1).
@@ -185,7 +185,27 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         **calibration,
         **power,
     )
-    return dataclasses.replace(comparison, notes=make_notes(comparison))
+    notes = (*_unknown_epoch_notes(comparison, records, question), *make_notes(comparison))
+    return dataclasses.replace(comparison, notes=notes)
+
+
+def _unknown_epoch_notes(
+    comparison: Comparison, records: Sequence[RunRecord], question: Question
+) -> list[str]:
+    """A note where it matters which epoch the runs kept, and the ledger does not tell."""
+    used = [run for runs in (comparison.a, comparison.b) for run in runs.records]
+    unknown = sum(run["kept_epoch"] is None and len(run["epochs"]) > 1 for run in used)
+    if question.epoch != "kept" or not unknown:
+        return []
+    best = compare_runs(records, question._replace(epoch="best")).verdict
+    if (best.outcome, best.better) == (comparison.verdict.outcome, comparison.verdict.better):
+        return []
+    return [
+        f"which epoch {unknown} of {len(used)} runs kept is not recorded, and the last one is "
+        f"used; with the best epoch of each run, the verdict is: {best}; if EarlyStopping or "
+        "ModelCheckpoint kept the best weights, pass epoch='best' (--epoch best), or record it "
+        "by SeedVariance(after=...)"
+    ]
 
 
 def _compare_metric(

@@ -66,7 +66,7 @@ def _epoch_notes(comparison: Comparison) -> list[str]:
             "optimistic"
         ]
     records = [run for runs in (comparison.a, comparison.b) for run in runs.records]
-    kept = sum(run["kept_epoch"] is not None for run in records)
+    kept = sum(isinstance(run["kept_epoch"], int) for run in records)
     if comparison.epoch == "kept" and kept:
         return [
             f"{kept} of {len(records)} runs kept the weights of their best epoch, whose values are "

@@ -1,12 +1,8 @@
-"""Progress: a bar for the passes of an engine over a log."""
+"""Progress: the passes of an engine over a log, for the progress bar."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tqdm
+from calibration_records._progress import ProgressBar
 
 
 class Progress:
@@ -24,7 +20,7 @@ class Progress:
     """
 
     def __init__(self, num_rows: int, num_passes: int, verbose: int = 1) -> None:
-        self._bar = _bar(num_rows) if verbose else None
+        self._bar = ProgressBar(num_rows, "rows", verbose)
         self._num_rows = num_rows
         self._num_passes = num_passes
         self._done = 0
@@ -32,28 +28,14 @@ class Progress:
     def tell(self, share: float) -> None:
         """Shows that a share in [0, 1] of the pass is done."""
         share = min(share, 0.999)  # the bar ends with `next` only
-        self._show(int(self._num_rows * (self._done + share) / self._num_passes), False)
+        self._bar.show(int(self._num_rows * (self._done + share) / self._num_passes))
 
     def next(self) -> None:
         """Ends a pass."""
         self._done += 1
         rows = self._num_rows * self._done // self._num_passes
-        self._show(rows, self._done == self._num_passes)
+        self._bar.show(rows, is_end=self._done == self._num_passes)
 
     def count(self, num_rows: int, is_end: bool = False) -> None:
         """Shows a number of rows, where the number of all is not known before."""
-        self._show(num_rows, is_end)
-
-    def _show(self, num_rows: int, is_end: bool) -> None:
-        if self._bar is None:
-            return
-        self._bar.update(num_rows - self._bar.n)
-        if is_end:
-            self._bar.close()
-
-
-def _bar(num_rows: int) -> tqdm.tqdm:
-    """A bar on stdout, as Keras' own."""
-    import tqdm
-
-    return tqdm.tqdm(total=num_rows or None, unit=" rows", file=sys.stdout)
+        self._bar.show(num_rows, is_end=is_end)

@@ -49,7 +49,8 @@ class Ledger:
     - `status` (required): `"started"`, `"finished"`, or `"diverged"` (ended with values not finite)
     - `epochs`: epochs of the run, strictly increasing ints from 0
     - `metrics`: metric name → list with a float for each epoch, or `None` if not measured
-    - `kept_epoch`: epoch whose weights the run kept as the best; `None` for the last
+    - `kept_epoch`: epoch whose weights the run kept as the best; `"last"` for the last; `None` if
+      it is not known, and comparisons use the last
     - `directions`: metric name → `"min"` or `"max"`, if known
     - `initial_weights`: hash of the weights before training, a string, or `None`
     - `backend`: name of the Keras backend, or `None`

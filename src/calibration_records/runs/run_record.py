@@ -15,6 +15,8 @@ RunRecord: TypeAlias = Mapping[str, Any]
 
 SCHEMA_VERSION = 1
 STATUSES = ("started", "finished", "diverged")
+# A kept epoch, as far as each metric was measured.
+LAST = "last"
 # Parts of a run that can have separate seeds.
 SEED_ROLES = ("initialization", "order", "dropout", "augmentation")
 
@@ -117,16 +119,16 @@ def _check_record(record: RunRecord) -> dict[str, Any]:
                 f"Argument `{name}` must be {expected}. Received: {name}={record[name]!r}. {mend}."
             )
     epochs, kept = [int(epoch) for epoch in record["epochs"]], record["kept_epoch"]
-    if kept is not None and kept not in epochs:
+    if kept not in (None, LAST, *epochs):
         raise ValueError(
-            f"Argument `kept_epoch` must be one of the epochs {epochs}, or None for the last. "
-            f"Received: kept_epoch={kept!r}."
+            f"Argument `kept_epoch` must be one of the epochs {epochs}, {LAST!r}, or None if it is "
+            f"not known. Received: kept_epoch={kept!r}."
         )
     return {
         **record,
         "seed": int(record["seed"]),
         "epochs": epochs,
-        "kept_epoch": None if kept is None else int(kept),
+        "kept_epoch": kept if kept in (None, LAST) else int(kept),
         "directions": dict(record["directions"]),
         "metrics": _plain_metrics(record["metrics"], len(record["epochs"])),
         "versions": dict(record["versions"]),
@@ -189,8 +191,8 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         "Pass an empty dict if nothing was measured",
     ),
     "kept_epoch": (
-        _is_optional_count,
-        "one of the epochs, or None",
+        lambda value: _is_optional_count(value) or value == LAST,
+        f"one of the epochs, {LAST!r}, or None",
         "Pass the epoch whose weights were restored or saved as the best",
     ),
     "directions": (

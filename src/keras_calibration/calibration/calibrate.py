@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import names_of, suggestion
+from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._graph.base_logits import BaseLogits, check_base_model, trainable_flags_kept
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
@@ -30,10 +31,9 @@ from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 from keras_calibration.calibration.candidate_fits import (
-    REPORT,
     CandidateFit,
     Race,
-    pieces_of_work,
+    num_fits_of,
 )
 from keras_calibration.calibration.candidates import (
     DEFAULT,
@@ -53,7 +53,6 @@ from keras_calibration.calibration.cross_fitted_scores import (
     segments_off,
     with_errors,
 )
-from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.label_columns import warn_of_label_columns
 from keras_calibration.calibration.repeated_rows import distinct_rows
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
@@ -158,8 +157,8 @@ def calibrate(
         weights_are: `"importance"`, known up to a common factor, or `"counts"`: a row of weight 2
             is two rows, which are in the same fold (see `Head.fit`).
         seed: Seed of the folds and of training.
-        verbose: `"auto"` or 1 shows a progress bar of the expected time, the report and the last
-            fit included; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar over the fits, the report and the last fit
+            included as one; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
@@ -227,12 +226,13 @@ def calibrate(
         forced = names[0] if len(names) == 1 else None
         warn_of_label_columns(rows, splits.fold)
     with throwaway_layers():
-        progress = FitProgress(pieces_of_work(tried, splits, len(rows.features)), verbose)
+        # The report and the last fit to all rows count as one.
+        num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
+        progress = ProgressBar(num_fits, "fits", verbose, tells_time_left=False)
         race = Race(rows, splits, seed, progress)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
     report = replace(report, replaced=replaced)
-    progress.end_piece(REPORT)
     _warn_if_worse(report.after, forced)
     heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
     calibrated = CalibratedModel(
@@ -240,7 +240,7 @@ def calibrate(
     )
     calibrated.report = report
     calibrated.head.remember_fit(calibrated.head.fit_summary)
-    progress.end()
+    progress.add()
     return calibrated
 
 

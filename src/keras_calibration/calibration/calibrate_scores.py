@@ -78,7 +78,7 @@ def calibrate_scores(
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `calibrate`.
         seed: Seed of the folds and of training.
-        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar over the fits; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.

@@ -10,12 +10,12 @@ from typing import cast
 
 import numpy as np
 
+from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
-from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.cross_fitting import enough_for
@@ -25,9 +25,6 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 
-REPORT = "report"
-# Seconds of a row and column in the report, on the machine of the candidates' seconds.
-_SECONDS_OF_A_VALUE = 2e-6
 # Of candidates that take the scores as logits: they need not be.
 _OF_OTHER_UNITS = "(TemperatureScaling|BetaCalibration): the best scale of the logit"
 # A costly candidate ends after the first fold if it is unlikely to add as much on such a fold: its
@@ -68,13 +65,13 @@ class Race:
         rows: The rows, with their features.
         splits: The folds.
         seed: Seed of training.
-        progress: The progress bar.
+        progress: The progress bar, over the fits.
 
     Attributes:
         fits: Name of each candidate so far → its `CandidateFit`.
     """
 
-    def __init__(self, rows: Rows, splits: Splits, seed: int, progress: FitProgress) -> None:
+    def __init__(self, rows: Rows, splits: Splits, seed: int, progress: ProgressBar) -> None:
         self.rows, self.splits = rows, splits
         self.seed, self.progress = seed, progress
         self.fits: dict[str, CandidateFit] = {}
@@ -85,6 +82,7 @@ class Race:
 
         Raises a `ValueError` if every fit fails, and warns if some do.
         """
+        num_fits = 0
         for candidate in tried:
             start = time.perf_counter()
             self._candidates[candidate.name] = candidate
@@ -98,8 +96,9 @@ class Race:
                     raise
                 fit = CandidateFit(failure=str(error), is_lost=isinstance(error, _Lost))
             self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
-            if fit.failure:
-                self.progress.skip(candidate.name)
+            # Also those that a candidate was spared.
+            num_fits += num_fits_of(candidate, self.splits)
+            self.progress.show(num_fits)
         self._check_failures()
 
     def _check_failures(self) -> None:
@@ -146,7 +145,7 @@ class Race:
             head = heads[number] = _fitted_head(candidate, rows, self.seed, whole)
             rows = self.rows.take(scored)
             logits[scored] = head_logits(head, rows.logits, rows.features)
-            self.progress.end_piece(candidate.name)
+            self.progress.add()
             is_first = number == len(parts) - 1
             if is_first and candidate.is_costly and not is_forced:
                 self._check_gain(scored, logits[scored])
@@ -164,7 +163,6 @@ class Race:
             logits = head.logits_of_fold(self.rows, is_last, settings)
             self._check_gain(np.flatnonzero(is_last), logits)
         summary = cast(NeuralFitSummary, head.fit_checked(self.rows, settings))
-        self.progress.end_piece(candidate.name)
         return CandidateFit(summary.cross_fitted_logits, head)
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
@@ -185,7 +183,6 @@ class Race:
             FitSettings(seed=self.seed),
             self.splits.fold if self.splits.in_order else None,
         )
-        self.progress.end_piece(candidate.name)
         if not summary.num_iterations and not is_forced:
             change = summary.cross_fitted_both - summary.cross_fitted_head
             figures = f" by a standard error: {change:+.6f} ± {summary.standard_error:.6f}"
@@ -217,24 +214,13 @@ class Race:
             )
 
 
-def pieces_of_work(
-    tried: Sequence[Candidate], splits: Splits, num_columns: int
-) -> list[tuple[str, float]]:
-    """The fits of `Race`, the report, and the longest last fit, for `FitProgress`."""
-    num_rows = len(splits.fold)
-    sizes = [len(fitted) for fitted, _ in splits.parts()]
-    pieces, last = [], []
-    for candidate in tried:
-        if candidate.name == IDENTITY:
-            continue
-        costs = [candidate.cost(size, num_columns) for size in sizes]
-        if candidate.base or _cross_fits_itself(candidate, splits):
-            pieces.append((candidate.name, sum(costs)))
-        else:
-            pieces += [(candidate.name, cost) for cost in costs]
-            last.append((candidate.name, candidate.cost(num_rows, num_columns)))
-    report = 0.1 + _SECONDS_OF_A_VALUE * num_rows * num_columns
-    return [*pieces, (REPORT, report), *sorted(last, key=lambda piece: piece[1])[-1:]]
+def num_fits_of(candidate: Candidate, splits: Splits) -> int:
+    """The number of fits of a candidate in `Race`."""
+    if candidate.name == IDENTITY:
+        return 0
+    if candidate.base or _cross_fits_itself(candidate, splits):
+        return 1
+    return splits.num_folds - splits.is_forward
 
 
 def _fitted_head(candidate: Candidate, rows: Rows, seed: int, like: Head | None = None) -> Head:

@@ -33,16 +33,6 @@ QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
 
 # With many fields, each curve may change only little of the shared slope, and the fit is slow.
 _MOST_FIELDS_WITH_CURVES = 8
-# Seconds of a fit, of a row, and of a row and column, on one machine, for the progress bar.
-_SECONDS = {
-    "ilps": (0.06, 5e-7, 0.0),
-    "matrix": (0.2, 1e-6, 0.0),
-    "field_bias": (0.05, 0.0, 3.5e-6),
-    "field_ilps": (0.1, 0.0, 4e-6),
-    "trees": (0.2, 2e-6, 2e-6),
-    "neural": (0.25, 0.0, 1.1e-5),
-}
-_SECONDS_OF_CURVES = (0.03, 1e-7, 0.0)
 # Ids get a lookup layer if the largest is at least this many times their number, and the table
 # would have more rows than this.
 _DENSE_SHARE, _SMALL_TABLE = 4, 10_000
@@ -63,11 +53,6 @@ class Candidate:
     make_head: Callable[[], Head]
     base: str = ""
     is_costly: bool = False
-
-    def cost(self, num_rows: int, num_columns: int) -> float:
-        """Rough time of a fit in seconds."""
-        a_fit, a_row, a_value = _SECONDS.get(self.name, _SECONDS_OF_CURVES)
-        return a_fit + a_row * num_rows + a_value * num_rows * num_columns
 
 
 def candidates(

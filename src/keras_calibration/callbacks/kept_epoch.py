@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import keras
 
+from calibration_records.runs.run_record import LAST
+
 
 def kept_epoch(
     callbacks: Sequence[keras.callbacks.Callback], logs: Mapping[int, Mapping[str, float]]
-) -> int | None:
-    """The epoch whose weights were restored, or saved as the best; `None` for the last.
+) -> int | str:
+    """The epoch whose weights were restored, or saved as the best; `"last"` for the last.
 
     Restored weights take precedence: they are the weights of the model after `fit`.
 
@@ -21,11 +23,11 @@ def kept_epoch(
     for callback in callbacks:
         # Keras restores them at the end of training, even if it was not stopped early.
         if isinstance(callback, keras.callbacks.EarlyStopping) and callback.best_weights:
-            return callback.best_epoch if callback.best_epoch in logs else None
+            return callback.best_epoch if callback.best_epoch in logs else LAST
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only:
             # It only stores the best value, which may be from an earlier fit.
             for epoch, values in logs.items():
                 if callback.best is not None and values.get(callback.monitor) == callback.best:
                     return epoch
-    return None
+    return LAST

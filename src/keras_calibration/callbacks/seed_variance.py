@@ -23,7 +23,7 @@ from calibration_records.runs.metric_names import (
 )
 from calibration_records.runs.run_record import RunRecord, validate_record
 from calibration_records.statistics.summary import summarize
-from keras_calibration._keras import fit_callbacks, metric_direction
+from keras_calibration._keras import metric_direction
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import kept_epoch
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
@@ -67,8 +67,10 @@ class SeedVariance(keras.callbacks.Callback):
     recorded as the metric `{name}_bias`.
 
     **The kept epoch.** If `EarlyStopping(restore_best_weights=True)` restores the weights of its
-    best epoch, or `ModelCheckpoint(save_best_only=True)` saves them, this epoch is recorded as
-    `kept_epoch`, and comparisons use its values.
+    best epoch, or `ModelCheckpoint(save_best_only=True)` saves them, comparisons have to use the
+    values of this epoch. Name these callbacks by `after`, too: a callback does not see the others.
+    Without it, the kept epoch is recorded as not known. Comparisons then use the last one, and say
+    so where the best one would lead to another verdict.
 
     **Errors of the ledger** never stop training. They are warnings, and the run is recorded in a
     temporary folder if necessary.
@@ -91,6 +93,9 @@ class SeedVariance(keras.callbacks.Callback):
         monitor: Name of the metric on the progress line, as in the logs. `None` takes the first of
             these in the epoch's logs: a calibrated loss of the held-out rows, such as
             `"val_calibrated_log_loss"`; `"val_loss"`; a calibrated loss; `"loss"`.
+        after: The callbacks of the same fit that may stop it, or keep the weights of an epoch,
+            such as `EarlyStopping`; an empty list if there are none. `None` leaves the kept epoch
+            open. `seeds.train` passes them itself.
         verbose: 1 prints a table over the seeds at the end of training; 0 prints nothing.
         **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
             of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
@@ -101,8 +106,9 @@ class SeedVariance(keras.callbacks.Callback):
 
     Warns:
         UserWarning: A run with another seed had the same initial weights; the metrics have other
-            names than those of earlier runs; no epoch had the metric `monitor`; the ledger has a
-            damaged file, or cannot be read or written.
+            names than those of earlier runs; no epoch had the metric `monitor`; a callback stopped
+            the training, and `after` is not given; the ledger has a damaged file, or cannot be
+            read or written.
 
     Example:
         >>> import tempfile
@@ -134,6 +140,7 @@ class SeedVariance(keras.callbacks.Callback):
         seed: int,
         *,
         monitor: str | None = None,
+        after: Sequence[keras.callbacks.Callback] | None = None,
         verbose: int = 1,
         **record: Unpack[RecordFields],
     ) -> None:
@@ -161,6 +168,7 @@ class SeedVariance(keras.callbacks.Callback):
             }
         )
         self.monitor = monitor
+        self.after = None if after is None else _checked_callbacks(after)
         self.verbose = verbose
         self._others: list[RunRecord] = []
         self._forget()
@@ -170,11 +178,12 @@ class SeedVariance(keras.callbacks.Callback):
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
         self._logs: dict[int, dict[str, float]] = {}
-        self._kept_epoch: int | None = None
+        self._kept_epoch: int | str | None = None
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
         self._forget()
+        self._refuse_callbacks_of_others()
         self._record["initial_weights"] = _hash_weights(self.model)
         runs = read_runs(self.ledger, self._record["pipeline"])
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
@@ -212,7 +221,8 @@ class SeedVariance(keras.callbacks.Callback):
         self._warn_of_missing_metric()
         if not self._is_chief:
             return
-        self._kept_epoch = kept_epoch(fit_callbacks(), self._logs)
+        if self.after is not None:
+            self._kept_epoch = kept_epoch(self.after, self._logs)
         record = {**self._record, **self._values(), "directions": self._directions()}
         # Only the kept epoch decides.
         is_finite = all(map(math.isfinite, _kept_values(record).values()))
@@ -220,6 +230,13 @@ class SeedVariance(keras.callbacks.Callback):
         end_run(self.ledger, self._run_id, record)
         if self.verbose:
             print(self._table())
+        if self.after is None and self.model.stop_training:
+            warn(
+                "A callback has stopped the training, and SeedVariance does not know whether it "
+                "restores the weights of an earlier epoch. Name it, for example "
+                "SeedVariance(..., after=[early_stopping]); comparisons use the last epoch "
+                "otherwise."
+            )
 
     def statistics(self, epoch: int | None = None) -> dict[str, dict[str, float]]:
         """Returns the statistics over the seeds of every metric of this run.
@@ -228,8 +245,8 @@ class SeedVariance(keras.callbacks.Callback):
         this run.
 
         Args:
-            epoch: Number of an epoch, from 0. `None` takes each run's kept epoch, and otherwise its
-                latest value of each metric.
+            epoch: Number of an epoch, from 0. `None` takes each run's kept epoch, or its latest
+                value of each metric where that is the last one or not known.
 
         Returns:
             For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
@@ -292,6 +309,15 @@ class SeedVariance(keras.callbacks.Callback):
             for row in rows
         )
 
+    def _refuse_callbacks_of_others(self) -> None:
+        for callback in self.after or ():
+            if callback.model is not self.model:
+                raise ValueError(
+                    "Argument `after` must be callbacks of the same fit. Received: "
+                    f"{type(callback).__name__}, which is not in its `callbacks`. Pass it to `fit` "
+                    "too."
+                )
+
     def _warn_of_equal_weights(self, others: list[dict[str, Any]]) -> None:
         digest = self._record["initial_weights"]
         seeds = {run["seed"] for run in others if run["initial_weights"] == digest}
@@ -326,7 +352,7 @@ class SeedVariance(keras.callbacks.Callback):
     def _table(self) -> str:
         rows = self._rows()
         title = (
-            f"Pipeline {self._record['pipeline']!r}, values at each run's kept epoch; "
+            f"Pipeline {self._record['pipeline']!r}, values at each run's kept or last epoch; "
             f"seeds: {len(rows)}, diverged: {self._num_diverged(rows)}, "
             f"unfinished runs: {self._num_unfinished}"
         )
@@ -342,6 +368,16 @@ class SeedVariance(keras.callbacks.Callback):
         return "\n".join([title, *lines])
 
 
+def _checked_callbacks(after: Any) -> list[keras.callbacks.Callback]:
+    if isinstance(after, list | tuple) and all(
+        isinstance(callback, keras.callbacks.Callback) for callback in after
+    ):
+        return list(after)
+    raise ValueError(
+        f"Argument `after` must be a list of callbacks, or None. Received: after={after!r}."
+    )
+
+
 def _at_epoch(
     metrics: dict[str, list[float | None]], epochs: list[int], epoch: int
 ) -> dict[str, float]:
@@ -354,7 +390,7 @@ def _at_epoch(
 
 def _kept_values(run: RunRecord) -> dict[str, float]:
     """The values at the kept epoch, or the last value of each metric."""
-    if run["kept_epoch"] is not None:
+    if isinstance(run["kept_epoch"], int):
         return _at_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
     measured = {
         name: [value for value in values if value is not None]

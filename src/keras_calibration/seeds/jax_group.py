@@ -16,6 +16,7 @@ from keras_calibration.seeds.seed_task import (
     SeedTask,
     map_rows,
     num_rows_of,
+    refuse_own_logs,
     take_rows,
 )
 
@@ -104,7 +105,9 @@ def _training(model: keras.Model, task: SeedTask) -> Callable[[_State, Tensor], 
 
     def train(state: _State, order: Tensor) -> _State:
         def step(state: _State, chosen: Tensor) -> _State:
-            after: _State = model.train_step(state, take_rows(rows, chosen))[1]
+            after: _State
+            logs, after = model.train_step(state, take_rows(rows, chosen))
+            refuse_own_logs(model, logs)
             return after
 
         return _for_each_batch(step, (*state, metrics), order, task.batch_size)
@@ -120,7 +123,9 @@ def _validation(
 
     def validate(state: _State) -> list[Tensor]:
         def step(state: _State, chosen: Tensor) -> _State:
-            after: _State = model.test_step(state, take_rows(held_out, chosen))[1]
+            after: _State
+            logs, after = model.test_step(state, take_rows(held_out, chosen))
+            refuse_own_logs(model, logs)
             return after
 
         order = jnp.arange(num_rows_of(rows))

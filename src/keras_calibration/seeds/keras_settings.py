@@ -20,6 +20,11 @@ _JAX_OPTIONS = (
     "jax_numpy_dtype_promotion",
     "jax_numpy_rank_promotion",
 )
+# With more threads, sums would be rounded by the number of processes beside this one.
+_THREADS = (
+    *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +62,13 @@ class KerasSettings:
     def environment(self) -> dict[str, str]:
         """The variables with which a process starts: the backend, and one thread for each process.
 
-        Threads and backend are fixed when a module of the user is imported, before `apply`.
+        Threads and backend are fixed when a module of the user is imported, before `apply`. A
+        number of threads that the user has set stays.
         """
-        variables = {"KERAS_BACKEND": self.backend}
+        threads = {name: os.environ.get(name, "1") for name in _THREADS}
+        variables = {"KERAS_BACKEND": self.backend, **threads}
         if self.backend == "tensorflow":
-            return {**variables, "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+            return variables
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
         return {**variables, "XLA_FLAGS": flags.strip()}
 

@@ -1,10 +1,11 @@
-"""A progress bar over seeds, with the mean of a metric and its standard error so far."""
+"""The figures of a progress bar over seeds: the mean of a metric and its standard error so far."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
+from calibration_records._progress import ProgressBar
 from calibration_records.comparison.comparison import Comparison
 from calibration_records.comparison.pipeline_runs import gather_runs
 from calibration_records.runs.ledger import Ledger
@@ -12,35 +13,25 @@ from calibration_records.runs.metric_names import main_metric
 from calibration_records.statistics.summary import summarize
 
 
-class SeedProgress:
-    """Shows how many seeds have ended, and tells whether a comparison is decided.
+class SeedCount:
+    """Counts the seeds that have ended, shows them, and tells whether a comparison is decided.
 
     Args:
         ledger: The ledger.
         pipeline: Name of the pipeline.
-        num_seeds: Number of seeds to train.
         until: Compares the pipeline with another by the ledger, or `None`.
-        verbose: 1 shows a progress bar, 0 shows nothing.
+        bar: The progress bar, over the seeds to train.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         pipeline: str,
-        num_seeds: int,
         until: Callable[[Ledger], Comparison] | None,
-        verbose: int,
+        bar: ProgressBar,
     ) -> None:
-        import keras
-
-        self._ledger, self._pipeline, self._until = ledger, pipeline, until
-        self._bar = keras.utils.Progbar(num_seeds, unit_name="seed") if verbose else None
+        self._ledger, self._pipeline, self._until, self._bar = ledger, pipeline, until, bar
         self._num_ended = 0
-
-    def say(self, text: str) -> None:
-        """Prints a line."""
-        if self._bar is not None:
-            print(text)
 
     def is_decided(self) -> bool:
         """Whether the comparison is decided by what the ledger has."""
@@ -51,15 +42,11 @@ class SeedProgress:
         self._num_ended += 1
         comparison = None if self._until is None else self._until(self._ledger)
         decided = comparison is not None and comparison.verdict.decided
-        if self._bar is not None:
-            figures = self._figures(comparison)
-            # The bar would show their means over the seeds so far.
-            self._bar.stateful_metrics = {name for name, _ in figures}
-            last = decided or self._num_ended == self._bar.target
-            self._bar.update(self._num_ended, figures, finalize=last)
+        if self._bar.is_shown:
+            self._bar.show(self._num_ended, self._figures(comparison), is_end=decided)
         return decided
 
-    def _figures(self, comparison: Comparison | None) -> list[tuple[str, float]]:
+    def _figures(self, comparison: Comparison | None) -> str:
         runs = self._ledger.runs(self._pipeline, skip_damaged=True)
         recorded = {name for run in runs for name in run["metrics"]}
         shown = comparison.metric if comparison else main_metric(recorded)
@@ -68,9 +55,10 @@ class SeedProgress:
             values = gather_runs(runs, self._pipeline, [shown]).values[shown]
             summary = summarize([value for value in values if value is not None])
             if summary["count"] > 0:
-                figures.append((f"mean {shown}", summary["mean"]))
+                figures.append(f"mean {shown} {summary['mean']:.5g}")
             if summary["count"] > 1:
-                figures.append(("standard error", summary["std"] / math.sqrt(summary["count"])))
+                error = summary["std"] / math.sqrt(summary["count"])
+                figures.append(f"standard error {error:.2g}")
         if comparison is not None and comparison.more_seeds is not None:
-            figures.append(("seeds needed", comparison.more_seeds))
-        return figures
+            figures.append(f"{comparison.more_seeds} more seeds needed")
+        return ", ".join(figures)

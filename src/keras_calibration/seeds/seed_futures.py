@@ -53,8 +53,7 @@ def train_by_futures(
 def _message(error: BaseException) -> str:
     if isinstance(error, BrokenProcessPool):
         return (
-            "Its process died; an error of its own is above. If it died before it could train: it "
-            "imports the program that calls seeds.train, and what the program does belongs below "
-            '`if __name__ == "__main__":`, or every process does it again.'
+            "Its process died: it was killed, for example because memory ran out, or it crashed; "
+            "an error of its own is above."
         )
     return str(error)

@@ -115,17 +115,22 @@ class SeedTask:
         """The callbacks that the user has for a seed."""
         return list(self.callbacks(seed)) if self.callbacks else []
 
-    def recorder(self, seed: int, training: Mapping[str, Any] | None = None) -> SeedVariance:
+    def recorder(
+        self,
+        seed: int,
+        after: Sequence[keras.callbacks.Callback] = (),
+        training: Mapping[str, Any] | None = None,
+    ) -> SeedVariance:
         """The callback that records a seed; refuses invalid fields of the record."""
         record = {"seeds": self.seeds_of(seed), **self.record, "training": training}
-        return SeedVariance(self.ledger, self.pipeline, seed, verbose=0, **record)
+        return SeedVariance(self.ledger, self.pipeline, seed, after=after, verbose=0, **record)
 
     def all_callbacks(self, seed: int, start: Start) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""
         callbacks = self.user_callbacks(seed)
         file = write_description(Ledger(self.ledger), self.describe(start, callbacks))
         training = None if file is None else {"file": file, "weights_norm": start.weights_norm}
-        return [self.recorder(seed, training), *callbacks]
+        return [self.recorder(seed, callbacks, training), *callbacks]
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""
@@ -194,6 +199,21 @@ def _as_array(values: Any) -> np.ndarray:
     array = np.asarray(values)
     # As `fit` does with arrays.
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
+
+
+def refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
+    """Refuses a step of the user's that returns something else than the model's metrics.
+
+    `fit` records what the step returns then, which the last batch of an epoch decides.
+    """
+    names = sorted(model.get_metrics_result())
+    if sorted(logs) != names:
+        raise ValueError(
+            "Argument `build_model` must return a model whose steps return its metrics with "
+            f"engine='vectorized'. Received: {model.name!r}, whose step returns {sorted(logs)}, "
+            f"while its metrics are {names}. Return self.get_metrics_result(), or use "
+            "engine='processes'."
+        )
 
 
 def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:

@@ -18,6 +18,7 @@ from keras_calibration.seeds.seed_task import (
     SeedTask,
     map_rows,
     num_rows_of,
+    refuse_own_logs,
 )
 
 # Operations that draw from a state of their own.
@@ -83,7 +84,10 @@ def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[
     """A function of the order of the rows that trains for one epoch."""
 
     def train(order: Tensor) -> None:
-        _for_each_batch(model.train_step, rows, order, task.batch_size)
+        def step(batch: Rows) -> None:
+            refuse_own_logs(model, model.train_step(batch))
+
+        _for_each_batch(step, rows, order, task.batch_size)
 
     order = tf.TensorSpec((task.num_rows,), "int64")
     with throwaway_layers():
@@ -94,7 +98,10 @@ def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callabl
     """A function that updates the metrics with all rows."""
 
     def validate() -> None:
-        _for_each_batch(model.test_step, rows, tf.range(num_rows_of(rows)), task.batch_size)
+        def step(batch: Rows) -> None:
+            refuse_own_logs(model, model.test_step(batch))
+
+        _for_each_batch(step, rows, tf.range(num_rows_of(rows)), task.batch_size)
 
     return _graph(validate, model)
 

@@ -14,6 +14,7 @@ from keras_calibration._ops.compiled import runs_on_gpu
 from keras_calibration.seeds.description import differences
 from keras_calibration.seeds.keras_settings import num_cores
 from keras_calibration.seeds.seed_task import (
+    Rows,
     SeedTask,
     Start,
     own_random_numbers,
@@ -89,6 +90,8 @@ def train_together(
         for seed, (_, start) in zip(chunk, models, strict=True):
             _check_same_program(first, start, (seeds[0], seed))
         group.start([other for other, _ in models])
+        for number, (seed, (other, _)) in enumerate(zip(chunk, models, strict=True)):
+            _check_same_outputs(group.load(number), other, task, (seeds[0], seed))
         _train_group(group, task, chunk, [start for _, start in models])
         if any([on_end(seed) for seed in chunk]):
             return
@@ -126,26 +129,64 @@ def _starting_model(task: SeedTask, seed: int) -> tuple[keras.Model, Start]:
 
 
 def _check_same_program(first: Start, second: Start, seeds: tuple[int, int]) -> None:
-    """Refuses models that compute with other constants or settings than the first.
+    """Refuses models with other settings than the first.
 
     All seeds run the program of the first model with the variables of their own.
     """
     if found := differences(_program_of(first), _program_of(second)):
-        raise ValueError(
-            "Argument `build_model` must return models that differ only in their weights with "
-            "engine='vectorized', which trains the program of the first. Received: seed "
-            f"{seeds[0]} and seed {seeds[1]} with {'; '.join(found)}. Keep what a seed draws in a "
-            "weight, add_weight(trainable=False), or use engine='processes'."
-        )
+        _refuse_other_program(seeds, "; ".join(found))
+
+
+def _check_same_outputs(
+    program: keras.Model, model: keras.Model, task: SeedTask, seeds: tuple[int, int]
+) -> None:
+    """Refuses a model that computes something else than the program with the same variables.
+
+    It has drawn something that no configuration has, such as the constants of a function.
+    """
+    batch = tensors(take_rows(task.rows, slice(task.batch_size)))
+    pairs = zip(_outputs_of(program, batch), _outputs_of(model, batch), strict=True)
+    for expected, found in pairs:
+        if not np.allclose(found, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
+            difference = np.max(np.abs(found - expected))
+            _refuse_other_program(
+                seeds, f"outputs that differ by {difference:.3g}, though their weights are equal"
+            )
+
+
+def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
+    """The predictions of a batch and its loss, as float64; nothing where the model has its own."""
+    if type(model).call is keras.layers.Layer.call or type(model).call is keras.Model.call:
+        return []
+    x, y, *weight = batch
+    # A layer that draws random numbers goes on from the same state.
+    states = [(v, ops.convert_to_numpy(v)) for v in model.non_trainable_variables]
+    predictions = model(x, training=False)
+    outputs = keras.tree.flatten(predictions)
+    if type(model).train_step is keras.Model.train_step and model.loss is not None:
+        named = {"x": x, "y": y, "y_pred": predictions, "sample_weight": next(iter(weight), None)}
+        outputs.append(model.compute_loss(**named))
+    for variable, value in states:
+        variable.assign(value)
+    return [ops.convert_to_numpy(output).astype("float64") for output in outputs]
+
+
+def _refuse_other_program(seeds: tuple[int, int], found: str) -> None:
+    raise ValueError(
+        "Argument `build_model` must return models that differ only in their weights with "
+        f"engine='vectorized', which trains the program of the first. Received: seed {seeds[0]} "
+        f"and seed {seeds[1]} with {found}. Keep what a seed draws in a weight, "
+        "add_weight(trainable=False), or use engine='processes'."
+    )
 
 
 def _program_of(start: Start) -> dict[str, Any]:
     optimizer = start.description["optimizer"]
-    config = optimizer.get("config", {})
-    if isinstance(config.get("learning_rate"), float):
+    if isinstance(optimizer.get("config", {}).get("learning_rate"), float):
         # It is a variable.
-        config = {name: value for name, value in config.items() if name != "learning_rate"}
-    return {**start.description, "optimizer": {**optimizer, "config": config}}
+        config = {k: v for k, v in optimizer["config"].items() if k != "learning_rate"}
+        optimizer = {**optimizer, "config": config}
+    return {**start.description, "optimizer": optimizer}
 
 
 def _num_bytes(model: keras.Model) -> int:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import keras
 
 from calibration_records._check import one_of
+from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from calibration_records.comparison.comparison import Comparison
 from calibration_records.runs.ledger import Ledger
 from calibration_records.runs.run_record import RunRecord
 from calibration_records.runs.trainings import read_training
 from keras_calibration._typing import Data
-from keras_calibration.seeds.description import describe_rows, differences
+from keras_calibration.seeds.description import (
+    describe_rows,
+    differences,
+    names_without_configuration,
+)
 from keras_calibration.seeds.keras_settings import leave_gpu_memory
-from keras_calibration.seeds.processes import train_in_processes
-from keras_calibration.seeds.progress import SeedProgress
+from keras_calibration.seeds.loky_workers import train_in_processes
+from keras_calibration.seeds.progress import SeedCount
 from keras_calibration.seeds.random_seeds import check_seed
 from keras_calibration.seeds.ray_cluster import train_on_ray
 from keras_calibration.seeds.seed_task import SeedTask, Start, as_rows, own_random_numbers
@@ -65,11 +70,12 @@ def train(
     and a call that differs is an error that says in what. Engine, backend, machine, and settings
     of `compile` that only concern speed may differ.
 
-    The description has the configurations of Keras, a hash of every array of rows, the code of the
-    user's functions and classes (compared within one version of Python), and the numbers, strings
-    and arrays that these hold. It does not see other objects, what a callback reads besides the
-    numbers and functions it was created with, and files. Initial weights of the first seed that
-    have another norm than its record are warned of.
+    The description is what the configurations say (`get_config`), with a hash of every array of
+    rows. A callback without one is described by the arguments of its constructor that are numbers
+    or functions, or name a metric. A function, and an object whose configuration is not known,
+    counts by its name alone: `train` warns of it, and no longer if `configuration` is given, which
+    is part of the description. Code, files and what a callback reads are not seen. Initial weights
+    of the first seed that have another norm than its record are warned of.
 
     **Engines.**
 
@@ -77,10 +83,10 @@ def train(
       call of the program is an epoch. On TensorFlow, several such programs run in parallel, one for
       each core. On JAX, the variables are stacked, and `vmap` trains a group of seeds as one.
     - `"processes"` calls `fit` in several processes with one thread each, for models with a `fit`
-      of their own, and callbacks that act on batches. `build_model` and `callbacks` must be
-      functions of a module, and a program must call this function below
-      `if __name__ == "__main__":`. The processes have this one's dtype policy, `floatx` and other
-      settings of `keras.config`, and end if this one is killed.
+      of their own, and callbacks that act on batches. Functions and classes of a program or a
+      notebook are sent to them, and large arrays are shared. The processes have this one's dtype
+      policy, `floatx` and other settings of `keras.config`, and end if this one is killed. A
+      variable of the environment, such as `TF_NUM_INTRAOP_THREADS`, gives them more threads.
     - `"ray"` does the same on a Ray cluster, whose machines must share the folder of the ledger.
 
     Args:
@@ -108,7 +114,8 @@ def train(
             are trained once the comparison is decided.
         verbose: 1 shows a progress bar, with the mean of the held-out loss, its standard error, and
             the seeds that the comparison of `until` still needs; 0 shows nothing.
-        configuration: Any JSON value, kept in the records as by `SeedVariance`.
+        configuration: Any JSON value that tells this training from another one of the same
+            description; kept in the records as by `SeedVariance`.
         num_rows: Number of held-out rows, kept in the records.
 
     Returns:
@@ -122,7 +129,8 @@ def train(
         ImportError: The engine is `"ray"`, and Ray is not installed.
 
     Warns:
-        UserWarning: `build_model` starts a seed of the ledger from other weights.
+        UserWarning: Objects of the training have no configuration, and `configuration` is not
+            given; `build_model` starts a seed of the ledger from other weights.
 
     Example:
         >>> import tempfile
@@ -166,15 +174,23 @@ def train(
     )
     # Refuses invalid fields of the record before anything is trained.
     task.recorder(seeds[0])
+    if engine == "processes":
+        # The models of the processes need it.
+        leave_gpu_memory()
     ended = _ended(ledger, task, seeds)
-    _refuse_another_training(ledger, task, ended, engine)
+    first = next(iter(ended), seeds[0])
+    starts = {first: _start_of(task, first)}
+    if configuration is None:
+        _warn_of_names(starts[first].description)
+    _refuse_another_training(ledger, task, ended, starts)
     missing = [seed for seed in seeds if seed not in ended]
-    progress = SeedProgress(ledger, pipeline, len(missing), until, verbose)
+    bar = ProgressBar(len(missing), "seeds", verbose)
+    count = SeedCount(ledger, pipeline, until, bar)
     if ended:
-        progress.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
-    if missing and not (ended and progress.is_decided()):
-        train_missing = _engine(engine, progress)
-        train_missing(task, missing, num_parallel=num_parallel, on_end=progress.on_end)
+        bar.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
+    if missing and not (ended and count.is_decided()):
+        train_missing = _engine(engine, bar)
+        train_missing(task, missing, num_parallel=num_parallel, on_end=count.on_end)
         ended = _ended(ledger, task, seeds)
     return [ended[seed] for seed in seeds if seed in ended]
 
@@ -214,9 +230,9 @@ def _check_functions(build_model: Any, callbacks: Any, until: Any) -> None:
         )
 
 
-def _engine(engine: str, progress: SeedProgress) -> Callable[..., None]:
+def _engine(engine: str, bar: ProgressBar) -> Callable[..., None]:
     if engine == "vectorized":
-        return partial(train_together, say=progress.say)
+        return partial(train_together, say=bar.say)
     return train_in_processes if engine == "processes" else train_on_ray
 
 
@@ -229,14 +245,27 @@ def _ended(ledger: Ledger, task: SeedTask, seeds: Sequence[int]) -> dict[int, Ru
     }
 
 
+def _start_of(task: SeedTask, seed: int) -> Start:
+    """What a seed starts from, with the whole description of its training."""
+    with own_random_numbers():
+        start = Start.of(task.new_model(seed))
+        return Start(task.describe(start, task.user_callbacks(seed)), start.weights_norm)
+
+
+def _warn_of_names(description: Mapping[str, Any]) -> None:
+    if names := names_without_configuration(description):
+        warn(
+            f"The training has objects without a configuration: {', '.join(names)}. Only their "
+            "names tell whether the runs of the ledger are of the same training: a change of what "
+            "they do is not noticed. Give a class `get_config`, or pass what may change as "
+            "`configuration`, for example configuration={'version': 1}."
+        )
+
+
 def _refuse_another_training(
-    ledger: Ledger, task: SeedTask, ended: dict[int, RunRecord], engine: str
+    ledger: Ledger, task: SeedTask, ended: dict[int, RunRecord], starts: dict[int, Start]
 ) -> None:
     """Refuses runs of another model, other data or other settings than the task's."""
-    if ended and engine == "processes":
-        # The models of the processes need it.
-        leave_gpu_memory()
-    starts: dict[int, Start] = {}
 
     def found_in(run: RunRecord, seed: int) -> list[str]:
         """The differences between a run and what the task trains under a seed."""
@@ -249,16 +278,13 @@ def _refuse_another_training(
             return ["no description of its training: seeds.train did not record it"]
         if description is None:
             return [f"a description that is missing or damaged: {run['training']['file']}"]
-        with own_random_numbers():
-            if seed not in starts:
-                starts[seed] = Start.of(task.new_model(seed))
-            return differences(description, task.describe(starts[seed], task.user_callbacks(seed)))
+        if seed not in starts:
+            starts[seed] = _start_of(task, seed)
+        return differences(description, starts[seed].description)
 
     for seed, run in ended.items():
         # Models are built for one seed, and for others only if these have another architecture.
-        found = found_in(run, next(iter(ended)))
-        if found and starts:
-            found = found_in(run, seed)
+        found = found_in(run, next(iter(ended))) and found_in(run, seed)
         if found:
             raise ValueError(
                 "Argument `pipeline` must be the name of one training. Received: "
@@ -266,7 +292,8 @@ def _refuse_another_training(
                 f"{'; '.join(found)}. Pass another name for another training."
             )
     for seed, start in starts.items():
-        _warn_of_other_weights(ended[seed], start.weights_norm)
+        if seed in ended:
+            _warn_of_other_weights(ended[seed], start.weights_norm)
 
 
 def _warn_of_other_weights(run: RunRecord, norm: float | None) -> None:

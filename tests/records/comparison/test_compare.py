@@ -499,6 +499,24 @@ def test_the_epoch_that_was_kept_counts(ledger):
     assert compare(ledger, "deepfm", "dcn", metric="auc").b.num_without_metric == 5
 
 
+@pytest.mark.parametrize("kept", [None, "last", 1])
+def test_a_kept_epoch_that_is_not_known_is_told_where_it_matters(ledger, kept):
+    for pipeline, losses in (("deepfm", [0.9, 0.5, 0.6]), ("dcn", [0.9, 0.4, 0.7])):
+        for seed in range(8):
+            series = {"val_loss": [loss + seed / 1e3 for loss in losses], "val_auc": losses}
+            append(ledger, pipeline, seed, series, kept_epoch=kept)
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    assert comparison.verdict.better == ("B" if kept == 1 else "A")
+    notes = [note for note in comparison.notes if "is not recorded" in note]
+    assert len(notes) == (kept is None)
+    for note in notes:
+        assert note.startswith("which epoch 16 of 16 runs kept is not recorded")
+        assert "the verdict is: B better" in note
+    # Whoever names the epoch knows what it is.
+    told = [compare(ledger, "deepfm", "dcn", metric="loss", epoch=e) for e in ("last", "best", 1)]
+    assert not any("is not recorded" in note for found in told for note in found.notes)
+
+
 def test_a_direction_that_is_not_known_is_not_guessed(ledger):
     for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
         for seed in range(6):
