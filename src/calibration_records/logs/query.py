@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from calibration_records._logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
 
@@ -139,17 +137,17 @@ def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
         "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
         "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
     }
-    return Query({f"value_{n}": field_column(column) for n, column in enumerate(columns)}, sums)
+    return Query(field_keys(columns), sums)
 
 
-# What begins the name of the table of a field, and the columns of `field_sums` in its order.
+def field_keys(columns: Sequence[str]) -> dict[str, str]:
+    """Keys of the values of a field, or of a cross of several columns."""
+    return {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
+
+
+# What begins the name of the table of a field, and the names of the columns of `_ops.field_sums`.
 FIELD = "field/"
 FIELD_SUMS = tuple(field_sums([]).sums)
-
-
-def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of `_ops.field_sums` of each value (values, 7), from a table of a log."""
-    return np.stack([table[name] for name in FIELD_SUMS], axis=1)
 
 
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
@@ -209,7 +207,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
         },
     ]
     keys = {"bin": "bin::INT"}
-    keys |= {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
+    keys |= field_keys(columns)
     sums = {
         f"{label}_{power}": f"w * ({share}){' * d' * power}"
         for label, share in (("negatives", "1 - y"), ("positives", "y"))

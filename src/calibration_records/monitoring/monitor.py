@@ -38,6 +38,7 @@ from calibration_records.monitoring.monitor_sums import (
     value_sums,
 )
 from calibration_records.monitoring.shifts import find_shifts, most_log_years
+from calibration_records.monitoring.sums import Sums
 
 # Values of a field that are listed: those with most rows, and all that are off.
 _MOST_LISTED = 10_000
@@ -327,8 +328,8 @@ def _shifted_rates(values: ValueSums, length: str, budget: _Budget) -> list[Rate
     """The rates of the values with most rows, and of all that have shifted."""
     totals, block_years = values.totals, 1 / _PER_YEAR[length]
     # The evidence that is an alert, for each value.
-    needed = np.log(budget.num_kinds * len(totals) / budget.false_alarms_per_year)
-    by_rows = np.argsort(-totals[:, 2], kind="stable")
+    needed = np.log(budget.num_kinds * totals.num_groups / budget.false_alarms_per_year)
+    by_rows = np.argsort(-totals["rows"], kind="stable")
     # Of a million values, most have too few rows to show anything.
     can_shift = most_log_years(totals, values.block, block_years) >= needed
     tested = by_rows[(np.arange(len(by_rows)) < _MOST_LISTED) | can_shift[by_rows]]
@@ -339,8 +340,8 @@ def _shifted_rates(values: ValueSums, length: str, budget: _Budget) -> list[Rate
     years /= budget.false_alarms_per_year
     since = [Periods(length).name(start) for start in found.since[listed]]
     names = [values.names[value] for value in tested[listed]]
-    rates = _rates(names, totals[tested[listed]], budget.tolerance, budget.risk)
-    rates_since = _rates(since, found.sums[listed], budget.tolerance, budget.risk)
+    rates = _rates(names, totals.of(tested[listed]), budget.tolerance, budget.risk)
+    rates_since = _rates(since, found.sums.of(listed), budget.tolerance, budget.risk)
     return [
         dataclasses.replace(
             rate,
@@ -353,25 +354,23 @@ def _shifted_rates(values: ValueSums, length: str, budget: _Budget) -> list[Rate
     ]
 
 
-def _rates(
-    names: Sequence[str], sums: np.ndarray, tolerance: float, risk: float
-) -> list[RateCheck]:
-    residual, positives, rows = sums[:, :3].T
+def _rates(names: Sequence[str], sums: Sums, tolerance: float, risk: float) -> list[RateCheck]:
     low, high, is_off = _rate_bounds(sums, tolerance, 1 - risk)
-    observed, mean = positives / rows, np.clip(positives - residual, 0, rows) / rows
-    columns = (rows.astype(int), mean, observed, low, high, is_off)
+    rows = sums["rows"]
+    mean = np.clip(sums["predicted"], 0, rows) / rows
+    columns = (rows.astype(int), mean, sums["positives"] / rows, low, high, is_off)
     values = zip(*(column.tolist() for column in columns), strict=True)
     return [RateCheck(name, *cell) for name, cell in zip(names, values, strict=True)]
 
 
 def _rate_bounds(
-    sums: np.ndarray, tolerance: float, confidence: float
+    sums: Sums, tolerance: float, confidence: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ends of the intervals of predicted / observed, and which are out of bounds."""
     # Probabilities that are all 0 count as the smallest positive number: no division by 0.
-    predicted = np.maximum(sums[:, 5], np.finfo(np.float64).tiny ** 0.5)
-    squares = np.maximum(sums[:, 6], predicted**2 / sums[:, 2])
-    low, high = rate_factors(sums[:, 1], predicted, squares, confidence)
+    predicted = np.maximum(sums["predicted"], np.finfo(np.float64).tiny ** 0.5)
+    squares = np.maximum(sums["predicted_squares"], predicted**2 / sums["rows"])
+    low, high = rate_factors(sums["positives"], predicted, squares, confidence)
     with np.errstate(divide="ignore"):
         low, high = 1 / high, 1 / low
     return low, high, (low > 1 + tolerance) | (high < 1 / (1 + tolerance))
@@ -391,7 +390,7 @@ def _rolling_loss(losses: MomentLosses, bias: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def _field_check(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:
+def _field_check(sums: Sums, tolerance: float, risk: float) -> FieldErrorCheck:
     """The check of a Field-RCE, from the sums of the values."""
     value = field_rce(sums)
     mean, deviation, bound = field_rce_bound(sums, risk)

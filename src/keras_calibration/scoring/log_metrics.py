@@ -15,7 +15,6 @@ from calibration_records.logs.query import (
     FIELD,
     FIELD_SUMS,
     Query,
-    field_columns,
     field_sums,
     label_sums,
     logit_moments,
@@ -131,7 +130,8 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
         cells = known_ids(ids[0], num_values)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
-    np.add.at(sums, ops.convert_to_numpy(cells), field_columns(table))
+    columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)
+    np.add.at(sums, ops.convert_to_numpy(cells), columns)
     metric.add_sums({name: sums})
 
 
@@ -141,7 +141,7 @@ def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str
     errors = {}
     for field in found if fields is None else fields:
         # All that the errors use: of a million values, seven columns are 56 MB, and copied.
-        columns = sums.columns(FIELD + field, FIELD_SUMS[:3])
+        columns = sums.columns(FIELD + field, ("residual", "positives", "weight"))
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
         errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, FIELD_RCE_EPSILON))
     return errors
