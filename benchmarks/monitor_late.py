@@ -22,7 +22,7 @@ from calibration_records.monitoring.shifts import SHIFTS, log_ratios
 from calibration_records.monitoring.sums import Sums
 
 ROWS, P, YEAR, DAY_OF_SHIFT = 25_000, 0.02, 365, 100
-# Without fields, there are three kinds of checks (`monitor._report`).
+# Without fields, there are three kinds of checks (`checks.Budget`).
 NEEDED = np.log(3 / 0.01)
 
 

@@ -20,9 +20,9 @@ from scipy.special import expit
 
 from calibration_records._logit_bins import NUM_BINS
 from calibration_records.monitoring.bounds import loss_bounds
+from calibration_records.monitoring.checks import _rate_bounds
 from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
 from calibration_records.monitoring.moment_losses import MomentLosses
-from calibration_records.monitoring.monitor import _rate_bounds
 from calibration_records.monitoring.sums import Sums
 from keras_calibration._ops.logit_moments import logit_moments
 
