@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from calibration_records._logit_bins import NUM_BINS
+from calibration_records._logit_moments import NUM_BINS
 from calibration_records.monitoring.bounds import loss_bounds
 from calibration_records.monitoring.checks import _rate_bounds
 from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound

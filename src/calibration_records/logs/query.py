@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from calibration_records._logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
+from calibration_records._logit_moments import COLUMNS, NUM_BINS, NUM_COLUMNS
 
 _MASK = 0xFFFFFFFF
 
@@ -180,8 +183,15 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
             else f"(({uniform}) >= {bias_fraction!r}::FLOAT)::INT"
         )
     columns = ["1 - y", "y", "(1 - y) * u", "y * u", "t2", "t3", "t4", "2 * v * t4 - t3"]
-    sums = {f"column_{place}": f"w * ({column})" for place, column in enumerate(columns)}
+    sums = {name: f"w * ({column})" for name, column in zip(COLUMNS, columns, strict=True)}
     return Query(keys, sums, steps)
+
+
+def moments_of(table: Mapping[str, np.ndarray], group: np.ndarray | int, count: int) -> np.ndarray:
+    """The moments of each of `count` groups (count, 418, 8), from a table of a log."""
+    moments = np.zeros((count, NUM_BINS, NUM_COLUMNS))
+    moments[group, table["key_bin"]] = np.stack([table[name] for name in COLUMNS], axis=1)
+    return moments
 
 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.late_labels.late_sql import hazard_sums
 from calibration_records.logs.query import (
@@ -15,6 +15,7 @@ from calibration_records.logs.query import (
     Query,
     field_keys,
     logit_moments,
+    moments_of,
 )
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
@@ -67,15 +68,11 @@ def period_sums(sums: LogSums) -> tuple[list[int], Sums]:
 
 
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
-    """The `_ops.logit_moments` of each period (418, 8)."""
+    """The moments of the logits of each period (418, 8)."""
     table = sums.table("moments")
-    columns = np.stack([table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1)
     _, firsts = np.unique(table["key_period"], return_index=True)
-    for bins, rows in zip(
-        np.split(table["key_bin"], firsts[1:]), np.split(columns, firsts[1:]), strict=True
-    ):
-        moments = np.zeros((NUM_BINS, NUM_COLUMNS))
-        moments[bins] = rows
+    for first, end in itertools.pairwise([*firsts, len(table["key_period"])]):
+        (moments,) = moments_of({name: each[first:end] for name, each in table.items()}, 0, 1)
         yield moments
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from calibration_records._limits import FIELD_RCE_EPSILON
-from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from calibration_records.logs import LogSums, ScoredLog
 from calibration_records.logs.query import (
     FIELD,
@@ -18,6 +17,7 @@ from calibration_records.logs.query import (
     field_sums,
     label_sums,
     logit_moments,
+    moments_of,
 )
 from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import whole_numbers
@@ -101,11 +101,7 @@ def _moments(needed: LogitMoments, sums: LogSums) -> np.ndarray:
     """The moments of all groups, one below the other."""
     table = sums.table(_moments_name(needed))
     group = table.get("key_group", np.zeros(1, int))
-    moments = np.zeros((needed.num_groups * NUM_BINS, NUM_COLUMNS))
-    moments[group * NUM_BINS + table["key_bin"]] = np.stack(
-        [table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1
-    )
-    return moments
+    return np.concatenate(moments_of(table, group, needed.num_groups))
 
 
 def _moments_name(needed: LogitMoments) -> str:
