@@ -119,7 +119,7 @@ def monitor(
         ImportError: DuckDB is not installed.
 
     Example:
-        >>> import pandas as pd
+        >>> import numpy as np, pandas as pd
         >>> rng = np.random.default_rng(0)
         >>> p = rng.uniform(0.1, 0.5, 6000)
         >>> day = np.repeat(["2026-03-01", "2026-03-02", "2026-03-03"], 2000)
