@@ -96,7 +96,7 @@ IS_OPEN = IS_OPEN > 0
 
 
 def row_columns(weights: Values, labels: Values, u: Values, clipped_u: Values) -> list[Values]:
-    """What a row adds to the columns of its bin, also as expressions of SQL.
+    """What a row adds to the columns of its bin; `logs.query.logit_moments` has it in SQL.
 
     The open bins do not need the powers of u, which would overflow: they are those of u in [-1, 1].
     """
