@@ -114,12 +114,13 @@ def monitor(
 
     Raises:
         ValueError: An argument is out of its range, a column is missing or has invalid values, no
-            rows are left, or the state is damaged, of other columns, or of files that have changed.
-            The state file is then unchanged.
+            rows are left, or the state is damaged, of other columns, of another version, or of
+            files that have changed. The state file is then unchanged.
         ImportError: DuckDB is not installed.
 
     Example:
-        >>> import numpy as np, pandas as pd
+        >>> import numpy as np
+        >>> import pandas as pd
         >>> rng = np.random.default_rng(0)
         >>> p = rng.uniform(0.1, 0.5, 6000)
         >>> day = np.repeat(["2026-03-01", "2026-03-02", "2026-03-03"], 2000)
