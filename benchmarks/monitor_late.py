@@ -19,9 +19,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from calibration_records.monitoring.shifts import SHIFTS, log_ratios
+from calibration_records.monitoring.sums import Sums
 
 ROWS, P, YEAR, DAY_OF_SHIFT = 25_000, 0.02, 365, 100
-# Without fields, there are three kinds of checks (`monitor._report`).
+# Without fields, there are three kinds of checks (`checks.Budget`).
 NEEDED = np.log(3 / 0.01)
 
 
@@ -37,16 +38,15 @@ def log_ratios_of(labels: np.ndarray, shares: np.ndarray, tolerance: float) -> n
     until = np.cumsum(shares)[:num_ages]
     before = until - shares[:num_ages]
     num_labels = labels.sum(axis=-1)
-    sums = np.zeros((*labels.shape[:-1], 9))
-    sums[..., 1] = num_labels
-    for column, rate in ((7, 1 + tolerance), (8, 1 / (1 + tolerance))):
+    sums = Sums(positives=num_labels.ravel())
+    for name, rate in (("hazard_up", 1 + tolerance), ("hazard_down", 1 / (1 + tolerance))):
         p = rate * P
         jump = p * shares[:num_ages] / (1 - p * before)
-        jump = -np.log1p(-jump) if column == 7 else jump
+        jump = -np.log1p(-jump) if name == "hazard_up" else jump
         then = -np.log1p(-p * before) + jump / 2
         without = -np.log1p(-p * until[-1])
-        sums[..., column] = labels @ then + (ROWS - num_labels) * without
-    return log_ratios(sums.reshape(-1, 9), tolerance).reshape(*labels.shape[:-1], -1)
+        sums[name] = (labels @ then + (ROWS - num_labels) * without).ravel()
+    return log_ratios(sums, tolerance).reshape(*labels.shape[:-1], -1)
 
 
 def first_alarms(

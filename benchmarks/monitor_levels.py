@@ -18,11 +18,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from calibration_records._logit_bins import NUM_BINS
+from calibration_records._logit_moments import NUM_BINS
 from calibration_records.monitoring.bounds import loss_bounds
+from calibration_records.monitoring.checks import _rate_bounds
 from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
 from calibration_records.monitoring.moment_losses import MomentLosses
-from calibration_records.monitoring.monitor import _rate_bounds
+from calibration_records.monitoring.sums import Sums
 from keras_calibration._ops.logit_moments import logit_moments
 
 # (rows, values, power of their sizes, mean probability, deviation of the logits, periods)
@@ -96,24 +97,25 @@ class RightLog:
         change = np.stack([-count, count, -moved, moved], axis=1)
         return np.concatenate([self.zero[:, :4] + change, self.zero[:, 4:]], axis=1)
 
-    def _expected(self, group: np.ndarray, size: int) -> np.ndarray:
-        """The seven sums of `ops.field_sums` of each group, with no positives."""
-        rows, mean = np.bincount(group, minlength=size), np.bincount(group, self.p, size)
-        squares = np.bincount(group, self.p**2, size)
-        return np.stack([-mean, 0 * mean, rows, rows, mean - squares, mean, squares], axis=1)
+    def _expected(self, group: np.ndarray, size: int) -> Sums:
+        """The sums of each group, with no positives."""
+        columns = {
+            "rows": np.ones(len(self.p)),
+            "positives": np.zeros(len(self.p)),
+            "predicted": self.p,
+            "predicted_squares": self.p**2,
+        }
+        return Sums({name: np.bincount(group, each, size) for name, each in columns.items()})
 
-    def draws(self, number: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def draws(self, number: int) -> Iterator[tuple[Sums, Sums, np.ndarray]]:
         """Sums by value and by period, and moments by period, of drawn labels."""
         for _ in range(number):
             labels = (self.generator.random(len(self.p)) < self.p).astype(float)
             groups = ((self.value_rates, self.value), (self.period_rates, self.period))
             found = []
             for sums, group in groups:
-                positives = np.bincount(group, labels, len(sums))
-                sums = sums.copy()
-                sums[:, 0] += positives
-                sums[:, 1] += positives
-                found.append(sums[sums[:, 2] > 0])
+                positives = np.bincount(group, labels, sums.num_groups)
+                found.append(Sums(sums, positives=positives).of(sums["rows"] > 0))
             yield (*found, self.moments(labels).reshape(self.num_periods, NUM_BINS, -1))
 
 
@@ -123,14 +125,14 @@ def false_alerts(cell: tuple, risk: float, repetitions: int, seed: int) -> np.nd
     bound = field_rce_bound(log.value_rates, risk)[-1]
     alerts = np.zeros(len(KINDS))
     for value_rates, period_rates, moments in log.draws(repetitions):
-        each = 1 - risk / len(period_rates)
+        each = 1 - risk / period_rates.num_groups
         losses = [loss_bounds(MomentLosses(each_moments), each) for each_moments in moments]
         alerts += [
-            _rate_bounds(period_rates.sum(axis=0, keepdims=True), 0.0, 1 - risk)[-1].any(),
+            _rate_bounds(period_rates.added([0]), 0.0, 1 - risk)[-1].any(),
             _rate_bounds(period_rates, 0.0, each)[-1].any(),
             any(value < low or value > high for value, _, low, high in losses),
             field_rce(value_rates) > bound,
-            _rate_bounds(value_rates, 0.0, 1 - risk / len(value_rates))[-1].any(),
+            _rate_bounds(value_rates, 0.0, 1 - risk / value_rates.num_groups)[-1].any(),
         ]
     return alerts / repetitions
 

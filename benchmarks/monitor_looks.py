@@ -32,6 +32,7 @@ from calibration_records._limits import FIELD_RCE_EPSILON
 from calibration_records.monitoring.bounds import rate_factors
 from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
 from calibration_records.monitoring.shifts import SHIFTS, find_shifts, log_ratios
+from calibration_records.monitoring.sums import Sums
 
 P = np.array([0.01, 0.05, 0.2])
 # Rows of each p and value a day.
@@ -41,11 +42,20 @@ YEAR, DAY_OF_SHIFT, REFERENCE, WEEK = 365.25, 200, 30, 7
 ALARMS, CONFIDENCE = 0.01, 0.999
 
 
-def day_sums(values: int) -> np.ndarray:
-    """The seven sums of a value in a day without positives."""
-    rows = np.array(ROWS[values], float)
-    n, m, s = rows.sum(), rows @ P, rows @ P**2
-    return np.array([-m, 0.0, n, n, m - s, m, s])
+def day_sums(values: int, days: float = 1) -> dict[str, float]:
+    """The sums of a value in some days without positives."""
+    rows = days * np.array(ROWS[values], float)
+    return {
+        "rows": rows.sum(),
+        "positives": 0.0,
+        "predicted": rows @ P,
+        "predicted_squares": rows @ P**2,
+    }
+
+
+def groups(sums: dict[str, float], count: int) -> Sums:
+    """Groups of the same sums."""
+    return Sums({name: np.full(count, value) for name, value in sums.items()})
 
 
 def days(
@@ -63,8 +73,8 @@ def days(
 class Evidence:
     """The evidence for shifts of many sequences of the same predictions, day by day."""
 
-    def __init__(self, sums: np.ndarray, shape: tuple[int, ...], block: int) -> None:
-        self.expected = log_ratios(sums[None], 0.0)[0].astype(np.float32)
+    def __init__(self, sums: dict[str, float], shape: tuple[int, ...], block: int) -> None:
+        self.expected = log_ratios(groups(sums, 1), 0.0)[0].astype(np.float32)
         self.block, self.years = block, np.float32(np.log(block / YEAR))
         self.closed = np.full((*shape, len(SHIFTS)), -np.inf, np.float32)
         self.ratio = np.zeros((*shape, len(SHIFTS)), np.float32)
@@ -100,9 +110,9 @@ def ends(predicted: float, squares: float, risk: float) -> tuple[int, int]:
     return low - 1, high
 
 
-def is_off_counts(positives: np.ndarray, sums: np.ndarray, risk: float) -> np.ndarray:
+def is_off_counts(positives: np.ndarray, sums: dict[str, float], risk: float) -> np.ndarray:
     """Whether the interval of a rate leaves out 1, see `rate_factors`."""
-    few, many = ends(sums[5], sums[6], risk)
+    few, many = ends(sums["predicted"], sums["predicted_squares"], risk)
     return (positives <= few) | (positives >= many)
 
 
@@ -110,8 +120,8 @@ class Monitors:
     """The four monitors of many logs; `add` gives which alarm after a day."""
 
     def __init__(self, values: int, logs: int, check: bool = False) -> None:
-        self.values, self.one = values, day_sums(values)
-        self.all = self.one * values
+        self.values, self.one, self.all = values, day_sums(values), day_sums(values, values)
+        self.deviation = np.sqrt(self.all["predicted"] - self.all["predicted_squares"])
         self.kinds = 3 if values == 1 else 5
         self.whole = Evidence(self.all, (logs,), 1)
         self.parts = Evidence(self.one, (logs, values), WEEK) if values > 1 else None
@@ -126,7 +136,7 @@ class Monitors:
         return [
             self._shifts(day, positives, newest),
             self._bounds(day, newest),
-            np.abs(newest - self.all[5]) > 3.2905 * np.sqrt(self.all[4]),
+            np.abs(newest - self.all["predicted"]) > 3.2905 * self.deviation,
             self._three_sigma(day, newest),
         ]
 
@@ -142,28 +152,28 @@ class Monitors:
         return is_off
 
     def _error(self, day: int, risk: float) -> np.ndarray:
-        sums = np.tile(self.one * (day + 1), (self.values, 1))
+        sums = groups(day_sums(self.values, day + 1), self.values)
+        rows = sums["rows"]
         bound = field_rce_bound(sums, risk)[-1]
-        terms = (
-            np.abs(self.total - sums[:, 5])
-            * sums[:, 2]
-            / (self.total + FIELD_RCE_EPSILON * sums[:, 2])
-        )
-        first = sums.copy()
-        first[:, :2] += self.total[0][:, None]
-        errors = terms.sum(axis=1) / sums[:, 2].sum()
-        np.testing.assert_allclose(errors[0], field_rce(first))
+        away = np.abs(self.total - sums["predicted"])
+        terms = away * rows / (self.total + FIELD_RCE_EPSILON * rows)
+        errors = terms.sum(axis=1) / rows.sum()
+        np.testing.assert_allclose(errors[0], field_rce(Sums(sums, positives=self.total[0])))
         return errors > bound
 
     def _bounds(self, day: int, newest: np.ndarray) -> np.ndarray:
         risk = (1 - CONFIDENCE) / self.kinds
         # Bounds of earlier days widen as days are added: the newest is the first to be off.
         is_off = is_off_counts(newest, self.all, risk / (day + 1))
-        is_off = is_off | is_off_counts(self.total.sum(axis=1), self.all * (day + 1), risk)
+        is_off = is_off | is_off_counts(self.total.sum(axis=1), self._until(day, self.values), risk)
         if self.values > 1:
-            each = is_off_counts(self.total, self.one * (day + 1), risk / self.values)
+            each = is_off_counts(self.total, self._until(day), risk / self.values)
             is_off |= each.any(axis=1)
         return is_off
+
+    def _until(self, day: int, values: int = 1) -> dict[str, float]:
+        """The sums of some values until a day."""
+        return day_sums(self.values, values * (day + 1))
 
     def _three_sigma(self, day: int, newest: np.ndarray) -> np.ndarray:
         if day < REFERENCE:
@@ -187,10 +197,10 @@ def first_alarms(
 def check() -> None:
     """Whether the evidence above is that of the monitor."""
     one, rng = day_sums(50), np.random.default_rng(0)
-    for sums in (one, day_sums(1000), 1000 * one):
-        counts = np.arange(int(2 * sums[5]) + 60)
-        same = (np.full(len(counts), sums[5]), np.full(len(counts), sums[6]))
-        low, high = rate_factors(counts, *same, 0.999)
+    for sums in (one, day_sums(1000), day_sums(50, 1000)):
+        counts = np.arange(int(2 * sums["predicted"]) + 60)
+        same = groups(sums, len(counts))
+        low, high = rate_factors(counts, same["predicted"], same["predicted_squares"], 0.999)
         np.testing.assert_array_equal(is_off_counts(counts, sums, 0.001), (low > 1) | (high < 1))
     positives = rng.poisson(10, (40, 2))
     for block in (1, WEEK):
@@ -198,12 +208,11 @@ def check() -> None:
         received = [evidence.add(day, positives[day]) for day in range(40)][-1]
         blocks = np.arange(40) // block
         for value in range(2):
-            sums = np.tile(one, (40, 1))
-            sums[:, 1] = positives[:, value]
-            starts = np.unique(blocks, return_index=True)[1]
-            sums = np.add.reduceat(sums, starts, axis=0)
-            number = np.zeros(len(sums), int)
-            found = find_shifts(sums, number, np.arange(len(sums)), block / YEAR, 0.0)
+            sums = groups(one, 40)
+            sums["positives"] = positives[:, value]
+            sums = sums.added(np.unique(blocks, return_index=True)[1])
+            number = np.zeros(sums.num_groups, int)
+            found = find_shifts(sums, number, np.arange(len(number)), block / YEAR, 0.0)
             np.testing.assert_allclose(received[value], found.log_years[0], atol=1e-3)
 
 

@@ -15,7 +15,8 @@ PACKAGES = ("keras_calibration", "calibration_records")
 
 # Modules that every room may import: they import nothing but each other.
 EVERYWHERE = {
-    *("_check", "_columns", "_files", "_limits", "_logit_bins", "_predictions", "_progress"),
+    *("_check", "_columns", "_files", "_limits", "_logit_bins", "_logit_moments", "_predictions"),
+    "_progress",
     *("_seeds", "_text", "_typing", "_warn"),
 }
 # Each room with the other rooms of its package that its modules may import, when they are loaded

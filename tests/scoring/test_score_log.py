@@ -238,12 +238,12 @@ def test_other_row_keys_divide_the_rows_evenly(key):
     log = ScoredLog(frame(id=keys), row_key="id")
     queries = log_queries(log, CalibratedLogLoss())
     table = log_sums(log, queries).table("moments/2/None/0")
-    rows = np.bincount(table["key_group"], table["column_0"] + table["column_1"])
+    rows = np.bincount(table["key_group"], table["negatives"] + table["positives"])
     assert rows.sum() == N
     assert abs(rows[0] - N / 2) < 5 * np.sqrt(N / 4)
     shuffled = log_sums(log.of(log.source.sample(frac=1, random_state=1)), queries)
     np.testing.assert_allclose(
-        shuffled.table("moments/2/None/0")["column_2"], table["column_2"], atol=1e-9
+        shuffled.table("moments/2/None/0")["negative_offsets"], table["negative_offsets"], atol=1e-9
     )
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from calibration_records._check import installed
 from calibration_records.logs.columns import CSV_TEXT, csv_casts
-from calibration_records.logs.late_labels.delay_curves import CURVES
 from calibration_records.logs.query import Query, quoted
 from calibration_records.logs.rows import Selection, check_columns, rows_sql
 from calibration_records.logs.scored_log import ScoredLog
@@ -57,7 +56,8 @@ class Embedded:
                 self._connection.execute("SET enable_progress_bar = true")
                 self._connection.execute("SET enable_progress_bar_print = false")
             if self.log.label_delay is not None:
-                self._connection.register(CURVES, self.log.label_delay.table())
+                for name, table in self.log.label_delay.tables().items():
+                    self._connection.register(name, table)
             self.source = open_source(self._connection, self.log)
             self.types = self.source.types
             check_columns(self.log, self.types)
@@ -70,6 +70,8 @@ class Embedded:
 
     def sums(self, query: Query, selection: Selection) -> pyarrow.Table:
         """The sums of a query, in any order."""
+        for lookup in query.lookups:
+            self._connection.register(lookup.name, lookup.table())
         return self.run(query.sql(self.rows(selection)))
 
     def rows(self, selection: Selection, log: ScoredLog | None = None) -> str:

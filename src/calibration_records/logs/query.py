@@ -5,13 +5,82 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from calibration_records._logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
+from calibration_records._logit_moments import COLUMNS, NUM_BINS, NUM_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """The places of numbers among ascending edges, `np.searchsorted`, by a join with a small table.
+
+    The table has the intervals between the edges, in cells of equal width: a number is compared
+    with the intervals in its cell alone. The width is a power of two, so that the cell of a number
+    is the same in NumPy and in SQL.
+
+    Args:
+        name: Name of the column of the places, and of the table.
+        edges: The edges (n,).
+        number: Expression of the number; of NULL, the place is 0.
+        side: "right" counts the edges up to the number, "left" those below it.
+
+    Example:
+        >>> Lookup("step", np.array([1.0, 2.0]), "age").table().to_pylist()[0]
+        {'cell': 2, 'place': 1, 'start': 1.0, 'end': 2.0}
+    """
+
+    name: str
+    edges: np.ndarray
+    number: str
+    side: str = "right"
+
+    @property
+    def _cells_a_unit(self) -> float:
+        span = float(self.edges[-1] - self.edges[0]) or 1.0
+        return float(2.0 ** np.ceil(np.log2(len(self.edges) / span)))
+
+    def table(self) -> pyarrow.Table:
+        """The intervals by cell: the place of a number, and its ends."""
+        import pyarrow
+
+        cells = np.floor(self.edges * self._cells_a_unit).astype(np.int64)
+        # Numbers beyond the edges are in the cell of the first or the last one.
+        counts = np.append(np.diff(cells), 0) + 1
+        interval = np.repeat(np.arange(len(cells)), counts)
+        in_interval = np.arange(len(interval)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return pyarrow.table(
+            {
+                "cell": cells[interval] + in_interval,
+                "place": interval + 1,
+                "start": self.edges[interval],
+                # In DuckDB, NaN is above all numbers.
+                "end": np.append(self.edges[1:], np.nan)[interval],
+            }
+        )
+
+    def sql(self, rows: str) -> str:
+        """The rows with the place as a new column."""
+        table, number = quoted(self.name), self.number
+        above, below = (">=", "<") if self.side == "right" else (">", "<=")
+        first, last, factor = (
+            f"'{float(value)!r}'::DOUBLE"
+            for value in (self.edges[0], self.edges[-1], self._cells_a_unit)
+        )
+        cell = f"floor(greatest({first}, least({number}, {last})) * {factor})::BIGINT"
+        return (
+            f"SELECT rows.*, coalesce(edges.place, 0) AS {table} FROM ({rows}) AS rows "
+            f"LEFT JOIN {table} AS edges ON edges.cell = {cell} "
+            f'AND {number} {above} edges.start AND {number} {below} edges."end"'
+        )
 
 
 @dataclass(frozen=True)
@@ -26,6 +95,7 @@ class Query:
         keys: Name → expression of the group of a row.
         sums: Name → expression to sum over the rows of a group.
         steps: Columns to compute before, name → expression; each step may use the one before.
+        lookups: Columns to look up before the steps.
 
     Example:
         >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
@@ -36,6 +106,7 @@ class Query:
     keys: Mapping[str, str]
     sums: Mapping[str, str]
     steps: Sequence[Mapping[str, str]] = ()
+    lookups: Sequence[Lookup] = ()
 
     @property
     def uses_row_key(self) -> bool:
@@ -55,6 +126,8 @@ class Query:
 
     def sql(self, rows: str) -> str:
         """The query over rows that another one selects."""
+        for lookup in self.lookups:
+            rows = lookup.sql(rows)
         for step in self.steps:
             columns = ", ".join(f"{expression} AS {name}" for name, expression in step.items())
             rows = f"SELECT *, {columns} FROM ({rows})"
@@ -139,17 +212,17 @@ def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
         "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
         "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
     }
-    return Query({f"value_{n}": field_column(column) for n, column in enumerate(columns)}, sums)
+    return Query(field_keys(columns), sums)
 
 
-# What begins the name of the table of a field, and the columns of `field_sums` in its order.
+def field_keys(columns: Sequence[str]) -> dict[str, str]:
+    """Keys of the values of a field, or of a cross of several columns."""
+    return {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
+
+
+# What begins the name of the table of a field, and the names of the columns of `_ops.field_sums`.
 FIELD = "field/"
 FIELD_SUMS = tuple(field_sums([]).sums)
-
-
-def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of `_ops.field_sums` of each value (values, 7), from a table of a log."""
-    return np.stack([table[name] for name in FIELD_SUMS], axis=1)
 
 
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
@@ -182,8 +255,15 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
             else f"(({uniform}) >= {bias_fraction!r}::FLOAT)::INT"
         )
     columns = ["1 - y", "y", "(1 - y) * u", "y * u", "t2", "t3", "t4", "2 * v * t4 - t3"]
-    sums = {f"column_{place}": f"w * ({column})" for place, column in enumerate(columns)}
+    sums = {name: f"w * ({column})" for name, column in zip(COLUMNS, columns, strict=True)}
     return Query(keys, sums, steps)
+
+
+def moments_of(table: Mapping[str, np.ndarray], group: np.ndarray | int, count: int) -> np.ndarray:
+    """The moments of each of `count` groups (count, 418, 8), from a table of a log."""
+    moments = np.zeros((count, NUM_BINS, NUM_COLUMNS))
+    moments[group, table["key_bin"]] = np.stack([table[name] for name in COLUMNS], axis=1)
+    return moments
 
 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
@@ -209,7 +289,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
         },
     ]
     keys = {"bin": "bin::INT"}
-    keys |= {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
+    keys |= field_keys(columns)
     sums = {
         f"{label}_{power}": f"w * ({share}){' * d' * power}"
         for label, share in (("negatives", "1 - y"), ("positives", "y"))

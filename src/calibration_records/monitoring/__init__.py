@@ -1,11 +1,8 @@
 """Monitor a model in production: calibration over time and by field, from its scored log."""
 
 from calibration_records.logs.periods import Periods
-from calibration_records.monitoring.class_monitor_report import (
-    ClassMonitorReport,
-)
 from calibration_records.monitoring.monitor import monitor
-from calibration_records.monitoring.monitor_report import MonitorReport
+from calibration_records.monitoring.monitor_report import ClassMonitorReport, MonitorReport
 
 __all__ = [
     "ClassMonitorReport",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from calibration_records._limits import FIELD_RCE_EPSILON
+from calibration_records.monitoring.sums import Sums
 from calibration_records.statistics.field_noise import count_probabilities
 
 # Values whose distributions are convolved, and points of the grid of the sum.
@@ -17,14 +18,13 @@ _ROUNDING, _LEAST_SKEW = 1e-9, 1e-10
 _BEYOND = 1e-3
 
 
-def field_rce(sums: np.ndarray) -> float:
-    """Field-RCE of the sums of the values of a field (values, 7)."""
-    residual, positives, rows = sums[:, :3].T
-    terms = np.abs(residual) * rows / (positives + FIELD_RCE_EPSILON * rows)
-    return float(terms.sum() / rows.sum()) if rows.sum() else 0.0
+def field_rce(sums: Sums) -> float:
+    """Field-RCE of the sums of the values of a field."""
+    num_rows = sums["rows"].sum()
+    return float(_terms(sums["positives"], sums).sum() / num_rows) if num_rows else 0.0
 
 
-def field_rce_bound(sums: np.ndarray, risk: float) -> tuple[float, ...]:
+def field_rce_bound(sums: Sums, risk: float) -> tuple[float, ...]:
     """Mean and deviation of a Field-RCE under right predictions, and the bound it rarely exceeds.
 
     The error times the number of rows is a sum of independent terms `|k - m| n / (k + ε n)`, one
@@ -36,20 +36,21 @@ def field_rce_bound(sums: np.ndarray, risk: float) -> tuple[float, ...]:
     gamma distribution with their first three cumulants.
 
     Args:
-        sums: Sums of each value, as of `_ops.field_sums`.
+        sums: Sums of each value.
         risk: Probability that right predictions exceed the bound.
 
     Example:
-        >>> sums = np.tile([0.0, 10.0, 100.0, 100.0, 9.0, 10.0, 1.0], (20, 1))  # 100 rows, p = 0.1
+        >>> ones = np.ones(20)  # values of 100 rows with p = 0.1
+        >>> sums = Sums(rows=100 * ones, predicted=10 * ones, predicted_squares=ones)
         >>> mean, deviation, bound = field_rce_bound(sums, 0.01)
         >>> round(mean, 3), round(deviation, 3), round(bound, 3)
         (0.25, 0.063, 0.439)
     """
-    sums = sums[sums[:, 2] > 0]
-    if not len(sums):
+    sums = sums.of(sums["rows"] > 0)
+    if not sums.num_groups:
         return 0.0, 0.0, 0.0
     means, variances, thirds, weights = _moments(sums)
-    mean, variance, num_rows = means.sum(), variances.sum(), sums[:, 2].sum()
+    mean, variance, num_rows = means.sum(), variances.sum(), sums["rows"].sum()
     deviation = np.sqrt(variance)
     if deviation <= _ROUNDING * mean:
         return _over(num_rows, mean, deviation, mean * (1 + _ROUNDING))
@@ -57,7 +58,7 @@ def field_rce_bound(sums: np.ndarray, risk: float) -> tuple[float, ...]:
     others = order[_MOST_EXACT:]
     gamma = _Gamma(variances[others].sum(), thirds[others].sum())
     beyond = -np.log(risk * _BEYOND)
-    parts = list(_excesses(sums[order[:_MOST_EXACT]], risk * _BEYOND / _MOST_EXACT / 257))
+    parts = list(_excesses(sums.of(order[:_MOST_EXACT]), risk * _BEYOND / _MOST_EXACT / 257))
     upper = _chernoff_bound(parts, gamma, beyond, deviation)
     # Terms are not negative: their lower tail is no longer than that of a normal distribution.
     lower = min(mean, np.sqrt(2 * beyond * np.sum(variances + means**2)))
@@ -77,7 +78,7 @@ def _over(num_rows: float, *values: float) -> tuple[float, ...]:
     return tuple(float(value / num_rows) for value in values)
 
 
-def _excesses(sums: np.ndarray, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _excesses(sums: Sums, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """What each term may be above its mean (values, k), and with which probabilities.
 
     Those of at most `least` are left out.
@@ -89,7 +90,7 @@ def _excesses(sums: np.ndarray, least: float) -> Iterator[tuple[np.ndarray, np.n
         yield np.where(is_likely, excesses, 0.0), np.where(is_likely, probabilities, 0.0)
 
 
-def _moments(sums: np.ndarray) -> tuple[np.ndarray, ...]:
+def _moments(sums: Sums) -> tuple[np.ndarray, ...]:
     """Of each term: mean, variance, third central moment, and the absolute third one."""
     found = []
     for counts, probabilities, part in _counts(sums):
@@ -101,15 +102,18 @@ def _moments(sums: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
 
-def _counts(sums: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _counts(sums: Sums) -> Iterator[tuple[np.ndarray, np.ndarray, Sums]]:
     """Numbers of positives and their probabilities, for some values at a time."""
-    for first in range(0, len(sums), _VALUES_TOGETHER):
-        part = sums[first : first + _VALUES_TOGETHER]
-        yield *count_probabilities(part), part
+    for first in range(0, sums.num_groups, _VALUES_TOGETHER):
+        part = sums.of(slice(first, first + _VALUES_TOGETHER))
+        means = (part["rows"], part["predicted"], part["predicted_squares"])
+        yield *count_probabilities(*means), part
 
 
-def _terms(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    rows, predicted = sums[:, 2, None], sums[:, 5, None]
+def _terms(counts: np.ndarray, sums: Sums) -> np.ndarray:
+    """The term of each value, for one number of positives (values,) or several (values, k)."""
+    shape = (-1, *[1] * (counts.ndim - 1))
+    rows, predicted = sums["rows"].reshape(shape), sums["predicted"].reshape(shape)
     return np.abs(counts - predicted) * rows / (counts + FIELD_RCE_EPSILON * rows)
 
 

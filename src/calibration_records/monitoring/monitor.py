@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from calibration_records._check import named_once, not_negative
+from calibration_records._check import listed, named_once, not_negative, refused
 from calibration_records.logs import LogSums, Periods, ScoredLog
 from calibration_records.logs.compute import num_classes
 from calibration_records.logs.files import is_data
-from calibration_records.logs.scored_log import Field, field_name
-from calibration_records.monitoring.bounds import loss_bounds, rate_factors
-from calibration_records.monitoring.class_monitor_report import ClassMonitorReport
-from calibration_records.monitoring.class_names import class_names
-from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
-from calibration_records.monitoring.moment_losses import MomentLosses
-from calibration_records.monitoring.monitor_report import (
-    FieldErrorCheck,
-    FieldReport,
-    LossCheck,
-    MonitorReport,
-    PeriodReport,
-    RateCheck,
-    Shift,
-)
+from calibration_records.logs.scored_log import Field
+from calibration_records.monitoring.checks import PER_YEAR, Budget, report_of
+from calibration_records.monitoring.monitor_report import ClassMonitorReport, MonitorReport
 from calibration_records.monitoring.monitor_state import MonitorState
-from calibration_records.monitoring.monitor_sums import (
-    ValueSums,
-    block_length,
-    class_sums,
-    period_moments,
-    period_sums,
-    value_sums,
-)
-from calibration_records.monitoring.shifts import find_shifts, most_log_years
+from calibration_records.monitoring.monitor_sums import class_sums, period_sums
 
-# Values of a field that are listed: those with most rows, and all that are off.
-_MOST_LISTED = 10_000
-# Length of a period → periods in a year.
-_PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0, "year": 1.0}
-# The exponential of more is infinite, which JSON does not have.
-_LARGEST_LOG = 700.0
+_FEWEST_CLASSES = 3
 
 
 def monitor(
@@ -144,11 +115,12 @@ def monitor(
 
     Raises:
         ValueError: An argument is out of its range, a column is missing or has invalid values, no
-            rows are left, or the state is damaged, of other columns, or of files that have changed.
-            The state file is then unchanged.
+            rows are left, or the state is damaged, of other columns, of another version, or of
+            files that have changed. The state file is then unchanged.
         ImportError: DuckDB is not installed.
 
     Example:
+        >>> import numpy as np
         >>> import pandas as pd
         >>> rng = np.random.default_rng(0)
         >>> p = rng.uniform(0.1, 0.5, 6000)
@@ -199,18 +171,41 @@ def monitor(
         )
     if state is not None:
         read.save(state)
-    names_of_fields = [field_name(field) for field in log.fields]
+    budget = Budget.of(log, periods.length, tolerance, false_alarms_per_year / len(sums))
+    reports = [report_of(each, log, periods, budget) for each in sums]
     if names is None:
-        num_looks = _num_looks(log, periods.length)
-        report = _report(
-            sums[0], names_of_fields, periods, tolerance, false_alarms_per_year, num_looks
-        )
-        until = None if log.observed_until is None else str(log.observed_until)
-        return dataclasses.replace(report, observed_until=until)
-    share = false_alarms_per_year / len(names)
-    reports = [_report(each, names_of_fields, periods, tolerance, share) for each in sums]
+        return reports[0]
     by_name = dict(zip(names, reports, strict=True))
     return ClassMonitorReport(periods.length, false_alarms_per_year, tolerance, by_name)
+
+
+def class_names(
+    probability: str | Sequence[str], classes: Sequence[str] | None
+) -> list[str] | None:
+    """The names of the classes; None where there is one column and no names are given.
+
+    Example:
+        >>> class_names(["cat", "dog", "bird"], None), class_names("probability", None)
+        (['cat', 'dog', 'bird'], None)
+    """
+    listed("classes", classes, "names")
+    columns = None if isinstance(probability, str) else [*probability]
+    names = columns if classes is None else [*map(str, classes)]
+    if names is None:
+        return None
+    if len(names) < _FEWEST_CLASSES:
+        raise ValueError(
+            f"Arguments `probability` and `classes` must name at least {_FEWEST_CLASSES} classes. "
+            f"Received: {names}. For two classes, pass the column of one and labels 0 and 1."
+        )
+    if columns is not None and len(columns) != len(names):
+        raise ValueError(
+            "Argument `classes` must name the class of each column of `probability`. Received: "
+            f"{len(names)} classes for {len(columns)} columns."
+        )
+    if len(set(names)) < len(names):
+        raise refused("classes", "a list of different names", names)
+    return names
 
 
 def _check_state(state: str | os.PathLike[str]) -> None:
@@ -233,10 +228,10 @@ def _check_state(state: str | os.PathLike[str]) -> None:
 
 def _check(tolerance: float, false_alarms_per_year: float, length: str) -> None:
     not_negative("tolerance", tolerance, also=", for example 0.05 for 5 %")
-    if not 0 < false_alarms_per_year < _PER_YEAR[length]:
+    if not 0 < false_alarms_per_year < PER_YEAR[length]:
         raise ValueError(
             "Argument `false_alarms_per_year` must be above 0 and less than the number of periods "
-            f"in a year, {_PER_YEAR[length]:.4g}. Received: "
+            f"in a year, {PER_YEAR[length]:.4g}. Received: "
             f"false_alarms_per_year={false_alarms_per_year!r}."
         )
 
@@ -259,136 +254,3 @@ def _log_of(log: Any, columns: Mapping[str, Any]) -> ScoredLog:
     named = [*probabilities, label, log.timestamp, *fields]
     named_once("column", (name for name in named if name is not None))
     return log
-
-
-def _report(
-    sums: LogSums,
-    fields: Sequence[str],
-    periods: Periods,
-    tolerance: float,
-    false_alarms_per_year: float,
-    num_looks: int = 1,
-) -> MonitorReport:
-    # Kinds of checks: shifts of all rows, periods, losses, and for each field its values and error.
-    num_kinds = 3 + 2 * len(fields)
-    # The risk of each kind of check in a period.
-    risk = false_alarms_per_year / num_kinds / _PER_YEAR[periods.length]
-    starts, period_rows = period_sums(sums)
-    risk_of_look = risk / num_looks
-    rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk_of_look)
-    reports, bias = [], math.nan  # that of the last period that determines one
-    for rate, moments in zip(rates, period_moments(sums), strict=True):
-        losses = MomentLosses(moments)
-        loss = _loss(losses, tolerance, 1 - risk_of_look)
-        reports.append(PeriodReport(rate, loss, _rolling_loss(losses, bias)))
-        bias = bias if math.isnan(losses.bias) else losses.bias
-    budget = _Budget(tolerance, false_alarms_per_year, num_kinds, risk)
-    every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
-    by_field = {
-        field: _field_report(value_sums(sums, field), block_length(periods.length), budget)
-        for field in fields
-    }
-    (overall,) = _shifted_rates(every, periods.length, budget)
-    return MonitorReport(
-        periods.length, false_alarms_per_year, tolerance, overall, reports, by_field
-    )
-
-
-def _num_looks(log: ScoredLog, length: str) -> int:
-    """How often a period is looked at, once a period, until all its labels have come."""
-    if log.label_delay is None:
-        return 1
-    return 1 + math.ceil(log.label_delay.horizon * _PER_YEAR[length] / _PER_YEAR["day"])
-
-
-class _Budget(NamedTuple):
-    """What checks may cost: all in a year, the number of their kinds, and of each in a period."""
-
-    tolerance: float
-    false_alarms_per_year: float
-    num_kinds: int
-    risk: float
-
-
-def _field_report(values: ValueSums, length: str, budget: _Budget) -> FieldReport:
-    """The checks of a field and of its values, the values with most rows first."""
-    return FieldReport(
-        error=_field_check(values.totals, budget.tolerance, budget.risk),
-        values=_shifted_rates(values, length, budget),
-        num_values=len(values.names),
-    )
-
-
-def _shifted_rates(values: ValueSums, length: str, budget: _Budget) -> list[RateCheck]:
-    """The rates of the values with most rows, and of all that have shifted."""
-    totals, block_years = values.totals, 1 / _PER_YEAR[length]
-    # The evidence that is an alert, for each value.
-    needed = np.log(budget.num_kinds * len(totals) / budget.false_alarms_per_year)
-    by_rows = np.argsort(-totals[:, 2], kind="stable")
-    # Of a million values, most have too few rows to show anything.
-    can_shift = most_log_years(totals, values.block, block_years) >= needed
-    tested = by_rows[(np.arange(len(by_rows)) < _MOST_LISTED) | can_shift[by_rows]]
-    found = find_shifts(*values.groups_of(tested), block_years, budget.tolerance)
-    is_off = found.log_years >= needed
-    listed = np.flatnonzero(is_off | (np.arange(len(tested)) < _MOST_LISTED))
-    years = np.exp(np.minimum(found.log_years - needed, _LARGEST_LOG))
-    years /= budget.false_alarms_per_year
-    since = [Periods(length).name(start) for start in found.since[listed]]
-    names = [values.names[value] for value in tested[listed]]
-    rates = _rates(names, totals[tested[listed]], budget.tolerance, budget.risk)
-    rates_since = _rates(since, found.sums[listed], budget.tolerance, budget.risk)
-    return [
-        dataclasses.replace(
-            rate,
-            is_off=is_alert,
-            shift=Shift(part.name, part.num_rows, part.predicted, part.observed, once_in, is_alert),
-        )
-        for rate, part, once_in, is_alert in zip(
-            rates, rates_since, years[listed].tolist(), is_off[listed].tolist(), strict=True
-        )
-    ]
-
-
-def _rates(
-    names: Sequence[str], sums: np.ndarray, tolerance: float, risk: float
-) -> list[RateCheck]:
-    residual, positives, rows = sums[:, :3].T
-    low, high, is_off = _rate_bounds(sums, tolerance, 1 - risk)
-    observed, mean = positives / rows, np.clip(positives - residual, 0, rows) / rows
-    columns = (rows.astype(int), mean, observed, low, high, is_off)
-    values = zip(*(column.tolist() for column in columns), strict=True)
-    return [RateCheck(name, *cell) for name, cell in zip(names, values, strict=True)]
-
-
-def _rate_bounds(
-    sums: np.ndarray, tolerance: float, confidence: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ends of the intervals of predicted / observed, and which are out of bounds."""
-    # Probabilities that are all 0 count as the smallest positive number: no division by 0.
-    predicted = np.maximum(sums[:, 5], np.finfo(np.float64).tiny ** 0.5)
-    squares = np.maximum(sums[:, 6], predicted**2 / sums[:, 2])
-    low, high = rate_factors(sums[:, 1], predicted, squares, confidence)
-    with np.errstate(divide="ignore"):
-        low, high = 1 / high, 1 / low
-    return low, high, (low > 1 + tolerance) | (high < 1 / (1 + tolerance))
-
-
-def _loss(losses: MomentLosses, tolerance: float, confidence: float) -> LossCheck:
-    value, expected, low, high = loss_bounds(losses, confidence)
-    low, high = low - tolerance * expected, high + tolerance * expected
-    is_off = not (np.isnan(value) or low <= value <= high)
-    return LossCheck(value, expected, max(low, 0.0), high, is_off)
-
-
-def _rolling_loss(losses: MomentLosses, bias: float) -> float | None:
-    """The mean log loss of a period with the bias known before it."""
-    loss = losses.loss(bias) / float(losses.weights.sum())
-    # None and not NaN: equal reports are equal on every Python.
-    return loss if math.isfinite(loss) else None
-
-
-def _field_check(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:
-    """The check of a Field-RCE, from the sums of the values."""
-    value = field_rce(sums)
-    mean, deviation, bound = field_rce_bound(sums, risk)
-    return FieldErrorCheck(value, mean, deviation, bound + tolerance, value > bound + tolerance)

@@ -1,5 +1,8 @@
-"""The report of `monitor`: checks of a scored log, over time and by field."""
+"""The reports of `monitor`: checks of a scored log, over time and by field, and by class."""
 
+from __future__ import annotations
+
+import abc
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -8,7 +11,9 @@ from typing import Any
 from calibration_records._text import ShownAsText
 from calibration_records.monitoring.monitor_text import (
     change_text,
-    monitor_text,
+    class_tables,
+    summary,
+    tables,
     years_text,
 )
 
@@ -148,7 +153,37 @@ class FieldReport:
 
 
 @dataclass(frozen=True)
-class MonitorReport(ShownAsText):
+class Report(ShownAsText, abc.ABC):
+    """What the reports of labels 0 and 1 and of K classes have; see these."""
+
+    period: str
+    false_alarms_per_year: float
+    tolerance: float
+
+    @property
+    @abc.abstractmethod
+    def alerts(self) -> list[str]:
+        """A sentence for each check that is out of bounds."""
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether any check is out of bounds."""
+        return bool(self.alerts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values; `None` where a value is not finite."""
+        return {"is_alert": self.is_alert, "alerts": self.alerts, **_json(vars(self))}
+
+    @abc.abstractmethod
+    def _tables(self) -> list[str]:
+        """The lines of the text before the alerts."""
+
+    def __str__(self) -> str:
+        return "\n".join([*self._tables(), *summary(self)])
+
+
+@dataclass(frozen=True)
+class MonitorReport(Report):
     """The result of `monitor`; printing it gives the text of the command.
 
     Args:
@@ -162,9 +197,6 @@ class MonitorReport(ShownAsText):
             are then those of the labels so far. None otherwise.
     """
 
-    period: str
-    false_alarms_per_year: float
-    tolerance: float
     overall: RateCheck
     periods: list[PeriodReport]
     fields: dict[str, FieldReport]
@@ -192,18 +224,39 @@ class MonitorReport(ShownAsText):
             ]
         return found
 
+    def _tables(self) -> list[str]:
+        return tables(self)
+
+
+@dataclass(frozen=True)
+class ClassMonitorReport(Report):
+    """The result of `monitor` for K classes; printing it gives the text of the command.
+
+    The labels of a class are 1 for its rows and 0 for all others. If the probabilities of all
+    classes are right, those of each are. `false_alarms_per_year` is divided equally among the
+    classes: the reports in `classes` have the share of a class.
+
+    Args:
+        period: "hour", "day", "week", "month" or "year".
+        false_alarms_per_year: Probability that right predictions raise an alert in a year, in all
+            classes together.
+        tolerance: Relative error that does not matter.
+        classes: Class → its report.
+    """
+
+    classes: dict[str, MonitorReport]
+
     @property
-    def is_alert(self) -> bool:
-        """Whether any check is out of bounds."""
-        return bool(self.alerts)
+    def alerts(self) -> list[str]:
+        """A sentence for each check that is out of bounds, with its class."""
+        return [
+            f"class {name}, {alert}"
+            for name, report in self.classes.items()
+            for alert in report.alerts
+        ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values; `None` where a value is not finite."""
-        values: dict[str, Any] = _finite(dataclasses.asdict(self))
-        return {"is_alert": self.is_alert, "alerts": self.alerts, **values}
-
-    def __str__(self) -> str:
-        return monitor_text(self)
+    def _tables(self) -> list[str]:
+        return class_tables(self)
 
 
 def _rates_sentence(rates: RateCheck) -> str:
@@ -234,11 +287,13 @@ def _loss_sentence(loss: LossCheck) -> str:
     )
 
 
-def _finite(value: Any) -> Any:
+def _json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
+        return {name: _json(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return value
+        return [_json(part) for part in value]
+    if isinstance(value, Report):
+        return value.to_dict()
+    return _json(vars(value)) if dataclasses.is_dataclass(value) else value

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 _SETTINGS = "settings"
+# Of the file: another number for other sums, or other names of them.
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class MonitorState:
         import pyarrow
 
         files = [dataclasses.asdict(file) for file in self.files]
-        written = json.dumps({"settings": self.settings, "files": files})
+        written = json.dumps({"version": _VERSION, "settings": self.settings, "files": files})
         tables = {_SETTINGS: pyarrow.table({"key_settings": [written]})}
         for number, sums in enumerate(self.sums_of_classes):
             tables |= {f"{number}/{name}": table for name, table in sums.tables.items()}
@@ -161,7 +163,7 @@ class MonitorState:
         """Reads the state that `save` wrote.
 
         Raises:
-            ValueError: If the file is damaged, or another one.
+            ValueError: If the file is damaged, another one, or of another version.
         """
         try:
             tables = LogSums.load(path).tables
@@ -169,6 +171,12 @@ class MonitorState:
         except (ValueError, KeyError, OSError) as error:
             remedy = "Name a new file, or move this one away, to read the whole log again."
             raise damaged("state", path, "monitor", remedy) from error
+        if (version := written.get("version", 1)) != _VERSION:
+            raise ValueError(
+                "Argument `state` must name a file that this version of `monitor` wrote, or a new "
+                f"one. Received: {os.fspath(path)!r} of version {version}, and this is version "
+                f"{_VERSION}. Move it away to read the whole log again."
+            )
         sums_of_classes: dict[int, dict[str, pyarrow.Table]] = {}
         for name, table in tables.items():
             number, _, rest = name.partition("/")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.late_labels.late_sql import hazard_sums
 from calibration_records.logs.query import (
     FIELD,
     Query,
-    field_columns,
-    field_sums,
+    field_keys,
     logit_moments,
+    moments_of,
 )
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
+from calibration_records.monitoring.sums import Sums
 
 # The first Monday of 1970, and a week, in seconds.
 _MONDAY, _WEEK = 4 * 86400, 7 * 86400
@@ -35,7 +35,7 @@ def class_sums(
 ) -> list[LogSums]:
     """The sums of each class against the others; one for a log of labels 0 and 1.
 
-    They take 27 kB a period and class, and 72 bytes a week, field value and class, whatever the
+    They take 27 kB a period and class, and 48 bytes a week, field value and class, whatever the
     number of rows.
 
     Args:
@@ -55,26 +55,24 @@ def class_sums(
             Selection(length, ends, number, tuple(class_names), "observed")
             for number in range(len(class_names))
         ]
-    hazards = {} if log.label_time is None else hazard_sums(tolerance)
-    return [_read(log, each, hazards, verbose) for each in selections]
+    row_sums = {"rows": "1", "positives": "y", "predicted": "p", "predicted_squares": "p * p"}
+    if log.label_time is not None:
+        row_sums |= hazard_sums(tolerance)
+    return [_read(log, each, row_sums, verbose) for each in selections]
 
 
-def period_sums(sums: LogSums) -> tuple[list[int], np.ndarray]:
-    """Starts of the periods, and their sums (periods, 7 or 9), as of `ValueSums`."""
+def period_sums(sums: LogSums) -> tuple[list[int], Sums]:
+    """Starts of the periods, and their sums."""
     table = sums.table("rows")
-    return table["key_period"].tolist(), _columns(table)
+    return table["key_period"].tolist(), _sums(table)
 
 
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
-    """The `_ops.logit_moments` of each period (418, 8)."""
+    """The moments of the logits of each period (418, 8)."""
     table = sums.table("moments")
-    columns = np.stack([table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1)
     _, firsts = np.unique(table["key_period"], return_index=True)
-    for bins, rows in zip(
-        np.split(table["key_bin"], firsts[1:]), np.split(columns, firsts[1:]), strict=True
-    ):
-        moments = np.zeros((NUM_BINS, NUM_COLUMNS))
-        moments[bins] = rows
+    for first, end in itertools.pairwise([*firsts, len(table["key_period"])]):
+        (moments,) = moments_of({name: each[first:end] for name, each in table.items()}, 0, 1)
         yield moments
 
 
@@ -83,32 +81,31 @@ class ValueSums(NamedTuple):
 
     Args:
         names: The names of the values.
-        sums: The seven sums of each value and block (groups, 7), of `_ops.field_sums`; for labels
-            that come late, with those of `logs.late_labels.late_sql.hazard_sums` (groups, 9).
+        sums: The sums of each value and block.
         value: Number of each group's value, in ascending order.
         block: Start of each group's block, see `block_of`.
     """
 
     names: list[str]
-    sums: np.ndarray
+    sums: Sums
     value: np.ndarray
     block: np.ndarray
 
     @property
-    def totals(self) -> np.ndarray:
-        """The sums of each value over all blocks (values, 7 or 9)."""
-        return np.add.reduceat(self.sums, self._firsts, axis=0)
+    def totals(self) -> Sums:
+        """The sums of each value over all blocks."""
+        return self.sums.added(self._firsts)
 
     @property
     def _firsts(self) -> np.ndarray:
         return np.flatnonzero(np.diff(self.value, prepend=-1))
 
-    def groups_of(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def groups_of(self, values: np.ndarray) -> tuple[Sums, np.ndarray, np.ndarray]:
         """Sums, value and block of the groups of some values, which are numbered anew from 0."""
         firsts, counts = self._firsts, np.bincount(self.value)[values]
         moved = firsts[values] - np.concatenate([[0], np.cumsum(counts)[:-1]])
         groups = np.arange(counts.sum()) + np.repeat(moved, counts)
-        return self.sums[groups], np.repeat(np.arange(len(values)), counts), self.block[groups]
+        return self.sums.of(groups), np.repeat(np.arange(len(values)), counts), self.block[groups]
 
 
 def value_sums(sums: LogSums, field: str) -> ValueSums:
@@ -119,13 +116,12 @@ def value_sums(sums: LogSums, field: str) -> ValueSums:
     firsts = [values[is_first].tolist() for values in keys]
     names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
     value = np.cumsum(is_first) - 1
-    return ValueSums(names, _columns(table), value, table["key_block"].astype(np.int64))
+    return ValueSums(names, _sums(table), value, table["key_block"].astype(np.int64))
 
 
-def _columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of each group (groups, 7 or 9)."""
-    hazards = [table[name] for name in hazard_sums(0.0) if name in table]
-    return np.column_stack([field_columns(table), *hazards])
+def _sums(table: Mapping[str, np.ndarray]) -> Sums:
+    """The sums of each group, without what tells the group."""
+    return Sums({name: sums for name, sums in table.items() if not name.startswith("key_")})
 
 
 def block_length(length: str) -> str:
@@ -140,27 +136,24 @@ def _block_of(length: str) -> str:
 
 
 def _read(
-    log: ScoredLog, selection: Selection, hazards: Mapping[str, str], verbose: int
+    log: ScoredLog, selection: Selection, row_sums: Mapping[str, str], verbose: int
 ) -> LogSums:
     """The sums of one class."""
-
-    def with_sums(query: Query, sums: Mapping[str, str]) -> Query:
-        return dataclasses.replace(query, sums={**query.sums, **sums})
-
-    counts = {"rows": "1", "soft": "(y != 0 AND y != 1)::INT"}
-    row_sums = with_sums(field_sums([], weighted=False), {**counts, **hazards})
-    queries = {"rows": row_sums.by_period(), "moments": logit_moments().by_period()}
-    columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
+    soft = {"soft": "(y != 0 AND y != 1)::INT"}
+    queries = {
+        "rows": Query({}, {**row_sums, **soft}).by_period(),
+        "moments": logit_moments().by_period(),
+    }
     block = {"block": _block_of(str(selection.period))}
-    for name, columns_of_field in columns.items():
-        by_value = with_sums(field_sums(columns_of_field, weighted=False), hazards)
-        queries[FIELD + name] = dataclasses.replace(by_value, keys={**by_value.keys, **block})
+    for field in log.fields:
+        keys = field_keys([field] if isinstance(field, str) else field)
+        queries[FIELD + field_name(field)] = Query({**keys, **block}, row_sums)
     sums = log_sums(log, queries, selection, verbose)
     table = sums.table("rows")
-    if soft := int(table["soft"].sum()):
+    if num_soft := int(table["soft"].sum()):
         raise ValueError(
-            f"Labels must be 0 or 1. Received: {soft:,} others in {sums.num_rows:,} rows. Check "
-            "the name of the column."
+            f"Labels must be 0 or 1. Received: {num_soft:,} others in {sums.num_rows:,} rows. "
+            "Check the name of the column."
         )
     return LogSums({name: sums.tables[name] for name in queries})
 

@@ -10,12 +10,13 @@ from calibration_records._text import grid, shorten, wrap
 
 if TYPE_CHECKING:
     # Reports print themselves with this module.
-    from calibration_records.monitoring.class_monitor_report import ClassMonitorReport
     from calibration_records.monitoring.monitor_report import (
+        ClassMonitorReport,
         FieldErrorCheck,
         MonitorReport,
         PeriodReport,
         RateCheck,
+        Report,
         Shift,
     )
 
@@ -32,21 +33,16 @@ LOSS_HEADER = ("rolling", "cal. loss", "bounds", "")
 CLASS_HEADER = ("class", *RATES_HEADER, "alerts")
 
 
-def monitor_text(report: MonitorReport) -> str:
-    """The report for a terminal: periods, fields and alerts."""
-    return "\n".join([*_tables(report), *_summary(report)])
-
-
-def class_monitor_text(report: ClassMonitorReport) -> str:
-    """The report of K classes: a line for each class, and the tables of those with an alert."""
+def class_tables(report: ClassMonitorReport) -> list[str]:
+    """A line for each class, and the tables of those with an alert."""
     lines = [*grid([CLASS_HEADER, *class_rows(report)]), ""]
     for name, part in report.classes.items():
         if part.is_alert:
-            lines += [f"Class {shorten(name, _MAX_NAME)} against the others:", *_tables(part)]
-    return "\n".join([*lines, *_summary(report)])
+            lines += [f"Class {shorten(name, _MAX_NAME)} against the others:", *tables(part)]
+    return lines
 
 
-def _tables(report: MonitorReport) -> list[str]:
+def tables(report: MonitorReport) -> list[str]:
     """The periods and the fields, each followed by an empty line."""
     periods = [[*rates_cells(period.rates), *loss_cells(period)] for period in report.periods]
     header = [report.period, *RATES_HEADER, *LOSS_HEADER]
@@ -61,7 +57,7 @@ def _tables(report: MonitorReport) -> list[str]:
     return lines
 
 
-def _summary(report: MonitorReport | ClassMonitorReport) -> list[str]:
+def summary(report: Report) -> list[str]:
     """What the bounds mean, and the alerts."""
     lines = wrap(bounds_sentence(report))
     alerts = report.alerts
@@ -137,7 +133,7 @@ def years_text(shift: Shift) -> str:
     return f"less than once in {float(f'{shift.years:.2g}'):,g} years"
 
 
-def bounds_sentence(report: MonitorReport | ClassMonitorReport) -> str:
+def bounds_sentence(report: Report) -> str:
     """What tolerance and false alarms mean, and the time zone."""
     until = getattr(report, "observed_until", None)
     late = f"Predicted are the labels that have come until {until}. " if until else ""

@@ -25,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from calibration_records.monitoring.sums import Sums
+
 # Changes of the logit beyond the tolerance, of both signs: one of them is right within a factor
 # of the square root of 2.
 _SIZES = 0.005 * 2.0 ** np.arange(9)
@@ -39,52 +41,52 @@ class Shifts(NamedTuple):
     Args:
         log_years: Logarithm of the evidence, in years.
         since: The block in which the most likely shift begins.
-        sums: The sums of the rows since then (values, 7).
+        sums: The sums of the rows since then.
     """
 
     log_years: np.ndarray
     since: np.ndarray
-    sums: np.ndarray
+    sums: Sums
 
 
-def most_log_years(sums: np.ndarray, block: np.ndarray, years: float) -> np.ndarray:
+def most_log_years(sums: Sums, block: np.ndarray, years: float) -> np.ndarray:
     """Logarithm of the most evidence that values can have, from their sums over all blocks.
 
     A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
     """
     total = len(np.unique(block)) * years
-    return _SIZES[-1] * np.maximum(sums[:, 1], sums[:, -1 if _is_late(sums) else 5]) + np.log(total)
+    expected = sums["hazard_down" if sums.is_late else "predicted"]
+    return _SIZES[-1] * np.maximum(sums["positives"], expected) + np.log(total)
 
 
 def find_shifts(
-    sums: np.ndarray, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
+    sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> Shifts:
     """The shifts of each value, from its sums by block.
 
     Args:
-        sums: Sums of the groups (groups, 7), as of `_ops.field_sums`; of labels that come late,
-            with the two of `logs.late_labels.late_sql.hazard_sums` (groups, 9).
+        sums: Sums of the groups.
         value: Number of each group's value, from 0, in ascending order.
         block: Start of each group's block of time.
         years: Length of a block.
         tolerance: Relative error that does not matter.
 
     Example:
-        >>> right = [0.0, 100.0, 1000.0, 1000.0, 90.0, 100.0, 10.0]  # 1000 rows of p = 0.1
-        >>> more = [50.0, 150.0, 1000.0, 1000.0, 90.0, 100.0, 10.0]
-        >>> sums = np.array([right, right, more])  # of a value, in three blocks of a year
+        >>> sums = Sums(positives=np.array([100.0, 100.0, 150.0]))  # of three blocks of a year
+        >>> for name, each in (("rows", 1000.0), ("predicted", 100.0), ("predicted_squares", 10.0)):
+        ...     sums[name] = np.full(3, each)
         >>> found = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
         >>> np.exp(found.log_years).round(), found.since
         (array([4777.]), array([2]))
     """
     firsts = np.flatnonzero(np.diff(value, prepend=-1))
     parts = [
-        _shifts(sums[part], value[part] - value[part.start], block[part], years, tolerance)
+        _shifts(sums.of(part), value[part] - value[part.start], block[part], years, tolerance)
         for part in _parts(firsts, len(value))
     ]
     log_years, since = (np.concatenate(each) for each in zip(*parts, strict=True))
     is_since = block >= since[value]
-    return Shifts(log_years, since, np.add.reduceat(sums * is_since[:, None], firsts, axis=0))
+    return Shifts(log_years, since, sums.only(is_since).added(firsts))
 
 
 def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
@@ -96,7 +98,7 @@ def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
 
 
 def _shifts(
-    sums: np.ndarray, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
+    sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logarithm of the evidence of each value, and its most likely start."""
     ratios = log_ratios(sums, tolerance)
@@ -116,7 +118,7 @@ def _shifts(
     return log_years, np.take_along_axis(since, likeliest[:, None], axis=1)[:, 0]
 
 
-def log_ratios(sums: np.ndarray, tolerance: float) -> np.ndarray:
+def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     """A lower bound of the log likelihood ratio of each group and shift (groups, shifts).
 
     It is `θ Σ y - Σ log(1 + r p (exp(θ) - 1))`. The rate r = 1 + tolerance for θ > 0, and its
@@ -130,10 +132,12 @@ def log_ratios(sums: np.ndarray, tolerance: float) -> np.ndarray:
     `exp(θ)`. With the cumulated hazards Λ, the ratio is `exp(θ Σ y - (exp(θ) - 1) Λ)`; each new
     label, and each hour without one, multiplies it by a number of the mean 1.
     """
-    if _is_late(sums):
-        hazard = np.where(SHIFTS > 0, sums[:, -2, None], sums[:, -1, None])
-        return sums[:, 1, None] * SHIFTS - np.expm1(SHIFTS) * hazard
-    positives, rows, mean, squares = (sums[:, column, None] for column in (1, 2, 5, 6))
+    by_shift = {name: column[:, None] for name, column in sums.items()}
+    positives = by_shift["positives"]
+    if sums.is_late:
+        hazard = np.where(SHIFTS > 0, by_shift["hazard_up"], by_shift["hazard_down"])
+        return positives * SHIFTS - np.expm1(SHIFTS) * hazard
+    rows, mean, squares = (by_shift[name] for name in ("rows", "predicted", "predicted_squares"))
     squares = np.clip(squares, mean**2 / rows, mean)
     down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance), np.expm1(SHIFTS[SHIFTS > 0])
     up = up * (1 + tolerance)
@@ -145,11 +149,6 @@ def log_ratios(sums: np.ndarray, tolerance: float) -> np.ndarray:
     share = _divided(mean - ones, rows - ones)
     rises = (rows - ones) * np.log1p(share * up) + ones * np.log1p(up)
     return positives * SHIFTS - np.concatenate([falls, rises], axis=1)
-
-
-def _is_late(sums: np.ndarray) -> bool:
-    """Whether sums hold hazards, of labels that come late."""
-    return sums.shape[1] == 9
 
 
 def _divided(

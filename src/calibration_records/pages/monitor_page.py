@@ -4,8 +4,8 @@ import math
 import os
 from collections.abc import Sequence
 
-from calibration_records.monitoring.class_monitor_report import ClassMonitorReport
 from calibration_records.monitoring.monitor_report import (
+    ClassMonitorReport,
     FieldReport,
     MonitorReport,
     PeriodReport,

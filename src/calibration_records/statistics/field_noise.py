@@ -44,10 +44,10 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
             "Argument `sums` must not contain NaN. Received: NaN, which comes from an invalid "
             "label, prediction or weight."
         )
-    residual, positives, rows = sums[:, :3].T
+    residual, positives, rows, _, variance, mean, squares = sums.T
     predicted = np.clip(positives - residual, 0.0, rows)
-    there = (predicted > 0) & (sums[:, 5] > 0)
-    variance, mean, squares = sums[there, 4:].T
+    there = (predicted > 0) & (mean > 0)
+    variance, mean, squares = (column[there] for column in (variance, mean, squares))
     count_variance = np.maximum(mean - squares, 0.0)
     expected = predicted[there]
     weight = expected / mean
@@ -64,10 +64,9 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
         scale = added[varies] / weight[varies]
         drawn[varies] = scale * generator.gamma(drawn[varies] / scale)
-        result = np.stack([-predicted, np.zeros_like(rows), rows], axis=1)
-        result[there, 0] += drawn
-        result[there, 1] = drawn
-        yield result
+        positives = np.zeros_like(rows)
+        positives[there] = drawn
+        yield np.stack([positives - predicted, positives, rows], axis=1)
 
 
 class _Counts:
@@ -118,7 +117,11 @@ def _binomial_probabilities(counts: np.ndarray, trials: np.ndarray, mean: np.nda
 
 
 def count_probabilities(
-    sums: ArrayLike, most_counts: int = 257, deviations: float = 9.0
+    rows: ArrayLike,
+    predicted: ArrayLike,
+    predicted_squares: ArrayLike,
+    most_counts: int = 257,
+    deviations: float = 9.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of positives of each value (z, k), and their probabilities if predictions are right.
 
@@ -126,16 +129,17 @@ def count_probabilities(
     numbers are within so many standard deviations of the mean, evenly spaced ones stand for all.
 
     Example:
-        >>> sums = [[0.0, 1.0, 4.0, 4.0, 0.75, 1.0, 0.25]]  # four rows with p = 1/4
-        >>> counts, probabilities = count_probabilities(sums)
+        >>> counts, probabilities = count_probabilities([4], [1.0], [0.25])  # rows with p = 1/4
         >>> [float(probabilities[counts == k].sum().round(4)) for k in (0, 1, 4)]
         [0.3164, 0.4219, 0.0039]
     """
-    sums = np.asarray(sums, np.float64)
-    rows, variance = sums[:, 2], np.maximum(sums[:, 5] - sums[:, 6], 0.0)
+    rows, mean, squares = (
+        np.asarray(sums, np.float64) for sums in (rows, predicted, predicted_squares)
+    )
+    variance = np.maximum(mean - squares, 0.0)
     # A predicted probability of 0 in all rows: counts of 0 alone.
-    mean = np.clip(sums[:, 5], 1e-12, rows)
-    squares = np.clip(sums[:, 6], mean**2 / rows, mean)
+    mean = np.clip(mean, 1e-12, rows)
+    squares = np.clip(squares, mean**2 / rows, mean)
     margin = deviations * np.sqrt(variance) + deviations
     low = np.maximum(np.floor(mean - margin), 0.0)
     high = np.minimum(np.ceil(mean + margin + deviations), rows)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._logit_bins import LOGITS
+from calibration_records._logit_moments import LOGITS
 from keras_calibration._ops.folds import fitting_sums, scored_sums
 from keras_calibration._ops.logit_moments import (
     bias_root,

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import one_of
-from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
+from calibration_records._logit_moments import NUM_BINS, NUM_COLUMNS
 from keras_calibration._ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration._ops.compiled import compiled, filled_up
 from keras_calibration._ops.folds import num_groups_of, row_groups

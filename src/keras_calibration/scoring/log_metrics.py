@@ -9,16 +9,15 @@ import numpy as np
 from keras import ops
 
 from calibration_records._limits import FIELD_RCE_EPSILON
-from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from calibration_records.logs import LogSums, ScoredLog
 from calibration_records.logs.query import (
     FIELD,
     FIELD_SUMS,
     Query,
-    field_columns,
     field_sums,
     label_sums,
     logit_moments,
+    moments_of,
 )
 from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import whole_numbers
@@ -102,11 +101,7 @@ def _moments(needed: LogitMoments, sums: LogSums) -> np.ndarray:
     """The moments of all groups, one below the other."""
     table = sums.table(_moments_name(needed))
     group = table.get("key_group", np.zeros(1, int))
-    moments = np.zeros((needed.num_groups * NUM_BINS, NUM_COLUMNS))
-    moments[group * NUM_BINS + table["key_bin"]] = np.stack(
-        [table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1
-    )
-    return moments
+    return np.concatenate(moments_of(table, group, needed.num_groups))
 
 
 def _moments_name(needed: LogitMoments) -> str:
@@ -131,7 +126,8 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
         cells = known_ids(ids[0], num_values)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
-    np.add.at(sums, ops.convert_to_numpy(cells), field_columns(table))
+    columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)
+    np.add.at(sums, ops.convert_to_numpy(cells), columns)
     metric.add_sums({name: sums})
 
 
@@ -141,7 +137,7 @@ def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str
     errors = {}
     for field in found if fields is None else fields:
         # All that the errors use: of a million values, seven columns are 56 MB, and copied.
-        columns = sums.columns(FIELD + field, FIELD_SUMS[:3])
+        columns = sums.columns(FIELD + field, ("residual", "positives", "weight"))
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
         errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, FIELD_RCE_EPSILON))
     return errors

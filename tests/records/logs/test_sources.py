@@ -101,8 +101,8 @@ def test_where_and_reserved_names_leave_the_row_numbers(tmp_path, where):
     for kind, source in as_sources(table, tmp_path / "log").items():
         sums = log_sums(ScoredLog(source, where=where), queries)
         moments = sums.table("moments/2/None/0")
-        rows = moments["column_0"] + moments["column_1"]
-        positives = np.bincount(moments["key_group"], moments["column_1"])
+        rows = moments["negatives"] + moments["positives"]
+        positives = np.bincount(moments["key_group"], moments["positives"])
         assert (
             np.bincount(moments["key_group"], rows).tolist()
             == np.bincount(fold.astype(int)).tolist()

@@ -2,20 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import brentq
-from scipy.special import expit, xlog1py, xlogy
 from scipy.stats import binom
 
 from calibration_records.monitoring.bounds import loss_bounds, rate_factors
 from calibration_records.monitoring.moment_losses import MomentLosses
-from keras_calibration._ops.logit_moments import (
-    bias_root,
-    by_group,
-    log_loss_sum,
-    logit_moments,
-)
+from keras_calibration._ops.logit_moments import logit_moments
 from keras_calibration.metrics import CalibratedLogLoss
 
 
@@ -124,37 +116,3 @@ def test_equal_predictions_have_finite_bounds():
     )
     assert value == pytest.approx(expected)
     assert low <= value <= high
-
-
-@given(
-    seed=st.integers(0, 10**6),
-    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 60.0]),
-    shift=st.sampled_from([-30.0, -3.0, 0.0, 2.0, 95.0]),
-    bias=st.sampled_from([-5.0, -0.5, 0.0, 1.0]),
-)
-@settings(max_examples=40, deadline=None)
-def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
-    """NumPy's losses of a summary, and those of tensors in float64, which metrics compute."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(shift, spread, 300)
-    labels = (rng.random(300) < expit(logits + bias)).astype(float)
-    moments = moments_of(labels, logits)
-    losses, summary = MomentLosses(moments), by_group(moments)
-    found, expected = losses.bias, float(bias_root(summary)[0])
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-    if np.isfinite(found):
-        received = losses.loss(found)
-        np.testing.assert_allclose(
-            received, float(log_loss_sum(summary, np.array([found]))[0]), rtol=1e-12
-        )
-        p = expit(logits + found)
-        exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + found)).sum()
-        np.testing.assert_allclose(received, exact, rtol=2e-6)
-        entropy, middle, variance = losses.entropy(found)
-        own = xlogy(p, p) + xlog1py(1 - p, -p)
-        np.testing.assert_allclose(entropy, -own.sum(), rtol=1e-5, atol=1e-7)
-        weights = p * (1 - p)
-        x = logits + found
-        np.testing.assert_allclose(middle, weights @ x / weights.sum(), rtol=1e-5, atol=1e-6)
-        expected = weights @ (x - middle) ** 2
-        np.testing.assert_allclose(variance, expected, rtol=1e-4, atol=1e-6)

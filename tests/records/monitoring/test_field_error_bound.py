@@ -8,6 +8,7 @@ from scipy.stats import binom
 
 from calibration_records.monitoring import field_error_bound
 from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
+from calibration_records.monitoring.sums import Sums
 from calibration_records.statistics.field_noise import count_probabilities
 
 
@@ -16,7 +17,12 @@ def sums_of(rows, rate, positives=None):
     rows, rate = np.broadcast_arrays(np.asarray(rows, float), np.asarray(rate, float))
     m = rows * rate
     k = m if positives is None else np.asarray(positives, float)
-    return np.stack([k - m, k, rows, rows, m * (1 - rate), m, m * rate], axis=1)
+    return Sums(rows=rows, positives=k, predicted=m, predicted_squares=m * rate)
+
+
+def counts_of(sums, **arguments):
+    means = (sums[name] for name in ("rows", "predicted", "predicted_squares"))
+    return count_probabilities(*means, **arguments)
 
 
 def errors_of(rows, rate, positives):
@@ -30,16 +36,15 @@ def test_counts_have_the_distribution_of_the_labels():
     exact = np.ones(1)
     for each in p:
         exact = np.convolve(exact, [1 - each, each])
-    sums = [[0.0, p.sum(), 8, 8, (p * (1 - p)).sum(), p.sum(), (p * p).sum()]]
-    counts, probabilities = count_probabilities(sums)
+    counts, probabilities = count_probabilities([8], [p.sum()], [(p * p).sum()])
     found = [probabilities[counts == k].sum() for k in range(9)]
     assert probabilities.sum() == pytest.approx(1)
     assert np.dot(found, range(9)) == pytest.approx(p.sum(), rel=1e-9)
     np.testing.assert_allclose(found, exact, atol=0.02)
     # All p equal: exactly binomial. Many rows: as many numbers as asked for, in the middle.
-    counts, probabilities = count_probabilities(sums_of([50], [0.07]))
+    counts, probabilities = counts_of(sums_of([50], [0.07]))
     np.testing.assert_allclose(probabilities, binom.pmf(counts, 50, 0.07), atol=1e-12)
-    counts, probabilities = count_probabilities(sums_of([1e7], [0.3]), most_counts=101)
+    counts, probabilities = counts_of(sums_of([1e7], [0.3]), most_counts=101)
     assert counts.shape == (1, 101)
     assert np.sum(counts * probabilities) == pytest.approx(3e6)
     assert np.sum((counts - 3e6) ** 2 * probabilities) == pytest.approx(2.1e6)
@@ -85,8 +90,8 @@ def test_values_beyond_those_that_are_convolved(monkeypatch):
 
 
 def test_the_ends():
-    assert field_rce_bound(np.zeros((0, 7)), 0.01) == (0, 0, 0)
-    assert field_rce(np.zeros((0, 7))) == 0
+    assert field_rce_bound(sums_of([], []), 0.01) == (0, 0, 0)
+    assert field_rce(sums_of([], [])) == 0
     # Probabilities of 0 and of 1 leave nothing to chance; values without rows do not count.
     mean, deviation, bound = field_rce_bound(sums_of([5, 7, 0], [0.0, 1.0, 0.5]), 0.01)
     assert (mean, deviation) == pytest.approx((0, 0), abs=1e-5)

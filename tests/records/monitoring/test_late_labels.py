@@ -17,6 +17,7 @@ from calibration_records.logs.late_labels.late_sql import hazard_sums
 from calibration_records.logs.rows import Selection
 from calibration_records.monitoring import monitor
 from calibration_records.monitoring.shifts import SHIFTS, log_ratios
+from calibration_records.monitoring.sums import Sums
 from keras_calibration.calibration import LabelDelay
 from keras_calibration.logs import Periods, Query, ScoredLog, log_sums
 
@@ -150,8 +151,8 @@ def test_the_mean_ratio_of_a_row_is_at_most_1(p, first, second, tolerance):
                 *(p, delay, 1.0, lambda _, at=share: at, lambda _, at=before: at),
                 *(rate, shift == "hazard_up"),
             )
-            sums = np.zeros((1, 9))
-            sums[0, 1], sums[0, 7:] = y, hazard
+            hazard = np.array([hazard])
+            sums = Sums(positives=np.array([float(y)]), hazard_up=hazard, hazard_down=hazard)
             mean += chance * np.exp(log_ratios(sums, tolerance)[0])
         assert (mean[ratio] <= 1 + 1e-9).all()
 
@@ -168,9 +169,8 @@ def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(rate, steps
     when = np.where(rng.random(size) < p, rng.integers(0, steps, size), steps).astype(np.int8)
     ratios = np.zeros((num_logs, num_days, steps, len(SHIFTS)))
     for age in range(steps):
-        sums = np.zeros((num_logs, num_days, 9))
-        sums[..., 1] = (when <= age).sum(axis=-1)
-        for column, is_up in ((7, True), (8, False)):
+        sums = Sums(positives=(when <= age).sum(axis=-1).ravel())
+        for name, is_up in (("hazard_up", True), ("hazard_down", False)):
             jumps = np.diff(grid, prepend=0) * p[:, None] / (1 - p[:, None] * (grid - 1 / steps))
             jumps = -np.log1p(-jumps) / 2 if is_up else jumps / 2
             labelled = -np.log1p(-p[:, None] * (grid - 1 / steps)) + jumps
@@ -178,8 +178,8 @@ def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(rate, steps
             own = np.take_along_axis(
                 labelled[None, None], np.minimum(when, steps - 1)[..., None], 3
             )
-            sums[..., column] = np.where(when <= age, own[..., 0], without).sum(axis=-1)
-        ratios[:, :, age] = log_ratios(sums.reshape(-1, 9), 0.0).reshape(num_logs, num_days, -1)
+            sums[name] = np.where(when <= age, own[..., 0], without).sum(axis=-1).ravel()
+        ratios[:, :, age] = log_ratios(sums, 0.0).reshape(num_logs, num_days, -1)
     largest = np.full(num_logs, -np.inf)
     for today in range(num_days):
         age = np.minimum(today - np.arange(today + 1), steps - 1)

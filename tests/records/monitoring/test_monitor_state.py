@@ -1,6 +1,7 @@
 """The state of a daily monitor counts each row once, or says why it cannot."""
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -469,6 +470,19 @@ def test_damage_of_a_state_is_noticed(job):
         job.refuses("which is damaged, or another file", fields=["site"])
     LogSums({}).save(job.state)
     job.refuses("which is damaged, or another file", fields=["site"])
+
+
+@pytest.mark.parametrize(("version", "told"), [(None, 1), (1, 1), (99, 99)])
+def test_a_state_of_another_version_is_refused(job, version, told):
+    job.add(0)
+    job.report()
+    tables = LogSums.load(job.state).tables
+    written = json.loads(tables["settings"]["key_settings"][0].as_py())
+    del written["version"]
+    written |= {} if version is None else {"version": version}
+    tables["settings"] = pa.table({"key_settings": [json.dumps(written)]})
+    LogSums(tables).save(job.state)
+    job.refuses(f"of version {told}, and this is version")
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

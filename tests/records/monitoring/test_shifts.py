@@ -14,16 +14,20 @@ from calibration_records.monitoring.shifts import (
     log_ratios,
     most_log_years,
 )
+from calibration_records.monitoring.sums import Sums
 
 YEARS = 7 / 365.25
 
 
 def sums_of(y, p):
-    """The seven sums of some rows."""
-    rows = float(len(p))
-    return np.array(
-        [(y - p).sum(), y.sum(), rows, rows, (p * (1 - p)).sum(), p.sum(), (p * p).sum()]
-    )
+    """The sums of some rows, as those of a group."""
+    columns = {"rows": np.ones(len(p)), "positives": y, "predicted": p, "predicted_squares": p * p}
+    return Sums({name: column.sum(keepdims=True) for name, column in columns.items()})
+
+
+def stacked(groups):
+    """The sums of groups, one after the other."""
+    return Sums({name: np.concatenate([each[name] for each in groups]) for name in groups[0]})
 
 
 def reference(y, p, block, years, tolerance):
@@ -44,7 +48,7 @@ def groups_of(value, block, y, p):
     keys = sorted(set(zip(value.tolist(), block.tolist(), strict=True)))
     sums = [sums_of(*(each[(value == v) & (block == b)] for each in (y, p))) for v, b in keys]
     names = sorted(set(value.tolist()))
-    return np.array(sums), np.array([names.index(v) for v, _ in keys]), np.array(keys)[:, 1]
+    return stacked(sums), np.array([names.index(v) for v, _ in keys]), np.array(keys)[:, 1]
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05])
@@ -65,7 +69,8 @@ def test_the_evidence_is_that_of_its_formula(tolerance):
         assert found.log_years[number] == pytest.approx(evidence, rel=1e-9, abs=1e-9)
         assert found.since[number] == since
         is_since = rows & (block >= since)
-        np.testing.assert_allclose(found.sums[number], sums_of(y[is_since], p[is_since]), rtol=1e-9)
+        for name, expected in sums_of(y[is_since], p[is_since]).items():
+            np.testing.assert_allclose(found.sums[name][number], expected[0], rtol=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([0.0, 0.05, 1.0]))
@@ -83,7 +88,7 @@ def test_the_bound_is_below_the_ratio(seed, rows, tolerance):
         y = rng.integers(0, 2, rows).astype(float)
         rate = np.where(SHIFTS > 0, 1 + tolerance, 1 / (1 + tolerance))
         exact = SHIFTS * y.sum() - np.log1p(rate * p[:, None] * np.expm1(SHIFTS)).sum(axis=0)
-        received = log_ratios(sums_of(y, p)[None], tolerance)[0]
+        received = log_ratios(sums_of(y, p), tolerance)[0]
         assert np.all(received <= exact + 1e-9)
         # Where it loses, it is by the third power of the shift.
         assert np.all(received >= exact - rows * np.expm1(np.abs(SHIFTS)) ** 3 / 6 - 1e-9)
@@ -91,7 +96,7 @@ def test_the_bound_is_below_the_ratio(seed, rows, tolerance):
 
 def test_one_row_and_labels_that_cannot_be():
     for y, p in ((0.0, 0.5), (1.0, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)):
-        sums = sums_of(np.array([y]), np.array([p]))[None]
+        sums = sums_of(np.array([y]), np.array([p]))
         found = find_shifts(sums, np.array([0]), np.array([-7]), YEARS, 0.0)
         expected = np.mean(np.exp(SHIFTS * y) / (1 + p * np.expm1(SHIFTS))) * YEARS
         assert np.exp(found.log_years[0]) == pytest.approx(expected, rel=1e-9)
@@ -105,7 +110,7 @@ def test_no_evidence_is_above_what_is_possible():
         p = rng.random(30) ** rng.choice([0.1, 1, 5])
         y = np.full(30, seed % 2.0)
         groups = groups_of(value, block, y, p)
-        most = most_log_years(sums_of(y, p)[None], groups[2], YEARS)
+        most = most_log_years(sums_of(y, p), groups[2], YEARS)
         assert find_shifts(*groups, YEARS, 0.0).log_years <= most + 1e-9
 
 
@@ -117,8 +122,10 @@ def test_many_values_are_taken_in_parts(monkeypatch):
     whole = find_shifts(*groups, YEARS, 0.0)
     for together in (1, 7, 50):
         monkeypatch.setattr("calibration_records.monitoring.shifts._TOGETHER", together)
-        for one, other in zip(whole, find_shifts(*groups, YEARS, 0.0), strict=True):
-            np.testing.assert_array_equal(one, other)
+        parts = find_shifts(*groups, YEARS, 0.0)
+        np.testing.assert_array_equal(whole.log_years, parts.log_years)
+        np.testing.assert_array_equal(whole.since, parts.since)
+        np.testing.assert_equal(whole.sums, parts.sums)
 
 
 def test_the_mean_ratio_of_right_predictions_is_1():
@@ -126,7 +133,7 @@ def test_the_mean_ratio_of_right_predictions_is_1():
     rng = np.random.default_rng(3)
     for p in (np.full(8, 0.2), np.full(8, 0.97), rng.random(8), np.arange(8) % 2.0):
         chance = np.prod(np.where(labels > 0, p, 1 - p), axis=1)
-        sums = np.array([sums_of(y, p) for y in labels])
+        sums = stacked([sums_of(y, p) for y in labels])
         means = chance @ np.exp(log_ratios(sums, 0.0))
         assert np.all(means <= 1 + 1e-12)
         is_exact = len(np.unique(p)) == 1 or set(p) == {0.0, 1.0}
@@ -146,12 +153,17 @@ def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(spread):
     p = expit(rng.normal(-2, spread, (days, rows)))
     y = rng.random((logs, days, rows)) < p
     squares, mean = (p * p).sum(axis=1), p.sum(axis=1)
-    sums = np.zeros((logs, days, 7))
-    sums[..., 1], sums[..., 2], sums[..., 5], sums[..., 6] = y.sum(axis=2), rows, mean, squares
+    sums = {
+        "positives": y.sum(axis=2),
+        "rows": rows,
+        "predicted": mean,
+        "predicted_squares": squares,
+    }
+    sums = {name: np.broadcast_to(column, (logs, days)) for name, column in sums.items()}
     value = np.repeat(np.arange(logs), days)
     evidence = np.empty((logs, days))
     for day in range(days):
-        until = sums[:, : day + 1].reshape(-1, 7)
+        until = Sums({name: column[:, : day + 1].ravel() for name, column in sums.items()})
         numbers, blocks = value.reshape(logs, days)[:, : day + 1], np.arange(day + 1)
         found = find_shifts(
             until, numbers.ravel(), np.broadcast_to(blocks, numbers.shape).ravel(), 1.0, 0.0

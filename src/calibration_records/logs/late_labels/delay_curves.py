@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration_records._check import damaged
+from calibration_records.logs.query import Lookup
 
 if TYPE_CHECKING:
     import pyarrow
 
 FORMAT = "keras_calibration.LabelDelay"
-# The table of the curves, on the connection of a log.
-CURVES = "keras_calibration_curves"
+# Tables on the connection of a log: the curve of each field value, and the steps of the curves.
+_VALUES, _CURVES, _STEPS = (f"keras_calibration_{name}" for name in ("values", "curves", "steps"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class DelayCurves:
 
     Example:
         >>> curves = DelayCurves(np.array([1.0]), np.array([[1.0]]), np.zeros(0, str), 1.0, True, 0)
-        >>> curves.table().to_pylist()
-        [{'value': None, 'step': 0, 'start': 1.0, 'width': 1.0, 'share': 1.0, 'rise': 0.0}]
+        >>> curves.tables()["keras_calibration_curves"].column("share").to_pylist()
+        [1.0]
     """
 
     grid: np.ndarray
@@ -73,43 +74,51 @@ class DelayCurves:
             min_share=min_share,
         )
 
-    def table(self) -> pyarrow.Table:
-        """The curves by value and step of the age; the value of the curve of the whole is NULL."""
+    def tables(self) -> dict[str, pyarrow.Table]:
+        """Name → table: the number of each value's curve, the curves by step, and their steps."""
         import pyarrow
 
         num_curves, num_steps = self.shares.shape
-        last = self.shares[:, -1:]
-        rise = np.diff(self.shares, axis=1, append=last) * (not self.has_all_delays)
-        width = np.append(np.diff(self.grid), 1.0)
-        return pyarrow.table(
-            {
-                "value": pyarrow.array([*self.values.tolist(), None], pyarrow.string()).take(
-                    pyarrow.array(np.repeat(np.arange(num_curves), num_steps))
-                ),
-                "step": np.tile(np.arange(num_steps), num_curves),
-                "start": np.tile(self.grid, num_curves),
-                "width": np.tile(width, num_curves),
-                "share": self.shares.ravel(),
-                "rise": rise.ravel(),
-            }
-        )
+        rise = np.diff(self.shares, axis=1, append=self.shares[:, -1:])
+        rise *= not self.has_all_delays
+        before = np.concatenate([np.zeros((num_curves, 1)), (self.shares + rise)[:, :-1]], axis=1)
+        values = {"value": self.values.tolist(), "curve": np.arange(len(self.values))}
+        curves = {
+            "curve": np.repeat(np.arange(num_curves), num_steps),
+            "place": np.tile(np.arange(num_steps) + 1, num_curves),
+            "start": np.tile(self.grid, num_curves),
+            "width": np.tile(np.append(np.diff(self.grid), 1.0), num_curves),
+            "share": self.shares.ravel(),
+            "rise": rise.ravel(),
+            "before": before.ravel(),
+        }
+        value_type = pyarrow.schema({"value": pyarrow.string(), "curve": pyarrow.int64()})
+        return {
+            _VALUES: pyarrow.table(values, value_type),
+            _CURVES: pyarrow.table(curves),
+            _STEPS: self._steps("age").table(),
+        }
 
-    def with_share(self, rows: str, name: str, age: str = "age", side: str = "right") -> str:
-        """Rows with the share at an age as a new column, by their `delay_value`.
-
-        The side "left" gives the share just before the age.
-        """
-        step = f"SELECT *, {places(self.grid, age, side)} - 1 AS step FROM ({rows})"
-        own, whole = (
-            f"{curve}.share + {curve}.rise * ({age} - {curve}.start) / {curve}.width"
-            for curve in ("own", "whole")
-        )
+    def with_curve(self, rows: str) -> str:
+        """Rows with the number of the curve of their `delay_value`; the last is that of others."""
         return (
-            f"SELECT rows.* EXCLUDE (step), coalesce({own}, {whole}, 0.0) AS {name} "
-            f"FROM ({step}) AS rows "
-            f"LEFT JOIN {CURVES} AS own ON own.value = delay_value AND own.step = rows.step "
-            f"LEFT JOIN {CURVES} AS whole ON whole.value IS NULL AND whole.step = rows.step"
+            f"SELECT rows.*, coalesce(own.curve, {len(self.values)}) AS curve "
+            f"FROM ({rows}) AS rows LEFT JOIN {_VALUES} AS own ON own.value = delay_value"
         )
+
+    def with_share(self, rows: str, age: str, name: str, before: str) -> str:
+        """Rows with the share of their curve at an age, and just before; 0 where there is none."""
+        share = f"own.share + own.rise * ({age} - own.start) / own.width"
+        just_before = f"CASE WHEN {age} = own.start THEN own.before ELSE {share} END"
+        return (
+            f"SELECT rows.* EXCLUDE ({_STEPS}), coalesce({share}, 0.0) AS {name}, "
+            f"coalesce({just_before}, 0.0) AS {before} "
+            f"FROM ({self._steps(age).sql(rows)}) AS rows "
+            f"LEFT JOIN {_CURVES} AS own ON own.curve = rows.curve AND own.place = {_STEPS}"
+        )
+
+    def _steps(self, age: str) -> Lookup:
+        return Lookup(_STEPS, self.grid, age)
 
 
 def read_label_delay(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -129,22 +138,3 @@ def read_label_delay(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
         return dict(content["config"]), fitted
     except (ValueError, KeyError, TypeError) as error:
         raise damaged("path", path, "LabelDelay.save") from error
-
-
-def places(grid: Sequence[float] | np.ndarray, column: str, side: str) -> str:
-    """Expression of `np.searchsorted(grid, column, side)`.
-
-    Example:
-        >>> places([1.0, 2.0], "age", "right")
-        'CASE WHEN age < 2.0 THEN CASE WHEN age < 1.0 THEN 0 ELSE 1 END ELSE 2 END'
-    """
-    comparison = "<" if side == "right" else "<="
-
-    def between(low: int, high: int) -> str:
-        if low == high:
-            return str(low)
-        middle = (low + high) // 2
-        below = f"{column} {comparison} {float(grid[middle])!r}"
-        return f"CASE WHEN {below} THEN {between(low, middle)} ELSE {between(middle + 1, high)} END"
-
-    return between(0, len(grid))

@@ -53,7 +53,9 @@ def labels_so_far(rows: str, curves: DelayCurves | None) -> str:
     """
     horizon = "age" if curves is None else f"least(age, {curves.horizon!r})"
     rows = f"SELECT *, coalesce(delay <= {horizon}, false)::INT::DOUBLE AS y FROM ({rows})"
-    return rows if curves is None else curves.with_share(rows, "share")
+    if curves is None:
+        return rows
+    return curves.with_share(curves.with_curve(rows), "age", "share", "share_earlier")
 
 
 def observed_rows(rows: str, curves: DelayCurves, is_logit: bool) -> str:
@@ -63,9 +65,8 @@ def observed_rows(rows: str, curves: DelayCurves, is_logit: bool) -> str:
     positives the shares at the age of their label, `share_then`, and just before, `share_before`.
     """
     final = "CASE WHEN isfinite(given) THEN 1 / (1 + exp(-given)) END" if is_logit else "given"
-    rows = f"SELECT *, {final} AS final, least(delay, age) AS age_then FROM ({rows})"
-    rows = curves.with_share(rows, "share_then", "age_then")
-    rows = curves.with_share(rows, "share_before", "age_then", "left")
+    rows = f"SELECT *, {final} AS final, CASE WHEN y > 0 THEN delay END AS age_then FROM ({rows})"
+    rows = curves.with_share(rows, "age_then", "share_then", "share_before")
     columns = f"final * share AS given, least({LARGEST_PROBABILITY!r}, final) AS final"
     return (
         f"SELECT * REPLACE ({columns}) FROM ({rows}) "

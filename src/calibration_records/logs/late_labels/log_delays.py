@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration_records.logs import LogSums, Query, ScoredLog, log_sums
-from calibration_records.logs.late_labels.delay_curves import places
 from calibration_records.logs.late_labels.delays import delay_grid
+from calibration_records.logs.query import Lookup
 from calibration_records.logs.rows import Selection
 
 _DELAYS = Selection(purpose="delays")
@@ -63,15 +63,13 @@ def count_labels(
             f"{log.observed_until}. Received: none. Check the columns of the times."
         )
     grid = delay_grid(delays, most_steps, numbers)
-    keys = {
-        "value": "delay_value",
-        "first": places(grid, "delay", "left"),
-        "after": places(grid, "age", "right"),
-    }
+    lookups = [Lookup("first", grid, "delay", "left"), Lookup("after", grid, "age")]
+    keys = {"value": "delay_value", "first": "first", "after": "after"}
     keys = {name: f"CASE WHEN {seen} THEN {key} END" for name, key in keys.items()}
     weight = "1.0" if half_life is None else f"pow(2.0, -age / {half_life!r})"
     sums = {"rows": "1", "age": "age", "weight": weight, "squares": f"{weight} * {weight}"}
-    table = _labels(log_sums(log, {"labels": Query(keys, sums)}, _DELAYS, verbose, check=False))
+    query = Query(keys, sums, lookups=lookups)
+    table = _labels(log_sums(log, {"labels": query}, _DELAYS, verbose, check=False))
     first, after = (table[name].astype(np.int64) for name in ("key_first", "key_after"))
     # Rounding must not move a mean into another step.
     edges = np.append(grid, np.inf)
@@ -96,8 +94,9 @@ def _by_delay(
     steps = _fine_steps(window, unit)
     odd = "true" if unit is None else f"delay != round(delay * {unit}) / {unit}.0"
     sums = {"rows": "1", "odd": f"({odd})::INT", "old": f"(age >= {window!r})::INT"}
-    keys = {"first": f"CASE WHEN {seen} THEN {places(steps, 'delay', 'left')} END"}
-    table = _labels(log_sums(log, {"labels": Query(keys, sums)}, _DELAYS, verbose))
+    keys = {"first": f"CASE WHEN {seen} THEN first END"}
+    query = Query(keys, sums, lookups=[Lookup("first", steps, "delay", "left")])
+    table = _labels(log_sums(log, {"labels": query}, _DELAYS, verbose))
     return {**table, "delay": steps[table["key_first"].astype(np.int64)]}
 
 

@@ -3,13 +3,15 @@
 import dataclasses
 import json
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from calibration_records.logs.late_labels.delay_curves import places
-from calibration_records.logs.query import field_column
+from calibration_records.logs.embedded import Embedded
+from calibration_records.logs.late_labels.delay_curves import DelayCurves
+from calibration_records.logs.query import Lookup, field_column
 from calibration_records.logs.rows import Selection
 from keras_calibration.calibration import LabelDelay, fit_calibrator
 from keras_calibration.layers import BiasCorrection, FieldBias
@@ -59,8 +61,6 @@ def fitted(rows=FRAME, field="site", **arguments):
 
 def columns_of(opened_log, selection, *names):
     """Columns of the rows of a log, in the order of their times."""
-    from calibration_records.logs.embedded import Embedded
-
     with Embedded(opened_log) as opened:
         sql = f"SELECT {', '.join(names)} FROM ({opened.rows(selection)}) ORDER BY k"
         return opened.run(sql).to_pandas()
@@ -352,15 +352,40 @@ def test_a_copy_keeps_what_it_knows():
     assert late.of("other.parquet").label_delay is late.label_delay
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("num_steps", [1, 2, 7, 250])
-def test_places_are_those_of_searchsorted(side, num_steps):
-    import duckdb
+GRIDS = {
+    "one": [0.0],
+    "beyond one": [7.25],
+    "hours": np.arange(1000) / 24,
+    "random": np.random.default_rng(0).exponential(size=250),
+    "near each other": 1.0 + np.arange(5) * 2.0**-52,
+    "near 0 and far": [0.0, 5e-324, 1e-300, 1e-9, 2e-9, 1.0, 1e6],
+    "below 0": [-3.5, -1e-9, 0.0, 2.0],
+    "octaves": 2.0 ** np.arange(-17, 6, 1 / 16),
+}
 
-    rng = np.random.default_rng(0)
-    grid = np.unique(rng.exponential(size=num_steps))
-    x = np.concatenate([grid, rng.exponential(size=500), [0.0, 1e9]])
-    rows = pa.table({"x": x})
-    found = duckdb.sql(f"SELECT {places(grid, 'x', side)} AS place FROM rows").fetchnumpy()
-    assert rows.num_rows == len(x)
-    np.testing.assert_array_equal(found["place"], np.searchsorted(grid, x, side))
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", GRIDS)
+def test_places_are_those_of_searchsorted(side, name):
+    edges = np.unique(GRIDS[name])
+    beside = [np.nextafter(edges, -np.inf), edges, np.nextafter(edges, np.inf)]
+    between = np.random.default_rng(1).uniform(edges[0] - 1, edges[-1] + 1, 500)
+    x = np.concatenate([*beside, between, [0.0, -0.0, 1e9, -1e9, np.inf, -np.inf]])
+    lookup = Lookup("place of x", edges, "x", side)
+    assert lookup.table().num_rows <= 4 * len(edges) + 3
+    with duckdb.connect() as connection:
+        connection.register("log", pa.table({"x": [*x, None]}))
+        connection.register(lookup.name, lookup.table())
+        found = connection.sql(lookup.sql("SELECT * FROM log")).to_arrow_table()
+    assert found.num_rows == len(x) + 1
+    x, place = (np.array(column.to_pylist(), float) for column in found.columns)
+    is_missing = np.isnan(x)
+    np.testing.assert_array_equal(place[~is_missing], np.searchsorted(edges, x[~is_missing], side))
+    np.testing.assert_array_equal(place[is_missing], 0)
+
+
+def test_a_query_is_short_however_many_steps_there_are():
+    grid = np.arange(5000) / 24
+    curves = DelayCurves(grid, np.ones((1, 5000)), np.zeros(0, str), 200.0, True, 0.1)
+    with Embedded(dataclasses.replace(log(), label_delay=curves)) as opened:
+        assert len(opened.rows(Selection("day", purpose="observed"))) < 5000

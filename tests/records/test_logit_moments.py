@@ -1,0 +1,96 @@
+"""Moments of logits by SQL, tensors and their formula; losses and bias by NumPy and tensors.
+
+Bins and the columns of a row are written once for tensors and NumPy, and once more in SQL.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, xlog1py, xlogy
+
+from calibration_records._logit_bins import MOMENT_BINS
+from calibration_records.logs.query import logit_moments as moments_query
+from calibration_records.logs.query import moments_of
+from calibration_records.monitoring.moment_losses import MomentLosses
+from keras_calibration._ops.logit_moments import bias_root, by_group, log_loss_sum, logit_moments
+from keras_calibration.logs import ScoredLog, log_sums
+
+EDGES = MOMENT_BINS.edges
+
+
+def moments_of_rows(labels, logits, weights=None):
+    """By tensors, in float64."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    group = np.zeros(len(labels), np.int32)
+    return np.asarray(logit_moments(np.asarray(labels, np.float64), logits, weights, group, 1))
+
+
+def reference(labels, logits, weights):
+    """The sums of their formula, row by row."""
+    found = np.zeros((len(EDGES) + 1, 8))
+    for y, logit, w in zip(labels, logits, weights, strict=True):
+        place = np.searchsorted(EDGES, logit, side="right")
+        u = logit - np.sign(logit) * 88
+        if 0 < place < len(EDGES):
+            low, high = EDGES[place - 1 : place + 1]
+            u = (2 * logit - low - high) / (high - low)
+        powers = np.polynomial.chebyshev.chebvander([np.clip(u, -1, 1)], 5)[0, 2:]
+        found[place] += w * np.array([1 - y, y, (1 - y) * u, y * u, *powers])
+    return found
+
+
+@pytest.mark.parametrize("label", ["hard", "soft"])
+def test_moments_of_sql_and_of_tensors_are_those_of_the_formula(label):
+    rng = np.random.default_rng(0)
+    # Tensors take numbers below 2e-308 for 0.
+    edges = EDGES[EDGES != 0]
+    beside = [np.nextafter(edges, -np.inf), EDGES, np.nextafter(edges, np.inf)]
+    far = [-0.0, 1e-300, -1e-300, 88.5, -88.5, 700.0, -700.0, 1e15, -1e15]
+    logits = np.concatenate([*beside, far, rng.normal(0, 3, 500), rng.normal(0, 40, 500)])
+    weights = rng.choice([0.5, 1.0, 3.0], len(logits))
+    labels = rng.random(len(logits))
+    labels = np.round(labels) if label == "hard" else labels
+    expected = reference(labels, logits, weights)
+    log = ScoredLog(
+        pd.DataFrame({"label": labels, "z": logits, "w": weights}), logit="z", sample_weight="w"
+    )
+    table = log_sums(log, {"moments": moments_query()}).table("moments")
+    (by_sql,) = moments_of(table, 0, 1)
+    for found in (by_sql, moments_of_rows(labels, logits, weights)):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 60.0]),
+    shift=st.sampled_from([-30.0, -3.0, 0.0, 2.0, 95.0]),
+    bias=st.sampled_from([-5.0, -0.5, 0.0, 1.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
+    """NumPy's losses of a summary, and those of tensors in float64, which metrics compute."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(shift, spread, 300)
+    labels = (rng.random(300) < expit(logits + bias)).astype(float)
+    moments = moments_of_rows(labels, logits)
+    losses, summary = MomentLosses(moments), by_group(moments)
+    found, expected = losses.bias, float(bias_root(summary)[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    if np.isfinite(found):
+        received = losses.loss(found)
+        np.testing.assert_allclose(
+            received, float(log_loss_sum(summary, np.array([found]))[0]), rtol=1e-12
+        )
+        p = expit(logits + found)
+        exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + found)).sum()
+        np.testing.assert_allclose(received, exact, rtol=2e-6)
+        entropy, middle, variance = losses.entropy(found)
+        own = xlogy(p, p) + xlog1py(1 - p, -p)
+        np.testing.assert_allclose(entropy, -own.sum(), rtol=1e-5, atol=1e-7)
+        weights = p * (1 - p)
+        x = logits + found
+        np.testing.assert_allclose(middle, weights @ x / weights.sum(), rtol=1e-5, atol=1e-6)
+        expected = weights @ (x - middle) ** 2
+        np.testing.assert_allclose(variance, expected, rtol=1e-4, atol=1e-6)
