@@ -29,12 +29,12 @@ from scipy.stats import norm
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "examples"))
 
+from calibration_records._progress import ProgressBar
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
 from keras_calibration.calibration.cross_fitted_scores import combined, scores_of, with_errors
-from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.layers.head_logits import head_logits
 from markdown_table import markdown_table
@@ -142,15 +142,14 @@ def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
     """A sample, and the candidates fitted to it as `calibrate` fits them."""
     generator = np.random.default_rng((COLUMNS.index(columns), num_rows, number))
     logits, features, truth = drawn(columns, effect, num_rows, generator)
-    rows = Rows(logits, (generator.random(num_rows) < truth).astype(float), None)
+    rows = Rows(logits, (generator.random(num_rows) < truth).astype(float), None, features)
     splits = splits_of(3, rows, number)
     fields, numeric = (FIELDS, NUMERIC) if features else ({}, ())
     tried = candidates(fields, numeric, 3, number, None, QUICK)
     if not features:
         # A layer that is fitted again takes less time than a new one.
         tried = [replace(each, make_head=kept(each.make_head())) for each in tried]
-    progress = FitProgress([(each.name, 1.0) for each in tried], 0)
-    race = Race(rows, features, splits, number, progress)
+    race = Race(rows, splits, number, ProgressBar(0, "fits", 0))
     race.run(tried, None)
     fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
     new_logits, new_features, _ = fresh_rows(columns, effect)

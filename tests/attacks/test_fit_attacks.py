@@ -19,6 +19,8 @@ from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_scaling import ClassScaling
 from tiers import attack_size, only_in_full_attack
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS, NUM_CLASSES = 300, 3
 CALIBRATORS = {
     name: member

@@ -143,6 +143,7 @@ def test_the_model_is_as_before_the_export(model, path):
     assert np.asarray(lookup(tf.constant(["", "other", "news"]))).tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_refresh_changes_the_head_alone(model, path, tmp_path):
     rows = make_rows(2000, seed=5)
     labels = 1 - labels_of(rows)

@@ -77,6 +77,7 @@ def test_it_finds_what_offsets_cannot(fitted):
     )
 
 
+@pytest.mark.slow
 def test_rows_without_the_effect_have_no_trees():
     kept = 0
     for seed in range(6):

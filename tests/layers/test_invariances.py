@@ -146,6 +146,7 @@ def test_one_far_score(name):
     assert abs(received.mean() - LABELS.mean()) < 0.01
 
 
+@pytest.mark.quick_cases(9)
 @pytest.mark.parametrize("factor", [1 / NUM_ROWS, 1e9])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_a_common_factor_of_the_weights(name, factor):
@@ -211,6 +212,7 @@ def test_cross_fitted_logits_are_of_the_rows_that_were_given(name):
 UPDATED = [name for name in QUICK if issubclass(getattr(layers, name), StreamingCalibrator)]
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
 @pytest.mark.parametrize("sizes", [[300], [20] * 20, [1] * 30 + [400]])
 @pytest.mark.parametrize("name", UPDATED)

@@ -189,6 +189,7 @@ def test_reset_state_forgets_rows_and_row_numbers(rows):
     assert float(metric.result()) == score(labels, logits)
 
 
+@pytest.mark.quick_cases(10)
 @pytest.mark.parametrize("weight", [1.0, 0.1, 0.3])
 @pytest.mark.parametrize("label", [0.0, 1.0])
 @pytest.mark.parametrize("mode", MODES[:5], ids=str)

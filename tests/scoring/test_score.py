@@ -82,6 +82,7 @@ def test_batches_are_for_the_metrics_themselves(batches):
     assert float(metric.result()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [999], indirect=True)
 def test_memory_mapped_arrays(tmp_path, chunk_size):
     np.save(tmp_path / "p.npy", P)

@@ -115,7 +115,7 @@ def streamed(weights=None):
     return score(rows, metrics(), by_field, verbose=0)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_of_the_streaming_metrics_from_every_source(tmp_path, kind):
     fields = ["site_id"] if kind == "csv" else ["site", "site_id"]
@@ -247,6 +247,7 @@ def test_other_row_keys_divide_the_rows_evenly(key):
     )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("length", ["hour", "day", "week", "month", "year"])
 def test_periods(length):
     log = ScoredLog(frame(), sample_weight="weight", fields=["site"], timestamp="at")

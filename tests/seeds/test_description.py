@@ -401,6 +401,7 @@ def test_the_engines_describe_a_training_alike(tmp_path):
         assert len({run["training"]["file"] for run in runs}) == 1
 
 
+@pytest.mark.slow
 def test_models_that_differ_by_seed_go_on(tmp_path):
     """Each seed is compared with what it trains itself."""
 

@@ -24,7 +24,7 @@ from keras_calibration.scoring import log_queries, score, score_by_period
 
 ray = pytest.importorskip("ray")
 # Ray warns of settings of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:::ray.*")
+pytestmark = [pytest.mark.filterwarnings("ignore:::ray.*"), pytest.mark.slow]
 RNG = np.random.default_rng(7)
 N = 2000
 NAMES = np.array(["a", 'b"', "c'", "", "d\0e", "'; DROP TABLE log; --", "ümlaut"], object)
