@@ -21,8 +21,8 @@ from keras_calibration.export.savedmodel_files import HEAD_FILE
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.posterior_layer import without_posterior
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.posterior import without_posterior
 from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"
@@ -181,7 +181,7 @@ def _num_rows_in(head: Head) -> int | None:
 
 def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | None:
     """The distribution of the logits of the fit, or else of the sample."""
-    streaming = (c for c in flatten_layers(head) if isinstance(c, StreamingCalibrator))
+    streaming = (c for c in flatten_layers(head) if isinstance(c, HistogramHead))
     histogram = next((c.histogram for c in streaming), None)
     if histogram is not None:
         atoms = histogram.atoms()

@@ -24,7 +24,7 @@ from keras_calibration.export.signatures import interval_of
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.models.logit_range import describe_logits
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
@@ -152,9 +152,9 @@ def _columns(
     }
 
 
-def _with_update(head: Head) -> StreamingCalibrator:
+def _with_update(head: Head) -> HistogramHead:
     """The head itself, if rows can be added to it; else raises."""
-    if not isinstance(head, StreamingCalibrator):
+    if not isinstance(head, HistogramHead):
         raise ValueError(
             "Argument `forget` must be 1 unless the head itself has `update`, as ILPS has. "
             f"Received: a head of type {type(head).__name__}. Pass forget=1 and all rows to fit."

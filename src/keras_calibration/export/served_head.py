@@ -13,7 +13,6 @@ from keras_calibration._ops.piecewise_linear import lines
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.boosted_trees import BoostedTrees
-from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_ilps import FieldILPS
@@ -21,7 +20,7 @@ from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.layers.posterior_layer import without_posterior
+from keras_calibration.layers.posterior import without_posterior
 
 
 def served_head(head: Head) -> Head:
@@ -96,7 +95,7 @@ def _own_weights(head: Head) -> list[keras.Variable]:
     return [each for each in without_posterior(head.weights) if id(each) not in curve_weights]
 
 
-class ServedCurve(Calibrator):
+class ServedCurve(Head):
     """The curve of an `ILPS` layer, as a table with the knot, value and slope of each segment.
 
     `η(l) = b_k + (l - a_k) s_k`, where k is the last knot left of l. By rounding, a rising segment
@@ -122,10 +121,11 @@ class ServedCurve(Calibrator):
         self._lines = self._weight("lines", table.T)
         self.built = True
 
-    def calibrate(self, logits: Tensor) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """η(l)."""
         import tensorflow as tf
 
+        logits = ops.cast(logits, self.compute_dtype)
         rows = ops.reshape(logits, (1, -1))
         table = ops.convert_to_tensor(self._lines)
         if self.is_constant_outside:

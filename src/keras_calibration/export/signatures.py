@@ -16,7 +16,7 @@ from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.posterior_layer import interval_width, without_posterior
+from keras_calibration.layers.posterior import interval_width, without_posterior
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -138,7 +138,7 @@ class FieldHead(Head):
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
-        self._ensure_built()
+        self.ensure_built()
         names = self.feature_names
         deviations = ops.convert_to_numpy(self._deviations).reshape(len(names), -1)[:, 0]
         return dict(zip(names, map(float, deviations), strict=True))

@@ -93,6 +93,16 @@ def check_classes(shape: Shape, taker: str, num_classes: int | None = None) -> N
         )
 
 
+def checked_num_classes(num_classes: int) -> int:
+    """The number of classes of a head; raises unless it is an integer of at least 2."""
+    if not (isinstance(num_classes, int) and num_classes >= 2):
+        raise ValueError(
+            "Argument `num_classes` must be an integer of at least 2. Received: "
+            f"num_classes={num_classes!r}."
+        )
+    return num_classes
+
+
 def check_columns(shape: Shape, taker: str) -> None:
     """Raises for other shapes than `(batch,)`, `(batch, 1)` and, for K classes, `(batch, K)`.
 
