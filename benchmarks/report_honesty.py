@@ -29,12 +29,12 @@ from scipy.stats import norm
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "examples"))
 
+from calibration_records._progress import ProgressBar
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
 from keras_calibration.calibration.cross_fitted_scores import combined, scores_of, with_errors
-from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.layers.head_logits import head_logits
 from markdown_table import markdown_table
@@ -149,7 +149,7 @@ def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
     if not features:
         # A layer that is fitted again takes less time than a new one.
         tried = [replace(each, make_head=kept(each.make_head())) for each in tried]
-    progress = FitProgress([(each.name, 1.0) for each in tried], 0)
+    progress = ProgressBar(len(tried), "fits", verbose=0)
     race = Race(rows, features, splits, number, progress)
     race.run(tried, None)
     fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
