@@ -142,14 +142,16 @@ def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
     """A sample, and the candidates fitted to it as `calibrate` fits them."""
     generator = np.random.default_rng((COLUMNS.index(columns), num_rows, number))
     logits, features, truth = drawn(columns, effect, num_rows, generator)
-    rows = Rows(logits, (generator.random(num_rows) < truth).astype(float), None, features)
+    labels = (generator.random(num_rows) < truth).astype(float)
+    rows = Rows(logits, labels, None, features)
     splits = splits_of(3, rows, number)
     fields, numeric = (FIELDS, NUMERIC) if features else ({}, ())
     tried = candidates(fields, numeric, 3, number, None, QUICK)
     if not features:
         # A layer that is fitted again takes less time than a new one.
         tried = [replace(each, make_head=kept(each.make_head())) for each in tried]
-    race = Race(rows, splits, number, ProgressBar(0, "fits", 0))
+    progress = ProgressBar(len(tried), "fits", verbose=0)
+    race = Race(rows, splits, number, progress)
     race.run(tried, None)
     fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
     new_logits, new_features, _ = fresh_rows(columns, effect)

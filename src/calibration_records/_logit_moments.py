@@ -255,19 +255,20 @@ class BiasSearch(NamedTuple):
         excess, size, curvature = total([slope, ops.abs(slope), at.weight * at.curvature])
         # Relative to the terms, which are all tiny where a threshold separates the labels.
         sum_error = 4 * rounding * size
+        is_lost = ops.abs(excess) <= sum_error
         excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
         ones, zeros = positives + excess, negatives - excess
         share = excess * (1 / positives + 1 / negatives)
         # The logit of the mean prediction minus that of the mean label.
         value = ops.log1p(share * (negatives / zeros))
-        low = ops.where(value < 0, bias, self.low)
-        high = ops.where(value > 0, bias, self.high)
+        low = ops.where(excess < 0, bias, self.low)
+        high = ops.where(excess > 0, bias, self.high)
         # Where the slope is lost to rounding, the step is infinite.
         proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
         # At the root, the bias is itself an end of the bracket and must be allowed to stay there.
         inside = ops.logical_and(proposed >= low, proposed <= high)
         improved = ops.where(inside, proposed, 0.5 * (low + high))
-        improved = ops.where(ops.abs(excess) <= sum_error, bias, improved)
+        improved = ops.where(is_lost, bias, improved)
         # What the open bins neglect: an error of the sum over rows moves the bias by that error
         # over the curvature. (The exponent is capped at 0, where the error is too large anyway.)
         beyond = self.below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0))

@@ -1,5 +1,7 @@
 """A version is there as a whole or not at all, whoever else exports: the steps of the move."""
 
+import concurrent.futures
+import contextlib
 import errno
 import fcntl
 import os
@@ -8,7 +10,7 @@ import time
 import pytest
 
 from keras_calibration.export import target as version_folder
-from keras_calibration.export.target import move_into_place, temporary_folder
+from keras_calibration.export.target import Target, move_into_place, temporary_folder
 
 
 def write(folder, text):
@@ -170,3 +172,24 @@ def test_what_another_process_removes_is_no_version(moment, tmp_path, monkeypatc
         with pytest.raises(RuntimeError, match="Another process removed files"):
             move_into_place(folder / "new", tmp_path, "next")
     assert not [entry for entry in tmp_path.iterdir() if entry.name.isdecimal()]
+
+
+def test_exports_that_fail_take_no_folder_from_others(tmp_path):
+    """Each makes the folders above; one that fails removes them only where they are empty."""
+    moved, place = [], Target(tmp_path / "a" / "b", "next")
+
+    def export(number):
+        for _ in range(10):
+            with contextlib.suppress(KeyError), place.beside() as path:
+                if number % 2:
+                    raise KeyError("a converter")
+                path.mkdir()
+                (path / "file").write_text("content")
+                moved.append(place.move(path))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(export, range(4)))
+    assert sorted(int(path.name) for path in moved) == list(range(1, 21))
+    with contextlib.suppress(KeyError), Target(tmp_path / "c" / "d", "next").beside():
+        raise KeyError("a converter")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

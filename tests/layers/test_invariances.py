@@ -14,7 +14,7 @@ import pytest
 from every_head import HEADS, NUM_CLASSES, NUM_SITES, has_classes
 from keras_calibration import layers
 from keras_calibration._rows.checks import logits_of_probabilities
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.histogram_head import HistogramHead
 from tiers import slow_except
 
 NUM_ROWS = 600
@@ -112,7 +112,7 @@ def test_every_head_with_a_direct_fit_is_listed():
         for name, each in vars(layers).items()
         if isinstance(each, type) and issubclass(each, Head) and each.__module__ != Head.__module__
     }
-    without = {"Head", "Calibrator", "SamplingCorrection"}  # the last has nothing to fit
+    without = {"Head", "SamplingCorrection"}  # the last has nothing to fit
     assert public - without <= {name.split(",")[0] for name in HEADS}
 
 
@@ -209,7 +209,7 @@ def test_cross_fitted_logits_are_of_the_rows_that_were_given(name):
     assert counted.standard_error == pytest.approx(repeated.standard_error, abs=1e-9)
 
 
-UPDATED = [name for name in QUICK if issubclass(getattr(layers, name), StreamingCalibrator)]
+UPDATED = [name for name in QUICK if issubclass(getattr(layers, name), HistogramHead)]
 
 
 @pytest.mark.quick_cases(8)

@@ -94,3 +94,30 @@ def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
         np.testing.assert_allclose(middle, weights @ x / weights.sum(), rtol=1e-5, atol=1e-6)
         expected = weights @ (x - middle) ** 2
         np.testing.assert_allclose(variance, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [1e-24, 1e-12, 1.0, 1e12, 1e24])
+@pytest.mark.parametrize("logit", [0.125, -70.25])
+def test_the_bias_is_found_at_any_rate_of_positives(ratio, logit):
+    # Rows at the centre of a bin; their number may be beyond the digits of float64.
+    moments = np.zeros((418, 8))
+    bin_number = np.searchsorted(EDGES, logit, side="right")
+    moments[bin_number, :2] = 1 / np.sqrt(ratio), np.sqrt(ratio)
+    moments[bin_number, 4:] = moments[bin_number, :2].sum() * np.array([-1, 0, 1, 0])
+    found = MomentLosses(moments).bias, float(bias_root(by_group(moments))[0])
+    np.testing.assert_allclose(found, np.log(ratio) - logit, rtol=1e-9)
+
+
+def test_rows_that_do_not_determine_a_bias_have_none():
+    rng = np.random.default_rng(25)
+    for _ in range(20):
+        logits = rng.normal(0, 60, 15)
+        labels = np.arange(15) % 2.0
+        # The rows of label 1 are 1e24 times as many: what is rounded is more than those of label 0.
+        weights = np.where(labels > 0, 1e12, 1e-12)
+        moments = moments_of_rows(labels, logits, weights)
+        found, expected = MomentLosses(moments).bias, float(bias_root(by_group(moments))[0])
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        if np.isfinite(found):
+            excess = weights @ expit(-np.where(labels > 0, 1, -1) * (logits + found))
+            assert excess <= 3 * weights[labels == 0].sum()

@@ -123,7 +123,9 @@ def shift_text(values: Sequence[RateCheck]) -> str:
 
 def change_text(shift: Shift) -> str:
     """How far the labels are from the predictions."""
-    return f"{abs(shift.change):.1%} {'fewer' if shift.change < 0 else 'more'} than predicted"
+    size = abs(shift.change)
+    percent = f"{size:.1%}" if size < 1e4 else f"{100 * size:.3g}%"
+    return f"{percent} {'fewer' if shift.change < 0 else 'more'} than predicted"
 
 
 def years_text(shift: Shift) -> str:

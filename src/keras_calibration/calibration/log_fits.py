@@ -25,7 +25,7 @@ from keras_calibration._solvers.logit_histogram import (
 from keras_calibration.layers.field_ids import Vocabulary, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.histogram_head import HistogramHead
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
@@ -81,7 +81,7 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
-    if isinstance(layer, StreamingCalibrator):
+    if isinstance(layer, HistogramHead):
         return layer.fit_sums(_histogram(sums, weights_are))
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
@@ -106,7 +106,7 @@ def fit_calibrator(
 
 
 def update_calibrator(
-    layer: StreamingCalibrator,
+    layer: HistogramHead,
     log: ScoredLog | LogSums,
     forget: float = 0.0,
     verbose: int = 1,
@@ -137,7 +137,7 @@ def update_calibrator(
         >>> update_calibrator(layer, day, verbose=0).num_rows
         8
     """
-    if not isinstance(layer, StreamingCalibrator):
+    if not isinstance(layer, HistogramHead):
         raise ValueError(
             "Argument `layer` must be a calibrator of logits alone, such as ILPS, which keeps its "
             f"histogram. Received: {type(layer).__name__}. Add the sums of `calibrator_queries`, "
@@ -164,7 +164,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
     """
     if not isinstance(layer, Head) or not layer.has_direct_fit:
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
-    if isinstance(layer, StreamingCalibrator):
+    if isinstance(layer, HistogramHead):
         return {_HISTOGRAM: logit_bins(_BINS_PER_UNIT[0])}
     features = layer.feature_names
     if features is None:

@@ -21,7 +21,7 @@ from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.spec import Spec
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.posterior_layer import without_posterior
+from keras_calibration.layers.posterior import without_posterior
 from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"

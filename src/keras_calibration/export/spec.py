@@ -32,7 +32,7 @@ from keras_calibration.export.sample import MAX_RANDOM_IDS, random_rows, sample_
 from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs, Tolerance, tolerance_for
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.posterior_layer import interval_width
+from keras_calibration.layers.posterior import interval_width
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -17,11 +17,12 @@ from keras_calibration._solvers.logistic_fit import (
 )
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.posterior import Posterior
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class BetaCalibration(StreamingCalibrator):
+class BetaCalibration(HistogramHead):
     """Beta calibration: `a log σ(l) - b log(1 - σ(l)) + c = -a softplus(-l) + b softplus(l) + c`.
 
     The curve has slope a far below 0 and slope b far above 0, both positive; with a = b it is Platt
@@ -59,7 +60,7 @@ class BetaCalibration(StreamingCalibrator):
         """Creates the slopes and the bias; the layer starts as the identity."""
         for name in ("log_slope_below", "log_slope_above", "bias"):
             setattr(self, f"_{name}", self.add_weight(name=name, shape=(), initializer="zeros"))
-        self.add_posterior(factor=(3, 3))
+        self.posterior = Posterior(self, factor=(3, 3))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:

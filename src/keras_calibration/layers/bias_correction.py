@@ -9,11 +9,12 @@ from keras import ops
 from keras_calibration._solvers.logistic_fit import LogisticFit, fit_logistic, starting_bias
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.posterior import Posterior
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class BiasCorrection(StreamingCalibrator):
+class BiasCorrection(HistogramHead):
     """Bias correction: `l + c`, so that predicted and observed positives have the same sum.
 
     The fit minimizes the log loss: c is the root of `Σ w σ(l + c) = Σ w y`. It corrects for a
@@ -43,7 +44,7 @@ class BiasCorrection(StreamingCalibrator):
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the bias, 0 at the start."""
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
-        self.add_posterior(factor=(1, 1))
+        self.posterior = Posterior(self, factor=(1, 1))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:

@@ -30,8 +30,9 @@ from keras_calibration.layers.field_ids import (
     check_features,
 )
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.posterior import Posterior
 
 # All columns together have at most so many knots, if that leaves each of them so many.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
@@ -108,6 +109,7 @@ class FieldBias(FieldHead):
 
     # Of the last fit, and of that to more rows from which the one under way starts.
     _spreads: Spreads | None = None
+    posterior: Posterior  # of the built head
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class FieldBias(FieldHead):
             A tensor (batch, number of fields) in the order of `fields`, in logits. The offset of a
             value outside the vocabulary is 0, as are all of them before a fit.
         """
-        self._ensure_built()
+        self.ensure_built()
         columns = called_features(features, self.fields, [self], type(self).__name__)
         return ops.transpose(self._offsets_of(columns))
 
@@ -201,11 +203,11 @@ class FieldBias(FieldHead):
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_SCORE, LARGEST_SCORE)
         variance, across_line, across_one = self._effect_spreads(features)
-        factor = ops.convert_to_tensor(self._posterior_factor)
+        factor = self.posterior["factor"]
         spread = (line - across_line)[:, None] * factor[0] + (1.0 - across_one)[:, None] * factor[1]
         variance = variance + ops.sum(ops.square(spread), axis=1)
         if self.calibrator is not None:
-            line_spread = ops.convert_to_tensor(self._posterior_curve)
+            line_spread = self.posterior["curve"]
             shape = self.calibrator.posterior_spread(column) - line_spread[0]
             shape = self._slope * (shape - line[:, None] * line_spread[1])
             variance = variance + ops.sum(ops.square(shape), axis=1)
@@ -235,7 +237,7 @@ class FieldBias(FieldHead):
             sample_weight: Sample weights (n,) or (n, 1), or None.
         """
         super().adapt(logits, labels, features, sample_weight)
-        self._ensure_built()
+        self.ensure_built()
         if self.numeric:
             columns = self.read_features(features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
@@ -243,7 +245,7 @@ class FieldBias(FieldHead):
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
-        self._ensure_built()
+        self.ensure_built()
         start = self._starts()[list(self.fields).index(field)]
         return ops.convert_to_numpy(self._offsets)[start : start + self._num_values[field]]
 
@@ -257,7 +259,7 @@ class FieldBias(FieldHead):
             Knots (k,), values at the knots (k,), in logits, and the value where the column is
             missing.
         """
-        self._ensure_built()
+        self.ensure_built()
         number = self.numeric.index(name)
         knots = np.unique(ops.convert_to_numpy(self._knots)[number])
         values = ops.convert_to_numpy(self._curves)[number]
@@ -302,7 +304,7 @@ class FieldBias(FieldHead):
         )
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
-        self.add_posterior(**shapes)
+        self.posterior = Posterior(self, **shapes)
 
     def _knots_per_column(self) -> int:
         return min(self.num_knots, max(_MOST_KNOTS // len(self.numeric), _FEWEST_KNOTS))
@@ -326,12 +328,12 @@ class FieldBias(FieldHead):
         total: Tensor = 0.0
         variance: Tensor = 0.0
         if self.fields:
-            table = ops.convert_to_tensor(self._posterior_offsets)
+            table = self.posterior["offsets"]
             of_fields = ops.take(table, self._places(features), axis=0)
             total = ops.sum(of_fields[:, :, :3], axis=0)
             variance = self._covariance(of_fields[:, :, 3], of_fields[:, :, 4])
         if self.numeric:
-            tables = ops.convert_to_tensor(self._posterior_curves)
+            tables = self.posterior["curves"]
             left, share = self._numeric_places(features)
             rows: Tensor = 0.0
             for number in range(len(self.numeric)):
@@ -350,7 +352,7 @@ class FieldBias(FieldHead):
             codes: Codes of the values of each row (fields, batch).
             covariances: Covariance of each value with each of those of the same code.
         """
-        leaders = ops.cast(self._posterior_leaders, "int32")
+        leaders = ops.cast(self.posterior["leaders"], "int32")
         is_same = ops.cast(codes == ops.take(codes, leaders, axis=0), codes.dtype)
         # Each field has this covariance with each of the others of its group.
         are_one_group = ops.cast(leaders[:, None] == leaders[None, :], codes.dtype)
@@ -432,9 +434,9 @@ class FieldBias(FieldHead):
             tables = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in tables]
             values["curves"] = np.stack(tables)
         calibrator = self.calibrator
-        if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
+        if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
             values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
-        self.keep_posterior(are_counts(rows.weights), **values)
+        self.posterior.keep(are_counts(rows.weights), **values)
 
     def _check_arguments(self) -> None:
         if not self.feature_names:
@@ -453,7 +455,7 @@ class FieldBias(FieldHead):
     def _num_curve_columns(self) -> int:
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
-        return curve.num_posterior_columns if isinstance(curve, StreamingCalibrator) else 0
+        return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0
 
 
 def _of_logit(responses: np.ndarray, line: Line) -> np.ndarray:
@@ -470,7 +472,7 @@ def _padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
 
 
 def _line_of_spread(
-    calibrator: StreamingCalibrator, logits: np.ndarray, weights: np.ndarray
+    calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
     """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
     # Within a bin, η and its spread are straight lines, or nearly.

@@ -32,7 +32,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import check_column
-from keras_calibration.layers.posterior_layer import without_posterior
+from keras_calibration.layers.posterior import without_posterior
 
 
 class FieldHead(Head):
@@ -140,7 +140,7 @@ class FieldHead(Head):
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
-        self._ensure_built()
+        self.ensure_built()
         names = self.feature_names
         deviations = ops.convert_to_numpy(self._deviations).reshape(len(names), -1)[:, 0]
         return dict(zip(names, map(float, deviations), strict=True))

@@ -126,12 +126,12 @@ class FieldILPS(FieldHead):
 
     def get_knots(self) -> np.ndarray:
         """Knots, shape (K,): increasing values of η, in logits."""
-        self._ensure_built()
+        self.ensure_built()
         return ops.convert_to_numpy(self._knots)
 
     def get_values(self) -> np.ndarray:
         """Values of the shared curve b at the knots, shape (K,), in logits."""
-        self._ensure_built()
+        self.ensure_built()
         return ops.convert_to_numpy(self._values)
 
     def get_curves(self, field: str) -> np.ndarray:
@@ -144,7 +144,7 @@ class FieldILPS(FieldHead):
 
     def get_scales(self, field: str) -> dict[str, float]:
         """Prior standard deviations s of a field's levels, slopes and bends; 0 before `fit`."""
-        self._ensure_built()
+        self.ensure_built()
         scales = ops.convert_to_numpy(self._deviations)[list(self.fields).index(field)]
         return dict(zip(("level", "slope", "bend"), map(float, scales), strict=True))
 
@@ -201,7 +201,7 @@ class FieldILPS(FieldHead):
         return fit
 
     def _deviations_of(self, field: str) -> np.ndarray:
-        self._ensure_built()
+        self.ensure_built()
         start = self._starts()[list(self.fields).index(field)]
         deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
         return deviations[start : start + self._num_values[field]]

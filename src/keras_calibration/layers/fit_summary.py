@@ -10,6 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from calibration_records._text import ShownAsText
+from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
 def utc_now() -> str:
@@ -172,3 +174,14 @@ def _means_of_rows(logits: np.ndarray, numbers: np.ndarray, num_rows: int) -> np
     with np.errstate(invalid="ignore"):  # a row of weight 0 has none
         means = np.stack(sums, axis=1) / times[:, None]
     return means.reshape(num_rows, *logits.shape[1:])
+
+
+def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:
+    """The figures of a fit to class rows."""
+    return FitSummary(
+        num_rows=len(rows),
+        log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
+        log_loss_after=fit.log_loss,
+        num_iterations=fit.num_iterations,
+        converged=fit.converged,
+    )

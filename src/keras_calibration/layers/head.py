@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from calibration_records._check import confidence_level
 from calibration_records._columns import by_name, select_features, warn_of_other_order
-from keras_calibration._keras import flatten_layers
+from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, column_of, ids_of, take, warn_of_lost_digits
 from keras_calibration._rows.rows import Rows
@@ -34,10 +34,10 @@ from keras_calibration.layers.logits import (
     check_same_rows,
 )
 from keras_calibration.layers.network_trainer import weights_of
-from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
+from keras_calibration.layers.posterior import Posterior, interval_width
 
 
-class Head(PosteriorLayer):
+class Head(keras.layers.Layer):
     """Base of all heads: layers from logits, and features, to calibrated logits.
 
     A head is called as `head(logits, features)`, or as `head(logits)` if it reads no features, and
@@ -57,6 +57,7 @@ class Head(PosteriorLayer):
     Attributes:
         fit_summary: The `FitSummary` of the last fit, else None. Not saved.
         histogram: The sums of the rows of all fits and updates, of a head with `update`; else None.
+        posterior: The `Posterior` of the last fit, of a built head that keeps one; else None.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
@@ -96,6 +97,8 @@ class Head(PosteriorLayer):
         6 rows: log loss 0.693147 before, 0.605939 after (-0.087208); converged in 1 step
     """
 
+    posterior: Posterior | None = None
+
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
         self.fit_summary: FitSummary | None = None
@@ -119,6 +122,16 @@ class Head(PosteriorLayer):
         if isinstance(columns, Mapping):
             check_same_rows(shape, columns, type(self).__name__)
         return super().__call__(logits, columns, *args, **kwargs)
+
+    def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
+        """As `keras.layers.Layer.add_weight`."""
+        with throwaway_layers():
+            return super().add_weight(*args, **kwargs)
+
+    def ensure_built(self) -> None:
+        """Creates the weights if no call has done so yet; their shapes must be known."""
+        if not self.built:
+            self.build((None, 1))
 
     # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def parts(self) -> Sequence[Head]:
@@ -447,6 +460,31 @@ class Head(PosteriorLayer):
         lower, upper = map(np.concatenate, zip(*bounds, strict=True))
         return lower, upper
 
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Posterior standard deviation of the calibrated logit, in the shape of the output.
+
+        Args:
+            logits: Uncalibrated logits (batch,) or (batch, 1).
+            features: A mapping of feature names to tensors with `batch` rows.
+
+        Returns:
+            A tensor of standard deviations in logits. They mean something after a direct fit only.
+
+        Raises:
+            ValueError: If the layer has no interval.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
+            f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
+            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration; with `calibrate`, "
+            'pass methods="field_bias" or methods="platt".'
+        )
+
+    def check_posterior(self) -> None:
+        """Raises if the posterior of the built head is not that of its weights."""
+        if self.posterior is not None:
+            self.posterior.check()
+
     def summary_of(
         self,
         rows: Rows,
@@ -525,8 +563,13 @@ class Head(PosteriorLayer):
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
     ) -> Shape:
-        """`(batch, 1)` or `(batch, K)`; raises for logits that the head does not serve."""
+        """`(batch, 1)` or `(batch, K)`; raises for logits that the head does not serve.
+
+        That of a head without features and without parts is the shape of the logits.
+        """
         self.check_logits(logits_shape)
+        if self.feature_names == () and not self.parts():
+            return tuple(logits_shape)
         return (*logits_shape, 1)[:2]
 
 

@@ -35,15 +35,16 @@ from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.adaptation import known_value
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.posterior import Posterior
 from keras_calibration.layers.served_curve import ServedCurve
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
 _UNIT_SLOPE = math.log(math.e - 1)  # softplus of it is 1
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class ILPS(StreamingCalibrator):
+class ILPS(HistogramHead):
     """Isotonic Line-Plot Scaling η: a non-decreasing piecewise-linear map of the logit.
 
     With knots a₁ < … < a_K and trainable values b₁ … b_K,
@@ -159,7 +160,7 @@ class ILPS(StreamingCalibrator):
             self._raw_slopes = self._add_weight("raw_slopes", np.zeros(self.num_knots - 1))
         else:
             self._free_values = self._add_weight("values", identity)
-        self.add_posterior(factor=(self.num_knots, self.num_knots))
+        self.posterior = Posterior(self, factor=(self.num_knots, self.num_knots))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:

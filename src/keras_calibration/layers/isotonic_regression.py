@@ -12,17 +12,17 @@ from calibration_records._check import integer
 from keras_calibration._ops.piecewise_linear import piecewise_linear
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
 
 # Slope of the steps with `keep_ranking`, in logits per standard deviation of the scores.
 _TIE_SLOPE = 1e-4
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class IsotonicRegression(Calibrator):
+class IsotonicRegression(Head):
     """Isotonic regression: `argmin_p Σ w (y - p)²` over all non-decreasing p(l).
 
     The solution, found by pooling, also minimizes the log loss over all non-decreasing p. As in
@@ -81,8 +81,9 @@ class IsotonicRegression(Calibrator):
         self._centre = self._add_weight("centre", np.zeros(()))
         self.built = True
 
-    def calibrate(self, logits: Tensor) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """The logit of the interpolated probability, plus the line; NaN stays NaN."""
+        logits = ops.cast(logits, self.compute_dtype)
         thresholds, values = (ops.convert_to_tensor(w) for w in (self._thresholds, self._values))
         largest = largest_logit(self.compute_dtype)
         # Clipped to finite values, because unused thresholds are infinite. NaN stays NaN.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import keras
 from keras import ops
 
+from calibration_records._check import integer
 from keras_calibration._typing import Shape, Tensor
 
 # Scores count as at most this in a standard deviation, whose square is then finite in float32.
@@ -91,6 +92,11 @@ def check_classes(shape: Shape, taker: str, num_classes: int | None = None) -> N
             f"The logits of {taker}(num_classes={num_classes}) must have shape (batch, "
             f"{num_classes}). Received: shape {shape}. Pass one logit per class."
         )
+
+
+def checked_num_classes(num_classes: int) -> int:
+    """The number of classes of a head; raises unless it is an integer of at least 2."""
+    return integer("num_classes", num_classes, 2)
 
 
 def check_columns(shape: Shape, taker: str) -> None:

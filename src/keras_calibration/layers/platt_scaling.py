@@ -19,12 +19,13 @@ from keras_calibration._solvers.logistic_fit import (
 )
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import scaled_logits
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.posterior import Posterior
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class PlattScaling(StreamingCalibrator):
+class PlattScaling(HistogramHead):
     """Platt scaling: `a l + c` with a > 0, logistic regression on the logit.
 
     The fit maximizes the likelihood, without a penalty and without Platt's smoothing of the labels.
@@ -61,7 +62,7 @@ class PlattScaling(StreamingCalibrator):
         """Creates the scale and the bias; the layer starts as the identity."""
         self._log_scale = self.add_weight(name="log_scale", shape=(), initializer="zeros")
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
-        self.add_posterior(factor=(2, 2))
+        self.posterior = Posterior(self, factor=(2, 2))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:

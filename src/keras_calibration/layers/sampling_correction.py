@@ -89,13 +89,6 @@ class SamplingCorrection(Head):
         possible = ops.logical_and(rates > 0, rates <= 1)
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
 
-    def compute_output_shape(
-        self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
-    ) -> Shape:
-        """With a feature `(batch, 1)`, else the shape of the logits."""
-        shape = super().compute_output_shape(logits_shape, features_shape)
-        return shape if isinstance(self.rate, str) else tuple(logits_shape)
-
     def fit_rows(
         self,
         rows: Rows,

@@ -9,14 +9,14 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._ops.piecewise_linear import lines
-from keras_calibration._typing import Tensor
-from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration._typing import Features, Tensor
+from keras_calibration.layers.head import Head
 
 if TYPE_CHECKING:
     from keras_calibration.layers.ilps import ILPS
 
 
-class ServedCurve(Calibrator):
+class ServedCurve(Head):
     """The curve of an `ILPS` layer, as a table with the knot, value and slope of each segment.
 
     `η(l) = b_k + (l - a_k) s_k`, where k is the last knot left of l. By rounding, a rising segment
@@ -43,10 +43,11 @@ class ServedCurve(Calibrator):
         self._lines = self._weight("lines", table.T)
         self.built = True
 
-    def calibrate(self, logits: Tensor) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """η(l)."""
         import tensorflow as tf
 
+        logits = ops.cast(logits, self.compute_dtype)
         rows = ops.reshape(logits, (1, -1))
         table = ops.convert_to_tensor(self._lines)
         if self.is_constant_outside:

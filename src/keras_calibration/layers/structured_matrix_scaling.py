@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import (
     SMALLEST_LOG_PROBABILITY,
-    MatrixFit,
     check_class_scale,
     fit_matrix,
 )
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.class_scaling import ClassScaling
-from keras_calibration.layers.logits import scaled_logits
+from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.logits import check_classes, checked_num_classes, scaled_logits
 
 # Differences of such logits are finite in float32.
 _LARGEST_LOGIT = 1e30
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class StructuredMatrixScaling(ClassScaling):
+class StructuredMatrixScaling(Head):
     """Structured matrix scaling: `l / T + D z + b` with `z = log softmax(l / T)`.
 
     D is a K × K matrix: the logit of a class may depend on those of all others. So many parameters
@@ -62,6 +64,14 @@ class StructuredMatrixScaling(ClassScaling):
         Berta et al., *Structured Matrix Scaling for Multi-Class Calibration*, arXiv 2511.03685.
     """
 
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_classes = checked_num_classes(num_classes)
+
+    def check_logits(self, shape: Shape) -> None:
+        """Raises unless the shape is (batch, K)."""
+        check_classes(shape, type(self).__name__, self.num_classes)
+
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates T, D and b; the layer starts as the identity."""
         size = self.num_classes
@@ -73,8 +83,9 @@ class StructuredMatrixScaling(ClassScaling):
             setattr(self, f"_{name}", self.add_weight(name=name, shape=shape, initializer="zeros"))
         self.built = True
 
-    def calibrate(self, logits: Tensor) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """`l / T + D z + b`."""
+        logits = ops.cast(logits, self.compute_dtype)
         scale = ops.exp(-ops.convert_to_tensor(self._log_temperature))
         scaled = scaled_logits(logits, scale)
         finite = ops.clip(scaled, -_LARGEST_LOGIT, _LARGEST_LOGIT)
@@ -82,14 +93,15 @@ class StructuredMatrixScaling(ClassScaling):
         matrix = ops.transpose(ops.convert_to_tensor(self._matrix))
         return scaled + ops.matmul(log_probabilities, matrix) + ops.convert_to_tensor(self._biases)
 
-    def fit_classes(self, rows: Rows, line: Line) -> MatrixFit:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits T, then D and b by Newton's method."""
+        line = class_line(rows)
         fit = fit_matrix(rows.seen(line))
         check_class_scale(fit.scales, "StructuredMatrixScaling")
         self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
         self._matrix.assign(fit.matrix)
         self._biases.assign(fit.biases)
-        return fit
+        return class_fit_summary(rows, fit)
 
     @property
     def temperature(self) -> float:
@@ -108,3 +120,7 @@ class StructuredMatrixScaling(ClassScaling):
         """Per-class biases b in logits, shape (K,)."""
         self.ensure_built()
         return ops.convert_to_numpy(self._biases)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        return {**super().get_config(), "num_classes": self.num_classes}

@@ -22,15 +22,15 @@ from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import check_class_scale, fit_temperature
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.class_scaling import class_fit_summary
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
+from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import check_columns, scaled_logits
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.posterior import Posterior
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class TemperatureScaling(StreamingCalibrator):
+class TemperatureScaling(HistogramHead):
     """Temperature scaling: `l / T` with T > 0, of one logit per row or of K class logits.
 
     The fit minimizes the log loss. It corrects an overconfident network (T > 1) or an
@@ -82,7 +82,7 @@ class TemperatureScaling(StreamingCalibrator):
         self._log_temperature = self.add_weight(
             name="log_temperature", shape=(), initializer="zeros"
         )
-        self.add_posterior(factor=(1, 1))
+        self.posterior = Posterior(self, factor=(1, 1))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.softmax_fit import SoftmaxFit, fit_vector
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.class_scaling import ClassScaling
-from keras_calibration.layers.logits import scaled_logits
+from keras_calibration._solvers.reference_line import class_line
+from keras_calibration._solvers.softmax_fit import fit_vector
+from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.logits import check_classes, checked_num_classes, scaled_logits
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class VectorScaling(ClassScaling):
+class VectorScaling(Head):
     """Vector scaling: `a_k l_k + b_k` for each of K classes, `p = softmax(a l + b)`.
 
     The fit minimizes the class log loss under the prior `0.05 Σ_k [(a_k - 1)² + b_k²]`, which
@@ -48,6 +52,14 @@ class VectorScaling(ClassScaling):
         Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
 
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_classes = checked_num_classes(num_classes)
+
+    def check_logits(self, shape: Shape) -> None:
+        """Raises unless the shape is (batch, K)."""
+        check_classes(shape, type(self).__name__, self.num_classes)
+
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scales and biases; the layer starts as the identity."""
         shape = (self.num_classes,)
@@ -55,18 +67,20 @@ class VectorScaling(ClassScaling):
         self._biases = self.add_weight(name="biases", shape=shape, initializer="zeros")
         self.built = True
 
-    def calibrate(self, logits: Tensor) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """`a_k l_k + b_k`."""
+        logits = ops.cast(logits, self.compute_dtype)
         scaled = scaled_logits(logits, ops.convert_to_tensor(self._scales))
         return scaled + ops.convert_to_tensor(self._biases)
 
-    def fit_classes(self, rows: Rows, line: Line) -> SoftmaxFit:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits a and b by Newton's method."""
+        line = class_line(rows)
         fit = fit_vector(rows.seen(line))
         biases = fit.biases + fit.scales * line.shift
         self._scales.assign(fit.scales * line.scale)
         self._biases.assign(biases - biases.mean())
-        return fit
+        return class_fit_summary(rows, fit)
 
     @property
     def scales(self) -> np.ndarray:
@@ -79,3 +93,7 @@ class VectorScaling(ClassScaling):
         """Per-class biases b in logits, shape (K,)."""
         self.ensure_built()
         return ops.convert_to_numpy(self._biases)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        return {**super().get_config(), "num_classes": self.num_classes}

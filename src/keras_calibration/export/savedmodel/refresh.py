@@ -29,7 +29,7 @@ from keras_calibration.export.verification import check_verification
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.network_trainer import weights_of
-from keras_calibration.layers.posterior_layer import without_posterior
+from keras_calibration.layers.posterior import without_posterior
 
 
 def refresh_savedmodel(

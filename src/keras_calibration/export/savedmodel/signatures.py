@@ -14,7 +14,7 @@ from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING
 from keras_calibration.export.spec import Spec, head_outputs
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.posterior_layer import without_posterior
+from keras_calibration.layers.posterior import without_posterior
 
 if TYPE_CHECKING:
     import tensorflow as tf

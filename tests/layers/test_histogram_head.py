@@ -217,7 +217,7 @@ def test_equal_weights_of_two_batches_may_differ():
     whole, layer = PlattScaling(), PlattScaling()
     whole.fit(*together(first, second))
     layer.fit(*first)
-    assert layer.posterior_is_of_counts
+    assert layer.posterior.is_of_counts
     layer.update(*second)
     np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-6, atol=1e-6)
     for each in (layer, whole):

@@ -1,12 +1,12 @@
-"""StreamingCalibrator: the base class of the heads that can be updated with new rows."""
+"""HistogramHead: the base class of the heads whose fit needs a histogram of the logits alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from typing import cast
 
-import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
@@ -25,18 +25,21 @@ from keras_calibration._solvers.logit_histogram import (
 )
 from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
 from keras_calibration._typing import Features, Tensor
-from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import check_labels_given
+from keras_calibration.layers.head import Head, check_labels_given
 from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.logits import LARGEST_SCORE, check_column
+from keras_calibration.layers.posterior import Posterior
 
 _STORED = "logit_histogram_"
 
 
-class StreamingCalibrator(Calibrator):
+class HistogramHead(Head):
     """Base of the heads of the logit alone whose direct fit needs only a `LogitHistogram`.
+
+    A subclass creates its weights and its `posterior` in `build`, and implements `calibrate`,
+    `fit_histogram` and `derivatives`. It returns the shape of its logits.
 
     `fit` reads the rows once and keeps their histogram, a few thousand sums. `update` adds new rows
     to the histogram and fits again: a deployed calibrator is updated without the earlier rows. The
@@ -58,7 +61,13 @@ class StreamingCalibrator(Calibrator):
         (8, -1.0986)
     """
 
-    _posterior_factor: keras.Variable | None = None
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Calibrated logits, with the shape of `logits`."""
+        return self.calibrate(ops.cast(logits, self.compute_dtype))
+
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """Calibrated logits, for logits of any shape in the layer's dtype."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `calibrate`.")
 
     @property
     def has_free_scale(self) -> bool:
@@ -171,7 +180,8 @@ class StreamingCalibrator(Calibrator):
         self.ensure_built()
         fit = self.fit_curve(histogram)
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
-        self.keep_posterior(are_counts, factor=fit.factor)
+        if self.posterior is not None:
+            self.posterior.keep(are_counts, factor=fit.factor)
         self.histogram = histogram
         summary = FitSummary(
             num_rows=round(histogram.num_rows),
@@ -191,7 +201,8 @@ class StreamingCalibrator(Calibrator):
         if self.histogram is not None and forget < 1:
             warn_of_other_unit(self.histogram, histogram)
             are_equal = math.isclose(self.histogram.unit, histogram.unit)
-            are_counts = are_counts and self.posterior_is_of_counts and are_equal
+            was_counts = self.posterior is None or self.posterior.is_of_counts
+            are_counts = are_counts and was_counts and are_equal
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
         return self.fit_sums(histogram, are_counts)
 
@@ -223,7 +234,8 @@ class StreamingCalibrator(Calibrator):
     def forget_rows(self) -> None:
         """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""
         self.histogram = None
-        self.forget_posterior()
+        if self.posterior is not None:
+            self.posterior.forget()
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits to a histogram with both classes; assigns the weights only after success."""
@@ -252,13 +264,13 @@ class StreamingCalibrator(Calibrator):
     def num_posterior_columns(self) -> int:
         """Number p of columns of F; 0 if the layer keeps no posterior."""
         self.ensure_built()
-        return 0 if self._posterior_factor is None else int(self._posterior_factor.shape[1])
+        return 0 if self.posterior is None else int(self.posterior["factor"].shape[1])
 
     def posterior_spread(self, logits: Tensor) -> Tensor:
-        """`dη/dθ F` (batch, p), for logits (batch,)."""
+        """`dη/dθ F` (batch, p), for logits (batch,), if the layer keeps a posterior."""
         logits = ops.cast(logits, self.compute_dtype)
         inside = ops.clip(logits, -LARGEST_SCORE, LARGEST_SCORE)  # its square is finite
-        return self.logit_spread(inside, ops.convert_to_tensor(self._posterior_factor))
+        return self.logit_spread(inside, cast(Posterior, self.posterior)["factor"])
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""

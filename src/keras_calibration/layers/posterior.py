@@ -1,0 +1,128 @@
+"""Posterior: the part of a head that keeps the posterior of a fit, for intervals."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+from keras import ops
+from scipy.special import ndtri
+
+from keras_calibration._typing import Shape, Tensor
+
+_PREFIX = "posterior_"
+
+
+class Posterior:
+    """The posterior of the last direct fit of a layer, in weights of the layer.
+
+    A head with intervals creates it at the end of `build`, as its attribute `posterior`, assigns it
+    with `keep` at the end of a direct fit, and implements `logit_standard_deviation`. `interval`
+    then refuses to answer before the fit, and after weights were changed in another way, for
+    example by training.
+
+    The layer gets the weights `posterior_<name>` of `shapes` and two more: `posterior_of`, a number
+    of the layer's other weights as they were at the end of the fit, 0 before one; and
+    `posterior_is_of_counts`, 0 after a fit with sample weights that are not numbers of rows.
+
+    Args:
+        layer: The layer, whose own weights are there already.
+        **shapes: Name of a weight → its shape.
+    """
+
+    def __init__(self, layer: keras.layers.Layer, **shapes: Shape) -> None:
+        self._layer = layer
+        starts = {**dict.fromkeys(shapes, "zeros"), "of": "zeros", "is_of_counts": "ones"}
+        self._weights = {
+            name: layer.add_weight(
+                name=_PREFIX + name,
+                shape=shapes.get(name, ()),
+                initializer=start,
+                trainable=False,
+            )
+            for name, start in starts.items()
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The value of a weight, by its name."""
+        return ops.convert_to_tensor(self._weights[name])
+
+    def keep(self, are_counts: bool, **values: np.ndarray) -> None:
+        """Assigns the weights, at the end of a direct fit.
+
+        Args:
+            are_counts: Whether the sample weights of the fit are numbers of rows
+                (`_rows.weights.are_counts`); if not, `interval` refuses.
+            **values: Name of a weight → its value.
+        """
+        found = {"of": _number_of(self._layer.weights), "is_of_counts": float(are_counts)}
+        for name, value in {**values, **found}.items():
+            self._weights[name].assign(value)
+
+    def forget(self) -> None:
+        """Notes that no fit has found a posterior, so that `interval` refuses."""
+        self._weights["of"].assign(0.0)
+        self._weights["is_of_counts"].assign(1.0)
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether no fit since the last one to new rows had weights that are not counts."""
+        return bool(ops.convert_to_numpy(self["is_of_counts"]))
+
+    def check(self) -> None:
+        """Raises if it is not the posterior of the layer's weights."""
+        name = type(self._layer).__name__
+        kept = float(ops.convert_to_numpy(self["of"]))
+        if kept == 0:
+            raise ValueError(
+                f"{name} must be fitted by `fit` before `interval`. Received: a layer without a "
+                "fit. Call `fit` first."
+            )
+        if not self.is_of_counts:
+            raise ValueError(
+                "The weights of the rows of the fit must be equal, or counts of rows, for the "
+                f"layer to have an interval. Received: a {name} fitted with unequal importances, "
+                "such as inverse sampling rates, with which an interval would be wrong. Fit "
+                'without weights, or pass weights_are="counts" if they are counts of rows; for '
+                "sampled rows, see SamplingCorrection."
+            )
+        if kept != _number_of(self._layer.weights):
+            raise ValueError(
+                f"{name} must have the weights of its last `fit`, to which the interval belongs. "
+                "Received: a layer whose weights were trained or set since then. Call `fit` again."
+            )
+
+
+def interval_width(level: float) -> float:
+    """Half the width of an interval, in standard deviations.
+
+    Example:
+        >>> round(interval_width(0.95), 4)
+        1.96
+    """
+    return float(ndtri(0.5 + 0.5 * level))
+
+
+def without_posterior(weights: Iterable[keras.Variable]) -> list[keras.Variable]:
+    """The weights on which the calibrated logits depend.
+
+    Example:
+        >>> from keras_calibration.layers import PlattScaling
+        >>> layer = PlattScaling()
+        >>> layer.ensure_built()
+        >>> [weight.name for weight in without_posterior(layer.weights)]
+        ['log_scale', 'bias']
+    """
+    return [weight for weight in weights if not weight.name.startswith(_PREFIX)]
+
+
+def _number_of(weights: Iterable[keras.Variable]) -> float:
+    """A whole number from 1 to 2²⁴, which float32 holds, of the weights except the posterior."""
+    checksum = 0
+    for weight in without_posterior(weights):
+        # Flat, because NumPy warns of Keras' conversion of a scalar.
+        values = ops.convert_to_numpy(ops.reshape(weight, (-1,)))
+        checksum = zlib.crc32(values.astype("float32").tobytes(), checksum)
+    return float(1 + checksum % 2**24)
