@@ -314,6 +314,7 @@ def two_heads(shared=False):
     return keras.Model(inputs, outputs)
 
 
+@pytest.mark.slow
 def test_two_heads_for_two_outputs():
     model = two_heads()
     labels = {"click": LABELS, "buy": np.roll(LABELS, 5) * LABELS}
@@ -509,6 +510,7 @@ def test_strings(tmp_path):
     np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_calibrate_replaces_a_head():
     head = kc.layers.NeuralCalibration(kc.layers.PlattScaling())
     model = functional(head)

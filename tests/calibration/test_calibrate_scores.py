@@ -120,6 +120,7 @@ def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
     np.testing.assert_allclose(logit[votes == 1].mean(), -logit[votes == 0].mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_loaded(tmp_path):
     logits, labels, columns = make_rows()
     model = fitted(logits, labels, columns, fields=["site"])

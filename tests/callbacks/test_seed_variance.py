@@ -152,6 +152,7 @@ def test_monitor_chooses_what_is_shown_not_what_is_recorded(tmp_path):
     assert [list(run["metrics"]) for run in Ledger(tmp_path).runs()] == [["loss", "val_loss"]] * 2
 
 
+@pytest.mark.slow
 def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
     for seed in (1, 2, 3):
         model = make_model(seed)

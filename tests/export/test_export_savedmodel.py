@@ -263,6 +263,7 @@ def test_xla_leaves_a_base_model_with_lookups_out(tmp_path):
     np.testing.assert_allclose(serve_here(path, rows)["probability"], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_not_compiled_unless_asked_for(tmp_path):
     path = export(small_model(), tmp_path / "1")
     xla = provenance_of(path)["xla"]
@@ -327,6 +328,7 @@ def test_long_vocabularies_are_told_by_their_length():
     assert config["vocabulary"] == "300 entries"
 
 
+@pytest.mark.slow
 def test_the_base_model_is_served_by_its_own_variables(string_model, string_export):
     """As Keras exports it: no weight is a constant of the graph."""
     model, _ = string_model

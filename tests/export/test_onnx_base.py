@@ -54,7 +54,7 @@ def other_base(columns, opset=13):
     return model
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "opset"), [(2, 13), (2, 17), (4, 15)])
 def test_the_scores_of_another_model_in_one_graph(columns, opset, tmp_path):
     rng = np.random.default_rng(1)

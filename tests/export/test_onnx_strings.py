@@ -73,6 +73,7 @@ def path(model, tmp_path_factory):
     return export_onnx(model, tmp_path_factory.mktemp("onnx") / "ctr.onnx", interval=0.9)
 
 
+@pytest.mark.slow
 def test_strings_give_the_models_probabilities(model, path):
     rows = make_rows(500, seed=2)
     received = run_onnx(path, rows)

@@ -188,6 +188,7 @@ def test_nothing_is_overwritten(model, tmp_path):
     assert path.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
     right = spec.head_outputs
 

@@ -92,6 +92,7 @@ def test_rows_without_the_effect_have_no_trees():
     assert kept <= 3
 
 
+@pytest.mark.slow
 def test_another_fit_replaces_the_trees(fitted):
     head = new_head()
     head.fit(*rows(seed=5)[:3])
@@ -151,6 +152,7 @@ def test_classes():
         head.interval(logits, features)
 
 
+@pytest.mark.slow
 def test_the_folds_of_the_settings_count():
     logits, labels, features, _ = rows(1200)
     by_number, by_rows = new_head(num_rounds=32), new_head(num_rounds=32)

@@ -79,7 +79,7 @@ def rows():
     return labels, logits, rng.exponential(size=3001)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("case", ["plain", "weights", "soft labels"])
 def test_equals_reference(rows, mode, case):
@@ -91,7 +91,7 @@ def test_equals_reference(rows, mode, case):
     )
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_equals_reference_from_float32_probabilities(rows, mode):
     labels, logits, _ = rows

@@ -137,7 +137,7 @@ def test_adapting_leaves_the_probabilities_as_they_are():
     np.testing.assert_allclose(model.predict(X, NUM_ROWS, verbose=0), before, atol=1e-6)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.SGD(0.5)], ids=["adam", "sgd"])
 def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     model = make_model(optimizer=optimizer, field_metrics={"site": [FieldECE(NUM_SITES)]})
@@ -149,6 +149,7 @@ def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)], ids=str
 )
@@ -235,7 +236,7 @@ def site_head():
     return FieldBias({"site": NUM_SITES}, PlattScaling())
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, W[:300]], ids=["unweighted", "weighted"])
 def test_every_form_of_the_same_rows_gives_the_same_fit(weights):
     few, labels = rows(slice(0, 300))

@@ -79,7 +79,7 @@ def test_rows_of_weight_0_are_no_rows_wherever_they_are(name):
         assert_equal(found, expected)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["NeuralCalibration", "BoostedTrees"])
 def test_the_fold_of_each_row_is_of_the_rows_given(name):
     fold = np.arange(N) % 3

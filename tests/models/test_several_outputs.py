@@ -394,6 +394,7 @@ def test_labels_by_output_of_a_model_with_a_head(calibrated):
     assert again.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.02)
 
 
+@pytest.mark.slow
 def test_calibrate_and_evaluate_one_output():
     base = dictionary()
     model = kc.calibrate(

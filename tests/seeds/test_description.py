@@ -323,6 +323,7 @@ def test_callbacks_are_compared_by_their_settings():
     assert describe_callbacks([used]) == new
 
 
+@pytest.mark.slow
 def test_a_changed_pipeline_is_refused_and_names_the_change(tmp_path):
     def build(units=8, rate=0.01):
         model = keras.Sequential(

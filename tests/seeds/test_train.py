@@ -451,6 +451,7 @@ def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
     assert [run["seed"] for run in sweep(seeds=[4, 5])] == [4, 5]
 
 
+@pytest.mark.slow
 def test_constants_in_weights_are_each_seeds_own(tmp_path):
     class Features(keras.layers.Layer):
         def build(self, shape):
@@ -771,6 +772,7 @@ def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeyp
     assert_same_records(runs, alone, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_the_process_that_calls():
     settings = KerasSettings.current()
     image_format = keras.config.image_data_format()

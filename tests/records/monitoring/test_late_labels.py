@@ -157,7 +157,7 @@ def test_the_mean_ratio_of_a_row_is_at_most_1(p, first, second, tolerance):
         assert (mean[ratio] <= 1 + 1e-9).all()
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "steps"), [(0.1, 1), (0.3, 2), (0.3, 20)])
 def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(rate, steps):
     """Each day is looked at, and the labels of the days before are still coming."""

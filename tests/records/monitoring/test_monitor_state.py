@@ -105,6 +105,7 @@ def test_files_of_past_days_are_counted_when_they_arrive(job):
     assert_same(daily.to_dict(), whole.to_dict())
 
 
+@pytest.mark.slow
 def test_shifts_are_those_of_a_run_from_the_start(job):
     # Four weeks in files of some days each, one of them late; a value appears in the third.
     days = []
