@@ -154,7 +154,7 @@ def test_in_a_notebook_without_widgets(monkeypatch, capsys):
     expected = score(log, metrics(), verbose=0)
     monkeypatch.setattr(duckdb, "connect", lambda **options: Notebook(connect(**options)))
     assert score(log, metrics(), verbose=1) == expected
-    assert f"{N}/{N}" in capsys.readouterr().out
+    assert f"{N:,}/{N:,}" in capsys.readouterr().out
 
 
 def test_without_weights_and_from_logits():
@@ -404,7 +404,7 @@ def test_other_sources_are_refused(source):
 
 def test_progress(capsys):
     score(ScoredLog(frame(), fields=["site"]), LogLoss(), verbose=1)
-    assert "3000/3000" in capsys.readouterr().out
+    assert "3,000/3,000" in capsys.readouterr().out
 
 
 HOSTILE = [0.0, 1e-45, 1e-30, 1e-7, 0.1, 0.5, 0.9, 1 - 1e-7, 1.0]

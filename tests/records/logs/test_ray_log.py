@@ -227,7 +227,7 @@ def test_progress_counts_the_rows_without_the_bars_of_ray(capfd):
     before = data.context.enable_progress_bars
     score(LOG.of(data), metrics(), verbose=1)
     told = capfd.readouterr()
-    assert "2000/2000" in told.out
+    assert "2,000/2,000" in told.out
     assert "Dataset" not in told.err
     assert data.context.enable_progress_bars == before
 
