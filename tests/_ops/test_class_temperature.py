@@ -2,10 +2,14 @@ import numpy as np
 import pytest
 from keras import ops
 from scipy.optimize import brentq
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 
 from backends import ON_TENSORFLOW
-from keras_calibration._ops.class_temperature import best_inverse_temperature, temperature_summary
+from keras_calibration._ops.class_temperature import (
+    best_inverse_temperature,
+    log_partition_sum,
+    temperature_summary,
+)
 from keras_calibration._ops.compiled import compiled
 
 
@@ -43,3 +47,16 @@ def test_newton_steps_end_at_the_root(summaries, wrap):
     )
     rtol = 1e-6 if ON_TENSORFLOW else 1e-3
     np.testing.assert_allclose(ops.convert_to_numpy(found), roots, rtol)
+
+
+def test_labels_that_do_not_add_up_to_1_count_by_their_sum():
+    """As in Keras' own categorical cross-entropy."""
+    generator = np.random.default_rng(0)
+    logits, weights = generator.normal(size=(50, 3)), generator.uniform(0.5, 2, 50)
+    labels = generator.dirichlet(np.ones(3), 50) * generator.uniform(0.9, 1.1, (50, 1))
+    expected = np.sum(weights * (labels.sum(axis=1) * logsumexp(logits, axis=1)))
+    expected -= np.sum(weights[:, None] * labels * logits)
+    rows = (labels, logits, weights, np.zeros(50, "int32"))
+    sums, label_sums = temperature_summary(*map(ops.convert_to_tensor, rows), 1)
+    found = log_partition_sum(sums, ops.ones_like(sums[:, 0, 0])) - label_sums[:, 1]
+    np.testing.assert_allclose(ops.convert_to_numpy(found), [expected], rtol=1e-6)
