@@ -148,6 +148,7 @@ def test_the_page_on_serving(run_page):
     assert head["outputs"].keys() == {"probability", "probability_lower", "probability_upper"}
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 # What LightGBM 4.5 and 4.6 say with scikit-learn 1.6 and 1.7.
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:'force_all_fin")

@@ -19,9 +19,9 @@ NAMES = ("CalibratedLogLoss", "SeedVariance", "NeuralCalibration", "ILPS", "expo
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """Runs the programs of the README one after the other; returns what they define."""
-    first, other, second = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+def first_program(tmp_path_factory):
+    """Runs the first program of the README, in a folder of its own; returns what it defines."""
+    first, _, _ = _programs()
     assert all(name in first for name in NAMES)
     assert "100_000" in first
     with pytest.MonkeyPatch.context() as patch:
@@ -33,16 +33,28 @@ def programs(tmp_path_factory):
         names = {}
         exec(compile(first, str(README), "exec"), names)
         names["road"] = names["model"]
-        exec(compile(other.replace("=256", "=16"), str(README), "exec"), names)
-        exec(compile(second, str(README), "exec"), names)
         yield names
 
 
+@pytest.fixture(scope="module")
+def programs(first_program):
+    """Runs the other programs too, one after the other; returns what all define."""
+    _, other, second = _programs()
+    exec(compile(other.replace("=256", "=16"), str(README), "exec"), first_program)
+    exec(compile(second, str(README), "exec"), first_program)
+    return first_program
+
+
+def _programs():
+    """The programs of the README."""
+    return re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+
+
 @pytest.mark.tensorflow
-def test_the_first_program(programs):
+def test_the_first_program(first_program):
     import tensorflow as tf
 
-    model, (x, labels) = programs["road"], programs["test"]
+    model, (x, labels) = first_program["road"], first_program["test"]
     expected = model.predict(x, verbose=0)
     assert expected.mean() == pytest.approx(labels.mean(), abs=0.03)
     # The export has been loaded in a new process, with TensorFlow alone.
@@ -57,6 +69,7 @@ def test_the_first_program(programs):
     assert not [name for name in shown if name.endswith(("_mean", "_std"))]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_both_pipelines_are_in_the_ledger(programs):
     comparison = keras_calibration.seeds.compare("runs", "deep", "other")
@@ -69,7 +82,7 @@ def test_the_first_program_word_for_word(tmp_path, monkeypatch):
     """On all its rows, with nothing replaced: what the README says of its predictions holds."""
     import tensorflow as tf
 
-    first, _ = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    first, _, _ = _programs()
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
     names = {}
@@ -82,6 +95,7 @@ def test_the_first_program_word_for_word(tmp_path, monkeypatch):
     np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_refresh_of_the_first_program(programs):
     import tensorflow as tf
@@ -100,6 +114,7 @@ def test_a_refresh_of_the_first_program(programs):
     assert served["probability"].numpy().mean() == pytest.approx(labels.mean(), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_second_program(programs):
     report = programs["calibrated"].report
@@ -110,6 +125,7 @@ def test_the_second_program(programs):
     assert Path("savedmodels/ctr/2/saved_model.pb").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_program_of_several_outputs():
     programs = re.findall(r"```python\n(.*?)```", CALIBRATION.read_text("utf-8"), re.DOTALL)

@@ -47,6 +47,7 @@ def without_the_site():
     return make_pipeline(make_column_transformer((StandardScaler(), [0, 1])), LogisticRegression())
 
 
+@pytest.mark.slow
 def test_a_field_that_the_classifier_leaves_out_is_calibrated():
     x, y = make_rows()
     new_x, new_y = make_rows(seed=1)
@@ -65,6 +66,7 @@ def test_a_field_that_the_classifier_leaves_out_is_calibrated():
     np.testing.assert_array_equal(calibrator.predict(new_x), after.argmax(axis=1))
 
 
+@pytest.mark.slow
 def test_data_frames_names_of_classes_and_weights():
     x, y = make_rows(1000)
     frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "site": SITES[x[:, 2].astype(int)]})
@@ -137,6 +139,7 @@ def in_order_of(classes, labels):
     return np.searchsorted(classes, labels)
 
 
+@pytest.mark.slow
 def test_a_field_of_three_classes():
     frame, names = make_class_rows(3000)
     new, new_names = make_class_rows(3000, seed=1)
@@ -154,6 +157,7 @@ def test_a_field_of_three_classes():
     assert np.mean(predicted == new_names) > 0.5
 
 
+@pytest.mark.slow
 def test_weights_and_a_frozen_classifier_of_three_classes():
     frame, names = make_class_rows()
     weights = np.random.default_rng(0).choice([0.5, 2.0], 1000)
@@ -254,6 +258,7 @@ class Recording(LogisticRegression):
         return super().fit(X, y, sample_weight)
 
 
+@pytest.mark.slow
 def test_groups_stay_together_in_both_cross_validations():
     x, y, group, _ = grouped_rows()
     x = np.c_[x, group]
@@ -293,6 +298,7 @@ def test_rows_in_no_test_set_are_not_used_for_calibration():
         NeuralCalibrator(GaussianNB(), cv=ShuffleSplit(3, random_state=0)).fit(x, y)
 
 
+@pytest.mark.slow
 def test_weights_reach_the_last_step_of_a_pipeline():
     x, y, _, weights = grouped_rows()
     Recording.fits.clear()
@@ -311,6 +317,7 @@ def test_weights_reach_the_last_step_of_a_pipeline():
         NeuralCalibrator(KNeighborsClassifier(), methods="quick").fit(x, y, weights)
 
 
+@pytest.mark.slow
 def test_metadata_routing():
     x, y, group, weights = grouped_rows()
     plain = NeuralCalibrator(LogisticRegression(), cv=GroupKFold(3), methods="quick")

@@ -10,7 +10,7 @@ only_in_full_attack = pytest.mark.skipif(not FULL_ATTACK, reason="Takes long: ./
 
 
 def attack_size(short, full):
-    """How many times, or rows, an attack uses: few in `./dev test`, many in `./dev attack`."""
+    """Tries, or rows, of an attack: few in `./dev test --all`, many in `./dev attack`."""
     return full if FULL_ATTACK else short
 
 

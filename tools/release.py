@@ -1,8 +1,8 @@
 """Checks what is to be released: `./dev release` builds `dist/` and runs this.
 
     ./dev release            metadata, contents, installations; all tests on the wheel with the
-                             newest versions; all but the slow ones with the lowest, and with the
-                             newest on every other Python that is supported
+                             newest versions, on every Python that is supported; all but the slow
+                             ones with the lowest
     ./dev release --quick    the same with a selection of the tests, on the Pythons that are found
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
@@ -78,9 +78,9 @@ def main() -> None:
                 python = install(archive, "", resolution, oldest, Path(folder))
                 run([python, "-c", SMOKE], cwd=folder)
     for resolution in ("highest",) if quick else ("highest", "lowest-direct"):
-        test(wheel, resolution, oldest, quick, has_slow=resolution == "highest" and not quick)
+        test(wheel, resolution, oldest, quick)
     for python in later:
-        test(wheel, "highest", python, quick, has_slow=False)
+        test(wheel, "highest", python, quick)
     print(f"Ready: {wheel.name}, {source.name}")
 
 
@@ -183,8 +183,9 @@ def install(archive: Path, extras: str, resolution: str, base_python: str, folde
     return python
 
 
-def test(wheel: Path, resolution: str, base_python: str, quick: bool, has_slow: bool) -> None:
+def test(wheel: Path, resolution: str, base_python: str, quick: bool) -> None:
     """Installs the wheel with all that the tests need, and runs those of this checkout on it."""
+    has_slow = resolution == "highest" and not quick
     tests = QUICK_TESTS if quick else ["tests", "examples/data_folder.py"]
     selection = [] if has_slow else ["-m", "not slow"]
     package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"

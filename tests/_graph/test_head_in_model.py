@@ -144,6 +144,7 @@ def calibrated_by(function, model, *data, **arguments):
     return model
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("function", [kc.fit_head, kc.calibrate])
 def test_what_is_said_of_a_generator_works(function):
     expected = calibrated_by(function, functional(kc.layers.PlattScaling()), X, LABELS)
@@ -248,6 +249,7 @@ def probabilities(model, x):
     return 1 / (1 + np.exp(-outputs)) if model.name == "logits" else outputs
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_mean_prediction_after_fit_head(make):
     model = make()
@@ -259,7 +261,7 @@ def test_mean_prediction_after_fit_head(make):
     assert outputs.mean() == pytest.approx(LABELS.mean(), rel=2e-3)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_served_alike_and_refreshed(make, tmp_path):
@@ -312,6 +314,7 @@ def two_heads(shared=False):
     return keras.Model(inputs, outputs)
 
 
+@pytest.mark.slow
 def test_two_heads_for_two_outputs():
     model = two_heads()
     labels = {"click": LABELS, "buy": np.roll(LABELS, 5) * LABELS}
@@ -347,6 +350,7 @@ def test_two_heads_change_together_or_not_at_all():
     assert mean == pytest.approx(LABELS.mean(), rel=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_heads_are_served_together(tmp_path):
     import tensorflow as tf
@@ -453,6 +457,7 @@ def test_a_head_without_a_direct_fit_says_so():
     assert kc.base_logits(model, X["price"]).shape == (600, 1)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["vector", "neural"])
 def test_classes(kind, tmp_path):
     inputs = {"x": keras.Input((4,), name="x"), "site": keras.Input((), dtype="int32", name="site")}
@@ -505,6 +510,7 @@ def test_strings(tmp_path):
     np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_calibrate_replaces_a_head():
     head = kc.layers.NeuralCalibration(kc.layers.PlattScaling())
     model = functional(head)
@@ -519,6 +525,7 @@ def test_calibrate_replaces_a_head():
     assert again.report.before.log_loss == pytest.approx(calibrated.report.before.log_loss)
 
 
+@pytest.mark.slow
 def test_calibrate_replaces_one_of_two_heads():
     model = two_heads()
     fit(model, y={"click": LABELS, "buy": LABELS})

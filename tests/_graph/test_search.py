@@ -83,6 +83,7 @@ def attributes(model):
     return {id(layer): {*vars(layer)} - OF_KERAS for layer in model._flatten_layers()}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("make", MODELS)
 def test_no_call_sets_an_attribute_of_the_model(make, tmp_path):
     model = make()
@@ -94,6 +95,7 @@ def test_no_call_sets_an_attribute_of_the_model(make, tmp_path):
         assert attributes(model) == before, call.__name__
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("make", MODELS)
 def test_what_is_found_goes_with_the_model(make, tmp_path):
     model = make()
@@ -114,6 +116,7 @@ def test_what_is_found_goes_with_the_model(make, tmp_path):
     assert key not in head_in_model._SEARCHES
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("make", MODELS)
 def test_a_second_call_traces_nothing(make, tmp_path):
     model = make()

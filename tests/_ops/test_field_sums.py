@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from backends import HAS_FLOAT64, digits, examples, few_lengths
 from keras_calibration._ops.field_sums import (
+    exact_ids,
     field_ece_from_sums,
     field_rce_from_sums,
     field_sums,
@@ -193,3 +194,10 @@ def test_the_errors_of_many_sums_at_once():
     ):
         one_by_one = [[float(error(each)) for each in row] for row in sums]
         np.testing.assert_allclose(error(sums), one_by_one, rtol=1e-6)
+
+
+def test_the_float_that_stands_for_two_whole_numbers_is_no_id():
+    """2^24 + 1 is 2^24 in float32."""
+    floats = np.array([2.0**24 - 1, 2.0**24, -(2.0**24)], "float32")
+    ids = keras.ops.convert_to_numpy(exact_ids(keras.ops.convert_to_tensor(floats)))
+    np.testing.assert_array_equal(ids, [2**24 - 1, -1, -1])

@@ -270,7 +270,7 @@ KNOTS_TO_HALVE = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("knots", KNOTS_TO_HALVE.values(), ids=KNOTS_TO_HALVE)
 def test_on_a_gpu_the_curve_is_the_same_to_the_last_bit(knots, monkeypatch):
     generator = np.random.default_rng(1)

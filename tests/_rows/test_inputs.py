@@ -233,6 +233,7 @@ def test_what_the_model_does_not_take_is_refused_by_name():
             inputs_of({**good, name: column}, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The calibration 'field_bias' makes the cross-fitted log loss")
 def test_a_data_frame_goes_all_the_way(frame, base):
     x = frame[["site", "price"]]

@@ -13,6 +13,8 @@ from calibration_records.cli import main
 from keras_calibration.seeds import Ledger
 from tiers import only_in_full_attack
 
+pytestmark = pytest.mark.slow
+
 # Control characters, of which none may reach a terminal.
 RED = "\x1b[31m\x07\x9b\u202e"
 DEEP = "[" * 10**5

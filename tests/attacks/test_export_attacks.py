@@ -23,6 +23,7 @@ from keras_calibration.export.provenance import files_sha256, read_provenance, w
 from tiers import attack_size, only_in_full_attack
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore:The head .* changes no probability:UserWarning"),
 ]

@@ -18,6 +18,8 @@ from keras_calibration.layers import (
 from keras_calibration.layers.histogram_head import HistogramHead
 from tiers import attack_size, only_in_full_attack
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS, NUM_CLASSES = 300, 3
 CALIBRATORS = {
     name: member

@@ -21,6 +21,8 @@ from calibration_records.runs import ledger
 from keras_calibration.seeds import Ledger, compare
 from tiers import attack_size, only_in_full_attack
 
+pytestmark = pytest.mark.slow
+
 RUN = {
     "pipeline": "deepfm",
     "seed": 1,

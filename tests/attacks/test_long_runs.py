@@ -20,6 +20,7 @@ from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from tiers import only_in_full_attack, slow_except
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore:.*standard errors"),
     pytest.mark.skipif(sys.platform != "linux", reason="Reads /proc."),

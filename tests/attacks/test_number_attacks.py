@@ -23,6 +23,8 @@ from keras_calibration import metrics
 from metric_references import Rows
 from tiers import attack_size, slow_except
 
+pytestmark = pytest.mark.slow
+
 # On JAX, every operation would be compiled for every number of rows: there, one compiled step runs.
 NUM_SHARDS, SHARD = 3, 20
 # What sums of 60 rows keep: rounding errors of 1e-16 or 6e-8 each, and a fit's between them.

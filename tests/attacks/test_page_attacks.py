@@ -19,6 +19,8 @@ from calibration_records.pages.comparison_page import report_html
 from calibration_records.pages.monitor_page import page_html
 from keras_calibration.seeds import Ledger, compare
 
+pytestmark = pytest.mark.slow
+
 OWN = "document.documentElement.setAttribute('data-owned',1)"
 # Each of them breaks out of some place: text, an attribute, a title, a style, an SVG picture, JSON.
 HOSTILE = [

@@ -76,6 +76,7 @@ def test_without_features_the_best_curve_of_the_score_is_found():
     np.testing.assert_allclose(received, probability(2 * logits + 1), atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_exported_model_takes_score_and_features(tmp_path):
     import tensorflow as tf
@@ -95,6 +96,7 @@ def test_the_exported_model_takes_score_and_features(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
     """Of some rows all trees vote for the label, of some none; a few are wrong."""
     import tensorflow as tf
@@ -118,6 +120,7 @@ def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
     np.testing.assert_allclose(logit[votes == 1].mean(), -logit[votes == 0].mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_loaded(tmp_path):
     logits, labels, columns = make_rows()
     model = fitted(logits, labels, columns, fields=["site"])
@@ -166,6 +169,7 @@ def test_probabilities_given_as_logits_warn():
         fitted(probability(LOGITS), LABELS, method="bias")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("methods", ["quick", "thorough", "bias"])
 @pytest.mark.parametrize(
     ("labels", "received"),

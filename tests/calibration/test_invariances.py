@@ -6,6 +6,8 @@ import pytest
 
 import keras_calibration as kc
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS = 900
 RNG = np.random.default_rng(0)
 SCORES = np.round(RNG.normal(-1, 1.2, NUM_ROWS) * 64) / 64

@@ -38,6 +38,7 @@ STREAMING = (
 )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", STREAMING)
 def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
     # Knots lie on bins: those of a log are of logits, those of rows of the rows' own spread.

@@ -86,6 +86,7 @@ def test_trees_bring_the_candidate_that_they_stand_on():
     assert losses["trees"] < losses["field_bias"] - 0.01
 
 
+@pytest.mark.slow
 def test_trees_that_are_named_alone_are_used_even_if_there_are_none():
     # What runs every night must not fail on the day on which trees gain nothing.
     logits, labels, columns = make_rows(0.0)
@@ -106,6 +107,7 @@ def without_lightgbm(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_lightgbm")
 def test_without_lightgbm_the_others_are_compared():
     logits, labels, columns = make_rows(2.0)

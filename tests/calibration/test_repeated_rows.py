@@ -102,6 +102,7 @@ def test_rows_that_are_equal_by_chance_stay(name):
     assert distinct_rows(rows) is rows
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("folds", [3, "blocks", np.arange(300) % 4])
 def test_a_repeated_table_is_calibrated_as_the_table(folds):
     options = {"fields": ["site"], "methods": ["platt", "field_bias"], "verbose": 0}

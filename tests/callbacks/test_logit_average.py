@@ -72,7 +72,7 @@ def test_the_mean_of_the_last_epochs(activation):
 
 
 # Three batches an epoch; the end of an epoch is always evaluated, and never twice.
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "batches"), [(1, [9, 10, 11]), (2, [8, 9, 11]), (9, [5, 8, 11])])
 def test_evaluations_within_an_epoch(every, batches):
     history, kept = fit(LogitAverage((X, Y), num_evaluations=3, every=every))
@@ -82,6 +82,7 @@ def test_evaluations_within_an_epoch(every, batches):
     np.testing.assert_allclose(history["val_mean_log_loss"][-1], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_evaluation_is_the_model_itself():
     history, kept = fit(LogitAverage((X, Y), num_evaluations=1))
     expected = [log_loss(logits) for logits in kept.epochs]

@@ -87,6 +87,7 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
         }
 
 
+@pytest.mark.slow
 def test_the_progress_line_has_three_values_of_one_metric(tmp_path, capsys):
     for count, seed in enumerate((1, 2), start=1):
         callback = SeedVariance(tmp_path, "small", seed, verbose=0)
@@ -141,6 +142,7 @@ def test_record_of_a_run(tmp_path):
     assert run["initial_weights"] == hashlib.sha256(weights).hexdigest()
 
 
+@pytest.mark.slow
 def test_monitor_chooses_what_is_shown_not_what_is_recorded(tmp_path):
     train(tmp_path, 1, monitor="loss")
     history = train(tmp_path, 2, monitor="loss")
@@ -150,6 +152,7 @@ def test_monitor_chooses_what_is_shown_not_what_is_recorded(tmp_path):
     assert [list(run["metrics"]) for run in Ledger(tmp_path).runs()] == [["loss", "val_loss"]] * 2
 
 
+@pytest.mark.slow
 def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
     for seed in (1, 2, 3):
         model = make_model(seed)
@@ -213,6 +216,7 @@ def test_two_callbacks_do_not_monitor_each_other(tmp_path):
         assert set(Ledger(tmp_path / folder).runs()[0]["metrics"]) == {"loss", "val_loss"}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("lacks", ["epochs", "finite values", "the metric"])
 def test_every_epoch_has_the_same_keys(tmp_path, lacks):
     """Whatever earlier seeds have: a history is a table, as pandas reads it."""
@@ -243,6 +247,7 @@ def test_epochs_that_earlier_runs_lack(tmp_path):
     assert callback.statistics()["loss"]["count"] == 3.0
 
 
+@pytest.mark.slow
 def test_metrics_not_measured_in_every_epoch(tmp_path):
     for seed in (1, 2):
         callback = SeedVariance(tmp_path, "small", seed, monitor="val_loss", verbose=0)
@@ -254,6 +259,7 @@ def test_metrics_not_measured_in_every_epoch(tmp_path):
     assert [callback.statistics(epoch)["val_loss"]["count"] for epoch in range(4)] == [0, 2, 0, 2]
 
 
+@pytest.mark.slow
 def test_a_diverged_seed_does_not_vanish(tmp_path, capsys):
     train(tmp_path, 1, y=np.full_like(Y, np.nan))
     assert [run["status"] for run in Ledger(tmp_path).runs()] == ["diverged"]
@@ -262,7 +268,7 @@ def test_a_diverged_seed_does_not_vanish(tmp_path, capsys):
     assert "seeds: 2, diverged: 1" in capsys.readouterr().out
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError("no more data"), KeyboardInterrupt()])
 def test_a_run_that_dies_stays_as_started(tmp_path, capsys, error):
     with pytest.raises(type(error)):
@@ -300,6 +306,7 @@ def test_warns_of_a_seed_that_changes_nothing(tmp_path):
         make_model(1).fit(X, Y, epochs=1, verbose=0, callbacks=[callback])
 
 
+@pytest.mark.slow
 def test_warns_of_metrics_that_keras_numbered(tmp_path):
     def fit_named(seed, name):
         model = make_model(seed)
@@ -323,6 +330,7 @@ def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
     assert train(tmp_path, 2, epochs=1)["seed/val_loss_count"] == [1.0]
 
 
+@pytest.mark.slow
 def test_prints_a_table_over_the_last_values(tmp_path, capsys):
     histories = [train(tmp_path, seed, epochs=seed, verbose=1) for seed in (1, 2, 3)]
     lines = capsys.readouterr().out.splitlines()[-4:]
@@ -346,6 +354,7 @@ def test_prints_nothing_when_not_verbose(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_the_table_has_no_nan(tmp_path, capsys):
     train(tmp_path, 1, verbose=1)
     lines = capsys.readouterr().out.splitlines()
@@ -406,7 +415,7 @@ def test_a_folder_deleted_during_training_is_made_anew(tmp_path):
     assert run["metrics"]["val_loss"] == history["val_loss"]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("since", [0, 1])
 def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     """Full from the start, or from the second epoch on; the run is kept elsewhere."""
@@ -444,6 +453,7 @@ def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     assert run in Ledger(folder).runs()
 
 
+@pytest.mark.slow
 def test_a_run_that_can_be_kept_nowhere_trains_to_its_end(tmp_path, monkeypatch):
     def refuse(self, *arguments, **options):
         raise OSError(28, "No space left on device")
@@ -570,6 +580,7 @@ def work_as(monkeypatch, task, index, cluster=CLUSTER):
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_of_several_workers_the_chief_alone_writes(tmp_path, monkeypatch, capsys):
     train(tmp_path, 1)

@@ -23,6 +23,8 @@ from click_models.dcn_mix import LowRankCrossMixture
 from click_models.deepfm import PairwiseProducts
 from click_models.xdeepfm import CompressedInteraction
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(5)
 OPTIONS = ModelOptions((7, 5, 3, 6), num_numeric=1, embedding_dim=4, hidden_units=(6, 5))
 

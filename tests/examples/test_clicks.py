@@ -21,6 +21,8 @@ import clicks
 from id_table import Rows, read_rows
 from pairs import Pair
 
+pytestmark = pytest.mark.slow
+
 
 def small_rows(num_rows=2000):
     """Labels that depend on two of four columns, the last two numeric."""

@@ -17,6 +17,8 @@ from jackknife import NUM_BLOCKS, append_jackknife  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
 from verdicts import verdict  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 def write_runs(ledger, table, slope, generator, sizes=(1000, 3000, 10_000, 20_000)):
     """Losses whose log ratio to those of Platt scaling falls by a slope, with noise."""

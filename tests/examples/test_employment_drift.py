@@ -7,6 +7,8 @@ import pytest
 
 from employment_drift import rows_of_survey, run
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "drift.md"
 
 

@@ -22,6 +22,8 @@ from paper_ilps import PaperILPS  # noqa: E402
 
 from two_way_bootstrap import pseudo_values, two_way_interval  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def tables():

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples" / "calibrated_metric"
 
 

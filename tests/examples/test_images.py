@@ -11,6 +11,8 @@ import pytest
 
 from keras_calibration.seeds import Ledger
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "images.py"
 
 

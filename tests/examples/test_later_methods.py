@@ -24,6 +24,8 @@ from sbcr import SBCR  # noqa: E402
 from training import Rows  # noqa: E402
 from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 DIM = 3
 
 

@@ -14,6 +14,8 @@ import ledger_archive
 import results
 from keras_calibration.seeds import Ledger
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ABOUT = {
     "study": "stocks/range",

@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from keras_calibration.seeds import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "field_aware_calibration"))
 import lending_club
+
+pytestmark = pytest.mark.slow
 
 
 def write_data(folder):

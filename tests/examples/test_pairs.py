@@ -14,6 +14,8 @@ import block_losses
 import pairs
 from pairs import Pair, gain, pair_rows
 
+pytestmark = pytest.mark.slow
+
 CALIBRATED = {"ours": "val_calibrated_log_loss"}
 METRICS = ("val_log_loss", *CALIBRATED.values())
 PAIR = Pair("size", "a", "b")

@@ -17,6 +17,8 @@ import primary_page
 from click_study import Pipeline, make_study
 from pairs import Pair
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("fnn", "deepfm", "dcn", "without_dense")
 PLAN = primary_clicks.PLANS["primary"]._replace(
     tables=("table_a", "table_b"), pipelines=NAMES, num_folds=3, num_seeds=8

@@ -13,6 +13,8 @@ from primary_verdicts import Fold
 
 from verdicts import LEVEL
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["a", "b", "c", "d"]
 PAIRS = [Pair("k", first, second) for k, first in enumerate(NAMES) for second in NAMES[k + 1 :]]
 SEEDS, BLOCKS, FOLDS = 12, 10, 5

@@ -3,6 +3,8 @@ import pytest
 
 from quantile_buckets import quantile_buckets
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("is_training", [slice(0, 100), np.arange(103) < 100])
 def test_numeric_columns_become_ids_by_quantiles_of_the_training_rows(is_training):

@@ -10,6 +10,8 @@ import results
 from keras_calibration.seeds import Ledger
 from results import claims_table, field_aware_claims, pair_claims
 
+pytestmark = pytest.mark.slow
+
 Claim = field_aware_claims.Claim
 METRICS = ("log_loss", "brier", "field_ece", "field_rce", "auc")
 NUM_BLOCKS = 20

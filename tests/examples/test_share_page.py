@@ -15,6 +15,8 @@ from share_page import Point, by_tables, mean_gain, slope
 
 from verdicts import LEVEL
 
+pytestmark = pytest.mark.slow
+
 PLAN = PLANS["share"]
 
 

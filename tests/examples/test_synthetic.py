@@ -11,6 +11,8 @@ from scipy import stats
 
 from keras_calibration.metrics import CalibratedLogLoss, CalibratedQuadraticLoss, LogLoss
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "synthetic.py"
 
 

@@ -16,6 +16,8 @@ from click_auc import REGRESSION
 from clicks import PLAIN, ROLLING
 from primary_clicks import PLANS
 
+pytestmark = pytest.mark.slow
+
 PLAN = PLANS["time"]._replace(
     tables=("table_a", "table_b"), pipelines=("fnn", "deepfm", "dcn"), num_seeds=20
 )

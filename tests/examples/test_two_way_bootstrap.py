@@ -10,6 +10,8 @@ sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import two_way_bootstrap
 from two_way_bootstrap import pseudo_values, two_way_interval
 
+pytestmark = pytest.mark.slow
+
 
 def test_pseudo_values_of_a_mean_are_the_means_of_the_blocks():
     rows = np.random.default_rng(0).normal(size=(3, 5, 40))  # seeds, blocks, rows of a block

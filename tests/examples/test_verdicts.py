@@ -9,6 +9,8 @@ import scipy.stats
 import verdicts
 from verdicts import Comparison, bootstrap_gain, verdict
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("wins", "losses", "expected"),

@@ -11,6 +11,8 @@ import keras_calibration as kc
 from served import answers
 from trained_heads import train_head
 
+pytestmark = pytest.mark.slow
+
 SITES = ["news", "mail"]
 GOOD = {"site": ["news", "mail"], "category": [1, 2], "price": [0.5, -0.5], "segment": [0, 1]}
 

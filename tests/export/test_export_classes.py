@@ -38,6 +38,7 @@ def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
     np.testing.assert_allclose(head["probability"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_refreshed_on_new_rows(model, tmp_path):
     x, _ = class_rows(9)
     path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")

@@ -106,6 +106,7 @@ def test_a_new_process_serves_the_same_probabilities(string_model, string_export
     assert (verification["in"], verification["rows"]) == ("new_process", "sample")
 
 
+@pytest.mark.slow
 def test_names_and_dtypes_of_the_inputs_are_kept(string_export):
     written = saved_model_of(string_export).signature_def
     for signature, extra in (("serving_default", {}), ("raw", {}), ("calibrate", {"logit"})):
@@ -134,6 +135,7 @@ def test_inputs_without_a_dictionary(structure, tmp_path):
     np.testing.assert_allclose(serve_here(path, rows)["probability"], expected[:, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_feature_space_goes_into_the_file(tmp_path):
     """Raw strings and numbers in; encoding, base model and head are all in the SavedModel."""
     rng = np.random.default_rng(0)
@@ -245,6 +247,7 @@ def test_serving_default_is_held_against_calibrate(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_xla_leaves_a_base_model_with_lookups_out(tmp_path):
     inputs = {"id": keras.Input((1,), dtype="int64", name="id"), "x": keras.Input((1,), name="x")}
     known = keras.layers.IntegerLookup(vocabulary=[3, 5, 8], output_mode="one_hot")(inputs["id"])
@@ -260,6 +263,7 @@ def test_xla_leaves_a_base_model_with_lookups_out(tmp_path):
     np.testing.assert_allclose(serve_here(path, rows)["probability"], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_not_compiled_unless_asked_for(tmp_path):
     path = export(small_model(), tmp_path / "1")
     xla = provenance_of(path)["xla"]
@@ -324,6 +328,7 @@ def test_long_vocabularies_are_told_by_their_length():
     assert config["vocabulary"] == "300 entries"
 
 
+@pytest.mark.slow
 def test_the_base_model_is_served_by_its_own_variables(string_model, string_export):
     """As Keras exports it: no weight is a constant of the graph."""
     model, _ = string_model
@@ -347,6 +352,7 @@ def test_an_existing_path_is_left_alone(string_model, tmp_path):
     assert (tmp_path / "1" / "precious").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_the_temporary_folder_is_not_named(tmp_path, caplog):
     model = small_model()
     logger = tf.get_logger()
@@ -494,6 +500,7 @@ def check_difference(model, path, rows, smallest, **arguments):
         export(model, path / "2", rows, tolerance=0)
 
 
+@pytest.mark.slow
 def test_rounding_of_the_base_model_is_no_difference(tmp_path):
     """An unscaled column in float32, compiled."""
     rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")
@@ -529,6 +536,7 @@ def named_model(*names):
     return kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
 
 
+@pytest.mark.slow
 def test_names_that_tensorflow_does_not_take_are_served_under_others(tmp_path):
     names = {
         "site id": "site_id",
@@ -589,6 +597,7 @@ def test_a_savedmodel_that_differs_is_not_left_behind(verify, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_savedmodel_that_does_not_load_is_not_left_behind(tmp_path, monkeypatch):
     write = export_module.write_signatures
 

@@ -54,6 +54,7 @@ def other_base(columns, opset=13):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "opset"), [(2, 13), (2, 17), (4, 15)])
 def test_the_scores_of_another_model_in_one_graph(columns, opset, tmp_path):
     rng = np.random.default_rng(1)
@@ -125,6 +126,7 @@ SIGMOID = [("Sigmoid", ["x"], ["p"], {})]
 NUMBERS = np.linspace(-2, 2, 9, dtype="float32").reshape(-1, 1)
 
 
+@pytest.mark.slow
 def test_columns_that_base_and_head_share(table, tmp_path):
     """scikit-learn's converter has columns of shape (n, 1), where the head has (n,)."""
     skl2onnx = pytest.importorskip("skl2onnx")
@@ -209,6 +211,7 @@ def function_base():
     )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["function", "external", "named score"])
 def test_what_a_base_may_have(kind, table, tmp_path):
     frame, labels = table
@@ -233,6 +236,7 @@ def test_what_a_base_may_have(kind, table, tmp_path):
     np.testing.assert_allclose(received, model.predict(given, verbose=0), rtol=0, atol=1e-6)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("base", "words"),
     [
@@ -258,6 +262,7 @@ def test_what_would_be_wrong_is_refused(base, words, table, tmp_path):
     assert not (tmp_path / "all.onnx").exists()
 
 
+@pytest.mark.slow
 def test_probabilities_where_logits_were_are_warned_of(table, tmp_path):
     frame, labels = table
     onnx.save(graph_of(SIGMOID, {"x": ["n", 1]}, {"p": ["n", 1]}), tmp_path / "base.onnx")

@@ -73,6 +73,7 @@ def path(model, tmp_path_factory):
     return export_onnx(model, tmp_path_factory.mktemp("onnx") / "ctr.onnx", interval=0.9)
 
 
+@pytest.mark.slow
 def test_strings_give_the_models_probabilities(model, path):
     rows = make_rows(500, seed=2)
     received = run_onnx(path, rows)
@@ -143,6 +144,7 @@ def test_the_model_is_as_before_the_export(model, path):
     assert np.asarray(lookup(tf.constant(["", "other", "news"]))).tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_refresh_changes_the_head_alone(model, path, tmp_path):
     rows = make_rows(2000, seed=5)
     labels = 1 - labels_of(rows)

@@ -126,6 +126,7 @@ def test_the_other_outputs_are_served_by_name(exported, model):
     check_served(exported, model)
 
 
+@pytest.mark.slow
 def test_the_other_outputs_are_served_under_xla(tmp_path):
     model = calibrated(base_model(with_strings=False))
     path = kc.export_savedmodel(
@@ -173,6 +174,7 @@ def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
     assert not np.allclose(before["probability"], after["probability"], atol=0.01)
 
 
+@pytest.mark.slow
 def test_classes_among_binary_outputs_are_served(tmp_path):
     model = calibrated(base_model(), "topic")
     path = kc.export_savedmodel(model, tmp_path / "1", X, verify="same_process")
@@ -181,6 +183,7 @@ def test_classes_among_binary_outputs_are_served(tmp_path):
     np.testing.assert_allclose(outputs["click"], model.base_model(tensors())["click"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_both_calibrated_outputs_of_two_are_served(tmp_path):
     click = calibrated(base_model(with_strings=False))
     topic = calibrated(click.with_all_outputs(), "topic")
@@ -190,6 +193,7 @@ def test_both_calibrated_outputs_of_two_are_served(tmp_path):
     np.testing.assert_allclose(outputs["probability"], topic.predict(X, verbose=0), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["click", "topic"])
 @pytest.mark.parametrize(("export", "run"), [(export_litert, run_litert), (export_onnx, run_onnx)])
 def test_the_other_outputs_in_other_runtimes(export, run, key, tmp_path):
@@ -206,6 +210,7 @@ def test_the_other_outputs_in_other_runtimes(export, run, key, tmp_path):
     np.testing.assert_allclose(outputs["probability"], model.predict(X, verbose=0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_output_with_the_name_of_an_input(tmp_path):
     base = base_model(with_strings=False, rename={"id": "site"})
     model = calibrated(base)
@@ -217,6 +222,7 @@ def test_an_output_with_the_name_of_an_input(tmp_path):
         export_onnx(model, tmp_path / "model.onnx", X)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("export", [kc.export_savedmodel, export_litert])
 @pytest.mark.parametrize("name", ["probability", "logit", "probability_lower"])
 def test_a_name_of_the_export_is_refused(export, name, tmp_path):
@@ -295,6 +301,7 @@ class Copy(Format):
         (path / "differences").write_text(json.dumps(differences))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["best", "word", "amount paid", "half"])
 def test_an_output_that_is_served_differently_is_found(name, exported, model, tmp_path):
     few = {key: values[:8] for key, values in X.items()}

@@ -89,7 +89,7 @@ def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("export", "run"), RUNTIMES)
 @pytest.mark.parametrize(
     "curve",
@@ -111,7 +111,7 @@ def test_every_curve_can_be_exported(export, run, curve, tmp_path):
     assert export(model, tmp_path / "model", sample=make_inputs(64)).is_file()
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("export", "run"), RUNTIMES)
 @pytest.mark.parametrize("kind", ["weighted mean", "trees"])
 def test_trees_and_a_weighted_mean_can_be_exported(kind, export, run, tmp_path):
@@ -169,6 +169,7 @@ def test_models_that_cannot_run_there_are_refused(export, kind, words, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_operation_that_the_runtime_lacks_is_refused(tmp_path):
     inputs = keras.Input((4,), name="x")
     values = keras.ops.linalg.svd(keras.ops.reshape(inputs, (-1, 2, 2)), compute_uv=False)
@@ -187,6 +188,7 @@ def test_nothing_is_overwritten(model, tmp_path):
     assert path.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
     right = spec.head_outputs
 

@@ -400,6 +400,7 @@ def sigmoid(logits):
     return 1 / (1 + np.exp(-logits))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("known", ["fit", "sample"])
 def test_probabilities_give_what_their_logits_give(known, tmp_path):
     sample = {"x": LOGITS[::10, None]} if known == "sample" else None
@@ -421,6 +422,7 @@ def test_probabilities_give_what_their_logits_give(known, tmp_path):
         refresh_savedmodel(tmp_path, LOGITS, labels_of(LOGITS))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("known", [False, True])
 def test_probabilities_given_as_logits_bring_one_warning(known, tmp_path):
     platt_export(tmp_path / "1", LOGITS if known else None)

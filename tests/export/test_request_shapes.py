@@ -189,7 +189,7 @@ def check_rows(run, request, expected, takes_no_rows):
         np.testing.assert_allclose(np.concatenate([e[name] for e in each]), values, **near)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
     path = kc.export_savedmodel(model, tmp_path / "1", make_rows(64), verify="same_process")
     signatures = tf.saved_model.load(str(path)).signatures
@@ -203,7 +203,7 @@ def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
         check(serve_as_c(path, name), request)
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 def test_onnx_runtime(model, requests, tmp_path):
     """An ONNX file declares one form of each input, as it must; the runtime refuses the other.
 
@@ -270,7 +270,7 @@ def test_rows_of_onnx_inputs_of_any_width(level):
                         session.run(None, {**rows, name: wrong})
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 def test_litert(model, requests, tmp_path):
     file = kc.export_litert(model, tmp_path / "model.tflite", make_rows(64))
     with warnings.catch_warnings():

@@ -39,7 +39,7 @@ def test_there_is_one_version_of_each():
         assert size < 400 * 1024
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
 def test_it_still_gives_its_numbers(sample):
     inputs, recorded = recorded_in(sample)

@@ -127,6 +127,126 @@ MUTANTS = (
         "layer._trainable = True",
         ("test_base_as_found",),
     ),
+    Mutant(
+        "error = (total - (rounded - added)) + (term - added)",
+        "error = (total - rounded) + term",
+        ("test_additive_metric", "test_distribution"),
+    ),
+    Mutant(
+        "below = ops.cumsum(negatives) - 0.5 * negatives",
+        "below = ops.cumsum(negatives) - negatives",
+        ("test_histogram_auc", "test_logit_auc"),
+    ),
+    Mutant(
+        "is_exact = ops.logical_and(ids == ops.floor(ids), ops.abs(ids) < most)",
+        "is_exact = ops.logical_and(ids == ops.floor(ids), ops.abs(ids) <= most)",
+        ("test_field_sums", "test_exact_ids"),
+    ),
+    Mutant(
+        "reflected = ops.concatenate([2 * first, inner, 2 * last, ops.flip(inner)])",
+        "reflected = ops.concatenate([first, inner, last, ops.flip(inner)])",
+        ("test_smooth_ece",),
+    ),
+    Mutant(
+        "is_outside = ops.logical_or(logits < ends[0], logits >= ends[1])",
+        "is_outside = logits < ends[0]",
+        ("test_piecewise_linear",),
+    ),
+    Mutant(
+        'return edges.astype(dtype).astype(np.float64) if "float" in dtype else edges',
+        "return edges",
+        ("test_expected_calibration_error",),
+    ),
+    Mutant(
+        "label_weights = weights * ops.sum(labels, axis=-1)",
+        "label_weights = weights",
+        ("test_class_temperature", "test_calibrated_categorical_log_loss"),
+    ),
+    Mutant(
+        "solvable = ops.logical_and(totals[5] > 0, totals[6] > 0)",
+        "solvable = ops.logical_or(totals[5] > 0, totals[6] > 0)",
+        ("test_logit_moments", "test_calibrated_log_loss"),
+    ),
+    Mutant(
+        "prior = -0.5 * (away / _POOLING) ** 2",
+        "prior = -((away / _POOLING) ** 2)",
+        ("test_field_spreads",),
+    ),
+    Mutant(
+        "correction = len(sums) / max(len(sums) - 1, 1)",
+        "correction = 1.0",
+        ("test_stacking", "test_forward_folds", "test_honest_scores"),
+    ),
+    Mutant(
+        "covariances.append((of_sum - square) / size**2 * (size > 1))",
+        "covariances.append(-square / size**2 * (size > 1))",
+        ("test_coinciding_fields", "test_intervals"),
+    ),
+    Mutant(
+        'self.add_row_count(ops.sum(ops.cast(weights != 0, "int32")))',
+        "self.add_row_count(ops.shape(weights)[0])",
+        ("test_sampled_rows", "test_calibrated_log_loss"),
+    ),
+    Mutant(
+        "shares *= shares.sum() / (shares @ shares)",
+        "shares /= shares.mean()",
+        ("test_checks", "test_ilps_fit", "test_platt_scaling"),
+    ),
+    Mutant(
+        "bad = ~(in_range & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))",
+        "bad = ~in_range",
+        ("test_checks", "test_class_calibrators"),
+    ),
+    Mutant(
+        "found[output] = max(found.get(output, 0.0), difference)",
+        "found[output] = difference",
+        ("test_publish", "test_shipped"),
+    ),
+    Mutant(
+        "return self.share(output) * self.largest(output) / (1 if is_sum else 4)",
+        "return self.share(output) * self.largest(output)",
+        ("test_publish", "test_export_savedmodel"),
+    ),
+    Mutant(
+        "variance += (num - 1) * float(np.var(ratios))",
+        "variance += float(np.var(ratios))",
+        ("test_bias",),
+    ),
+    Mutant(
+        "and calibrated.better is None\n        and gain.excludes(0.0)",
+        "and calibrated.better is None",
+        ("test_verdict", "test_compare"),
+    ),
+    Mutant(
+        "down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)",
+        "down, up = np.expm1(SHIFTS[SHIFTS < 0]) * (1 + tolerance)",
+        ("test_shifts",),
+    ),
+    Mutant(
+        "bias = bias if math.isnan(losses.bias) else losses.bias",
+        "bias = losses.bias",
+        ("test_monitor",),
+    ),
+    Mutant(
+        'ends = np.searchsorted(periods, starts, side="right").tolist()',
+        'ends = np.searchsorted(periods, starts, side="left").tolist()',
+        ("test_rolling", "test_score_log"),
+    ),
+    Mutant(
+        'above, below = (">=", "<") if self.side == "right" else (">", "<=")',
+        'above, below = (">=", "<")',
+        ("test_late_sql", "test_score_log"),
+    ),
+    Mutant(
+        'generator = np.random.default_rng([self.seeds_of(seed)["order"], epoch])',
+        'generator = np.random.default_rng(self.seeds_of(seed)["order"])',
+        ("test_train",),
+    ),
+    Mutant(
+        "fitted = self.fold < number if self.is_forward else self.fold != number",
+        "fitted = self.fold <= number if self.is_forward else self.fold != number",
+        ("test_forward_folds",),
+    ),
 )
 
 

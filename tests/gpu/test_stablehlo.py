@@ -11,6 +11,8 @@ import pytest
 
 from gpu import programs
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 NAMES = ["copy", "sigmoid", "ILPS, 20 knots", "ILPS, 100 knots, with gradient", "summary of logits"]
 

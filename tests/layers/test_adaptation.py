@@ -48,7 +48,7 @@ def compiled_model(model, **arguments):
     return model
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @only_on_tensorflow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_numeric_columns_without_knots_are_not_trained(loop):
@@ -86,6 +86,7 @@ def test_predicting_before_adapt_is_no_change():
     np.testing.assert_allclose(head(AGES, {"age": AGES})[:, 0], AGES, atol=1e-5)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("make", [ILPS, ILPS.from_paper, lambda: ILPS(4, "quantile")])
 def test_a_curve_can_be_trained_without_adapt(make):
     """Together with its base, whose logits are not known before; a warning is an error here."""
@@ -98,6 +99,7 @@ def test_a_curve_can_be_trained_without_adapt(make):
     assert np.any(curve.get_values() != before)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("regularization", [0.0, 1.0])
 def test_a_network_of_ids_can_be_trained_without_adapt(regularization):
     sites = np.arange(64) % 3
@@ -128,7 +130,7 @@ def train_on_all_rows(curve, logits, labels, num_steps=400):
     train()
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 @only_on_tensorflow
 @pytest.mark.parametrize("make", [ILPS.from_paper, ILPS], ids=["paper", "default"])
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5])
@@ -142,7 +144,7 @@ def test_a_trained_curve_is_calibrated_on_its_own_rows(rate, make):
     assert predicted.mean() == pytest.approx(labels.mean(), rel=0.01)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile"),
     [
@@ -187,6 +189,7 @@ def test_under_a_distribution_strategy_too():
     by_fit(model, {"age": AGES})
 
 
+@pytest.mark.slow
 def test_weights_loaded_count_as_adapted(tmp_path):
     network = FieldNetwork({}, ["age"], hidden_units=(4,))
     model = network_model(network)

@@ -77,6 +77,7 @@ def test_it_finds_what_offsets_cannot(fitted):
     )
 
 
+@pytest.mark.slow
 def test_rows_without_the_effect_have_no_trees():
     kept = 0
     for seed in range(6):
@@ -91,6 +92,7 @@ def test_rows_without_the_effect_have_no_trees():
     assert kept <= 3
 
 
+@pytest.mark.slow
 def test_another_fit_replaces_the_trees(fitted):
     head = new_head()
     head.fit(*rows(seed=5)[:3])
@@ -150,6 +152,7 @@ def test_classes():
         head.interval(logits, features)
 
 
+@pytest.mark.slow
 def test_the_folds_of_the_settings_count():
     logits, labels, features, _ = rows(1200)
     by_number, by_rows = new_head(num_rounds=32), new_head(num_rounds=32)

@@ -63,6 +63,7 @@ def head_model(head, features, num_classes=3):
     return keras.Model([logits, inputs], head(logits, inputs))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["fields", "functional"])
 def test_is_the_sum_of_its_parts(kind, reload):
     logits, labels, features = segment_rows(50)

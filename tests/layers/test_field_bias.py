@@ -218,6 +218,7 @@ def test_refuses_rows():
     assert np.all(head.get_offsets("site") == 0)
 
 
+@pytest.mark.slow
 def test_ids_that_have_no_rows_change_nothing():
     generator = np.random.default_rng(0)
     logits, labels = generator.normal(size=600), generator.integers(0, 2, 600)

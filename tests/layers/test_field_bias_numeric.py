@@ -274,6 +274,7 @@ def test_hostile_columns(data):
     assert np.all((lower <= sigmoid(received) + 1e-6) & (sigmoid(received) <= upper + 1e-6))
 
 
+@pytest.mark.slow
 def test_compiled_as_eager():
     logits, labels, features = made_rows(500)
     head = FieldBias({"site": 6}, ILPS(), numeric=["x", "z"])
@@ -303,6 +304,7 @@ def test_survives_saving(tmp_path):
     np.testing.assert_array_equal(copy.interval(logits, features), head.interval(logits, features))
 
 
+@pytest.mark.slow
 def test_its_curves_can_be_trained():
     logits, labels, features = made_rows(2000)
     head = FieldBias({}, numeric=["x"], num_knots=5)
@@ -343,6 +345,7 @@ def test_refuses_rows():
         head.fit(np.zeros(3), [0, 1, 1], {"x": np.array(["red", "blue", "red"])})
 
 
+@pytest.mark.slow
 def test_adapted_it_can_be_trained():
     generator = np.random.default_rng(0)
     price = generator.normal(size=4000)

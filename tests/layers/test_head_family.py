@@ -208,6 +208,7 @@ class Shift(Head):
         return self.summary_of(rows)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "calibrator",
     [

@@ -116,6 +116,7 @@ def test_loading_the_weights_of_a_layer_without_rows_drops_the_rows(tmp_path):
     assert layer.bias == 0
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_an_exported_model_does_not_carry_the_rows(tmp_path):
     layer = ILPS()

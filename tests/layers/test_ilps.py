@@ -191,7 +191,7 @@ def test_values_that_cross_make_a_level_curve_and_are_penalised():
     np.testing.assert_array_equal(layer.get_values(), np.float32([0.1, 0.2, 0.2, 4]))
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("penalty", "jit_compile"), [(0.0, JIT_COMPILE[0]), (1.0, True)])
 def test_training_on_falling_labels_ends_level(clicks, jit_compile, penalty):
     logits, _ = clicks

@@ -116,6 +116,7 @@ def test_every_head_with_a_direct_fit_is_listed():
     assert public - without <= {name.split(",")[0] for name in HEADS}
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
 @pytest.mark.parametrize("name", slow_except(QUICK, with_free("scale")))
 def test_the_unit_of_the_score(name, unit):
@@ -146,6 +147,7 @@ def test_one_far_score(name):
     assert abs(received.mean() - LABELS.mean()) < 0.01
 
 
+@pytest.mark.quick_cases(9)
 @pytest.mark.parametrize("factor", [1 / NUM_ROWS, 1e9])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_a_common_factor_of_the_weights(name, factor):
@@ -172,6 +174,7 @@ def test_rows_of_weight_0_are_no_rows(name):
     assert head.fit_summary.num_rows == NUM_ROWS
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", slow_except([*QUICK, "BoostedTrees", "NeuralCalibration"], NAMES))
 def test_the_order_of_rows_and_of_columns(name):
     order = np.random.default_rng(1).permutation(NUM_ROWS)
@@ -180,6 +183,7 @@ def test_the_order_of_rows_and_of_columns(name):
     assert_same(probabilities_of(head, scores_of(name)), expected(name))
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", slow_except([*QUICK, "BoostedTrees", "NeuralCalibration"], NAMES))
 def test_a_row_twice_is_a_row_of_weight_2_where_weights_count(name):
     rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
@@ -211,6 +215,7 @@ def test_cross_fitted_logits_are_of_the_rows_that_were_given(name):
 UPDATED = [name for name in QUICK if issubclass(getattr(layers, name), HistogramHead)]
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
 @pytest.mark.parametrize("sizes", [[300], [20] * 20, [1] * 30 + [400]])
 @pytest.mark.parametrize("name", UPDATED)
@@ -246,6 +251,7 @@ def test_updates_with_counts_are_updates_with_repeated_rows(name):
     assert_same(*intervals)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_shape_and_dtype(name):
     scores, labels = scores_of(name), labels_of(name)
@@ -269,6 +275,7 @@ def test_labels_and_logits_turned_round(name):
     assert_same(1 - received, expected(name), 0.02 if has_knots else 1e-5)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.filterwarnings("ignore:.*rows have a probability of exactly 0 or 1")
 @pytest.mark.parametrize(
     "name",

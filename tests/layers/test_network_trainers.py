@@ -48,7 +48,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

@@ -265,6 +265,7 @@ def many_sites(seed, num_rows=3000):
     return logits, labels.astype(float), {"site": site}
 
 
+@pytest.mark.slow
 def test_a_single_network_is_that_of_a_fold():
     rows, fresh = many_sites(0), many_sites(1, 50_000)
     one, three = (

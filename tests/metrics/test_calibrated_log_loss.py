@@ -79,7 +79,7 @@ def rows():
     return labels, logits, rng.exponential(size=3001)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("case", ["plain", "weights", "soft labels"])
 def test_equals_reference(rows, mode, case):
@@ -91,7 +91,7 @@ def test_equals_reference(rows, mode, case):
     )
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_equals_reference_from_float32_probabilities(rows, mode):
     labels, logits, _ = rows
@@ -189,6 +189,7 @@ def test_reset_state_forgets_rows_and_row_numbers(rows):
     assert float(metric.result()) == score(labels, logits)
 
 
+@pytest.mark.quick_cases(10)
 @pytest.mark.parametrize("weight", [1.0, 0.1, 0.3])
 @pytest.mark.parametrize("label", [0.0, 1.0])
 @pytest.mark.parametrize("mode", MODES[:5], ids=str)

@@ -451,6 +451,7 @@ def test_lower_is_better_or_the_class_says_otherwise(case):
         assert metric._direction == ("up" if isinstance(metric, metrics.LogitAUC) else "down")
 
 
+@pytest.mark.slow
 def test_together_in_a_model_that_is_saved_and_loaded(tmp_path):
     """And with early stopping, which knows the direction of each."""
     cases = {

@@ -302,6 +302,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_state_travels_as_arrays(name):
     # To another process or machine: `variables` in, `assign` out.

@@ -109,6 +109,7 @@ def test_merged_sums_keep_what_rounding_leaves_out():
     assert total + rest == 2**24 + 4
 
 
+@pytest.mark.slow
 def test_an_empty_batch_adds_nothing():
     metric = CalibratedCategoricalLogLoss(num_folds=1)
     rows = np.eye(3), np.full((3, 3), 1 / 3) + 0.1 * np.eye(3) - 0.1 / 3

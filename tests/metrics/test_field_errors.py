@@ -109,6 +109,7 @@ class TestBoth:
         assert score(metric, labels, predictions, ids) == pytest.approx(expected, abs=digits(1e-12))
         assert expected != score(metric, labels, predictions, np.clip(field, 0, NUM_VALUES - 1))
 
+    @pytest.mark.quick_cases(3)
     @pytest.mark.parametrize(
         "bad", [NUM_VALUES, -2, 2**32 + 1, 2.0**40, math.inf, np.uint8(200)], ids=str
     )

@@ -367,6 +367,7 @@ def test_bad_crosses_are_refused():
         metric.update_state([0, 1], [0.5, 0.5], field=([0, 1], [0, 1, 2]))
 
 
+@pytest.mark.slow
 def test_a_million_values():
     rng = np.random.default_rng(5)
     field = rng.integers(-100_000, 1_000_000, 5000).clip(-1)

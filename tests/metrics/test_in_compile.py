@@ -60,7 +60,7 @@ def test_only_weighted_metrics_get_the_weights(model):
     assert abs(scores["plain"] - scores["weighted"]) > 1e-3
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("flat_output", [False, True])
 def test_labels_of_any_dtype_and_shape(model, flat_output):
     inputs = keras.Input((3,))
@@ -95,6 +95,7 @@ def test_mixed_precision():
         keras.config.set_dtype_policy("float32")
 
 
+@pytest.mark.slow
 def test_early_stopping_knows_that_lower_is_better(model):
     model.compile(keras.optimizers.SGD(0.0), "binary_crossentropy", metrics=[CalibratedLogLoss()])
     stop = keras.callbacks.EarlyStopping(monitor=f"val_{KEY}", mode="auto", patience=2)

@@ -137,7 +137,7 @@ def test_adapting_leaves_the_probabilities_as_they_are():
     np.testing.assert_allclose(model.predict(X, NUM_ROWS, verbose=0), before, atol=1e-6)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.SGD(0.5)], ids=["adam", "sgd"])
 def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     model = make_model(optimizer=optimizer, field_metrics={"site": [FieldECE(NUM_SITES)]})
@@ -149,6 +149,7 @@ def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)], ids=str
 )
@@ -235,6 +236,7 @@ def site_head():
     return FieldBias({"site": NUM_SITES}, PlattScaling())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, W[:300]], ids=["unweighted", "weighted"])
 def test_every_form_of_the_same_rows_gives_the_same_fit(weights):
     few, labels = rows(slice(0, 300))
@@ -279,7 +281,7 @@ def test_rows_of_a_shuffled_data_set_stay_together():
     assert summary.log_loss_before == pytest.approx(np.log1p(np.exp(-3)), abs=1e-6)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["str", "object", "bytes", "tensor", "data set"])
 def test_string_features(form, tmp_path):
     names = np.array(["a", "b", "c", "d", "e", "f"])[X["site"]]
@@ -406,7 +408,7 @@ def test_a_new_process_evaluates_the_same(tmp_path):
     assert knots == model.head.calibrator.get_knots().tolist()
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
     model = make_model(head=make_head(monotonic=monotonic), **EAGER)
@@ -434,6 +436,7 @@ def test_a_compiled_base_keeps_its_metrics_to_itself():
     assert set(base.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss", "base_auc"}
 
 
+@pytest.mark.slow
 def test_mixed_precision_base_gives_float32_probabilities():
     last = keras.layers.Dense(1, "sigmoid", dtype="mixed_bfloat16")
     base = make_base(keras.layers.Dense(4, "relu", dtype="mixed_bfloat16"), last=last)

@@ -65,6 +65,7 @@ def test_training_with_metrics_and_validation_data(one_hot):
     )
 
 
+@pytest.mark.slow
 def test_saved_and_loaded(tmp_path):
     x, labels = class_rows(num_rows=600)
     model = CalibratedModel(base_model(), neural_head())

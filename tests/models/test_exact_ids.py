@@ -100,6 +100,7 @@ def test_predictions_of_a_list_of_inputs_in_mixed_precision():
     np.testing.assert_allclose(received[:, 0], EXPECTED, atol=1e-3)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("values", [USER + 0.5, USER.astype("float32"), [np.nan] * NUM_ROWS])
 def test_data_sets_refuse_ids_that_would_change(model, values):
     x = {**FLOATS, "user": np.asarray(values)}
@@ -164,6 +165,7 @@ def test_an_input_of_floats_cannot_hold_them(dtype):
         model.predict(FLOATS, verbose=0)
 
 
+@pytest.mark.slow
 def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
     models = [
         kc.calibrate_scores(
@@ -204,6 +206,7 @@ def test_a_field_of_several_columns_is_refused_by_name():
         kc.calibrate_scores(SCORE, Y, x, from_logits=True, fields=["tags"], verbose=0)
 
 
+@pytest.mark.slow
 def test_a_field_metrics_model_reads_tables_and_ignores_other_columns():
     inputs = {
         "site": keras.Input((), dtype="int32", name="site"),

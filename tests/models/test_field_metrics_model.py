@@ -161,6 +161,7 @@ def test_a_cross_of_fields(options, tmp_path):
     assert list(again.evaluate(X, **data)) == list(scores)
 
 
+@pytest.mark.slow
 def test_a_cross_in_a_calibrated_model_may_read_what_the_head_does_not(tmp_path):
     base = build(field_metrics=None)
     model = CalibratedModel(base, NeuralCalibration(ILPS(5), FieldNetwork({"site": 5}, seed=0)))

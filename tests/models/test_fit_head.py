@@ -181,6 +181,7 @@ def test_a_network_of_a_class_of_the_users_own(kind):
     assert summary.logits["min"] == pytest.approx(x["l"].min())
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_be_copied_says_what_to_do():
     class Scaled(keras.layers.Layer):
         feature_names = ("site",)

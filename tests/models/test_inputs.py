@@ -83,6 +83,7 @@ def test_inputs_keep_their_structure_and_take_the_rank_of_the_model():
     assert expected_inputs(np.zeros((3, 4)), wide).shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_columns_may_change_between_one_axis_and_two():
     inputs = {
         "price": keras.Input((1,), name="price"),

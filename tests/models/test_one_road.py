@@ -61,11 +61,13 @@ def assert_equal(first, second):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", list(HEADS))
 def test_a_head_is_fitted_alike_in_a_model_and_by_itself(name):
     assert_equal(*fitted(name, SCORE, SITE, SOFT, WEIGHTS))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", list(HEADS))
 def test_rows_of_weight_0_are_no_rows_wherever_they_are(name):
     expected, _ = fitted(name, SCORE, SITE, SOFT, WEIGHTS)
@@ -77,6 +79,7 @@ def test_rows_of_weight_0_are_no_rows_wherever_they_are(name):
         assert_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["NeuralCalibration", "BoostedTrees"])
 def test_the_fold_of_each_row_is_of_the_rows_given(name):
     fold = np.arange(N) % 3

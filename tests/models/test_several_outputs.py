@@ -124,7 +124,7 @@ def layer_named(model, name):
     return next(each for each in model._flatten_layers() if each.name == name)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", BASES)
 def test_one_output_is_calibrated_and_the_others_are_as_they_were(name):
     make, key, scale = BASES[name]
@@ -169,6 +169,7 @@ def test_classes_and_logits_among_binary_outputs(key):
     np.testing.assert_array_equal(both.predict(X, verbose=0)[key], calibrated)
 
 
+@pytest.mark.slow
 def test_two_outputs_in_turn_are_joined(tmp_path):
     base = dictionary()
     before = {key: keras.ops.convert_to_numpy(values) for key, values in base(X).items()}
@@ -196,6 +197,7 @@ def test_two_outputs_of_a_list_in_turn_are_joined():
         np.testing.assert_array_equal(received, expected)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["dictionary", "of one layer", "flat"])
 def test_saved_loaded_copied_and_cloned(name, tmp_path):
     make, key, _ = BASES[name]
@@ -392,6 +394,7 @@ def test_labels_by_output_of_a_model_with_a_head(calibrated):
     assert again.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.02)
 
 
+@pytest.mark.slow
 def test_calibrate_and_evaluate_one_output():
     base = dictionary()
     model = kc.calibrate(

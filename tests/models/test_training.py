@@ -59,6 +59,7 @@ def test_calibrated_models_train_as_keras_does():
     assert not {"compile", "fit", "evaluate", "predict", "train_step", "compute_loss"} & {*own}
 
 
+@pytest.mark.slow
 def test_a_head_without_a_direct_fit(tmp_path):
     model = CalibratedModel(make_base(), SiteOffsets())
     before = [np.array(weight) for weight in model.base_model.get_weights()]
@@ -94,6 +95,7 @@ def test_what_was_trained_is_served(tmp_path):
         kc.refresh_savedmodel(path, *rows, from_logits=True, verify="same_process")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["curve", "network"])
 def test_heads_of_the_package_train_too(kind):
     head = kc.layers.ILPS(num_knots=5)
@@ -108,6 +110,7 @@ def test_heads_of_the_package_train_too(kind):
     assert model.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_head_of_one_output_of_several():
     inputs = keras.Input((1,), name="price")
     outputs = {
@@ -125,6 +128,7 @@ def test_a_head_of_one_output_of_several():
     np.testing.assert_allclose(others["click"], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sample_weights_are_those_of_the_loss():
     weights = np.where(X["site"] == 3, 2.5, 1.0)
     model = CalibratedModel(make_base(), kc.layers.BiasCorrection())

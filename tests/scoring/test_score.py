@@ -59,7 +59,7 @@ def chunk_size(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("chunk_size", [2**17, 1000, 7 * 11], indirect=True)
 def test_arrays_in_chunks(weights, chunk_size):
@@ -67,6 +67,7 @@ def test_arrays_in_chunks(weights, chunk_size):
     assert_same(scores, in_one_piece(weights))
 
 
+@pytest.mark.slow
 def test_lists_and_tensors():
     expected = dict(list(in_one_piece(None).items())[:2])
     assert_same(score((Y.tolist(), tf.constant(P)[:, None]), metrics(), verbose=0), expected)
@@ -82,6 +83,7 @@ def test_batches_are_for_the_metrics_themselves(batches):
     assert float(metric.result()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [999], indirect=True)
 def test_memory_mapped_arrays(tmp_path, chunk_size):
     np.save(tmp_path / "p.npy", P)
@@ -152,6 +154,7 @@ class NumRows(CalibratedLogLoss):
         return keras.ops.sum(self._moments.value()[:, :2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [1000], indirect=True)
 def test_progress_bar_counts_rows(capsys, chunk_size):
     score((Y, P), metrics())

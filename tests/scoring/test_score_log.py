@@ -115,7 +115,7 @@ def streamed(weights=None):
     return score(rows, metrics(), by_field, verbose=0)
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_of_the_streaming_metrics_from_every_source(tmp_path, kind):
     fields = ["site_id"] if kind == "csv" else ["site", "site_id"]
@@ -154,7 +154,7 @@ def test_in_a_notebook_without_widgets(monkeypatch, capsys):
     expected = score(log, metrics(), verbose=0)
     monkeypatch.setattr(duckdb, "connect", lambda **options: Notebook(connect(**options)))
     assert score(log, metrics(), verbose=1) == expected
-    assert f"{N}/{N}" in capsys.readouterr().out
+    assert f"{N:,}/{N:,}" in capsys.readouterr().out
 
 
 def test_without_weights_and_from_logits():
@@ -247,6 +247,7 @@ def test_other_row_keys_divide_the_rows_evenly(key):
     )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("length", ["hour", "day", "week", "month", "year"])
 def test_periods(length):
     log = ScoredLog(frame(), sample_weight="weight", fields=["site"], timestamp="at")
@@ -403,7 +404,7 @@ def test_other_sources_are_refused(source):
 
 def test_progress(capsys):
     score(ScoredLog(frame(), fields=["site"]), LogLoss(), verbose=1)
-    assert "3000/3000" in capsys.readouterr().out
+    assert "3,000/3,000" in capsys.readouterr().out
 
 
 HOSTILE = [0.0, 1e-45, 1e-30, 1e-7, 0.1, 0.5, 0.9, 1 - 1e-7, 1.0]

@@ -323,6 +323,7 @@ def test_callbacks_are_compared_by_their_settings():
     assert describe_callbacks([used]) == new
 
 
+@pytest.mark.slow
 def test_a_changed_pipeline_is_refused_and_names_the_change(tmp_path):
     def build(units=8, rate=0.01):
         model = keras.Sequential(
@@ -401,6 +402,7 @@ def test_the_engines_describe_a_training_alike(tmp_path):
         assert len({run["training"]["file"] for run in runs}) == 1
 
 
+@pytest.mark.slow
 def test_models_that_differ_by_seed_go_on(tmp_path):
     """Each seed is compared with what it trains itself."""
 

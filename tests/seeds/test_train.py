@@ -187,6 +187,7 @@ def test_callbacks_act_on_each_seed_alone(tmp_path):
     assert all(run["kept_epoch"] is not None for run in runs)
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
     def callbacks(seed):
         def diverge(epoch, logs):
@@ -206,6 +207,7 @@ def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
     assert_same_records([runs[0], runs[2]], alone, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_shared_order_changes_the_weights_alone(tmp_path):
     first, second = (
         small(tmp_path / "own", seeds=[1, 2]),
@@ -233,6 +235,7 @@ def test_any_number_of_rows(tmp_path, num_rows):
         )
 
 
+@pytest.mark.slow
 def test_weights_of_rows_and_lists_of_inputs(tmp_path):
     def build():
         inputs = [keras.Input((3,)), keras.Input((1,))]
@@ -337,7 +340,7 @@ def small_of(ledger, build, callbacks, epochs, seeds):
     )
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("swap_on_epoch", [False, True])
 def test_weights_that_a_callback_swaps_for_the_validation(tmp_path, swap_on_epoch):
     def build():
@@ -352,7 +355,7 @@ def test_weights_that_a_callback_swaps_for_the_validation(tmp_path, swap_on_epoc
     assert_same_records(runs, others, rtol=1e-5)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stops_at", ["on_test_end", "on_test_begin", None])
 def test_callbacks_are_called_as_by_fit(tmp_path, stops_at):
     calls = {}
@@ -420,7 +423,7 @@ NOT_OF_THE_SEED = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", NOT_OF_THE_SEED)
 def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
     layer, message = NOT_OF_THE_SEED[case]
@@ -448,6 +451,7 @@ def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
     assert [run["seed"] for run in sweep(seeds=[4, 5])] == [4, 5]
 
 
+@pytest.mark.slow
 def test_constants_in_weights_are_each_seeds_own(tmp_path):
     class Features(keras.layers.Layer):
         def build(self, shape):
@@ -501,7 +505,7 @@ def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
     assert ended_seeds(tmp_path) == []
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("num_before", [0, 1, 3])
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
     # A file, for a list that the callback reads would be a part of the pipeline's description.
@@ -538,6 +542,7 @@ def test_seeds_of_another_training_are_refused(tmp_path):
     assert ended_seeds(tmp_path) == [0]
 
 
+@pytest.mark.slow
 def test_random_numbers_and_names_of_the_user_go_on(tmp_path):
     def drawn():
         return random.random(), np.random.random(), keras.layers.Dense(1).name  # noqa: NPY002
@@ -552,6 +557,7 @@ def test_random_numbers_and_names_of_the_user_go_on(tmp_path):
     assert [first, drawn()] == expected
 
 
+@pytest.mark.slow
 def test_stops_when_the_comparison_is_decided(tmp_path, capsys):
     ledger = Ledger(tmp_path)
     for seed in range(20):
@@ -766,6 +772,7 @@ def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeyp
     assert_same_records(runs, alone, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_the_process_that_calls():
     settings = KerasSettings.current()
     image_format = keras.config.image_data_format()

@@ -81,7 +81,7 @@ def as_inputs(rows):
     return {{"class": "class_"}.get(name, name): values for name, values in rows.items()}
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, 7, 257])
 def test_the_c_program_gives_the_models_probabilities(served, num_rows):
     dtype, model, path = served
@@ -92,6 +92,7 @@ def test_the_c_program_gives_the_models_probabilities(served, num_rows):
     assert np.abs(received["probability"] - received["uncalibrated_probability"]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_calibrate_takes_logits_from_elsewhere(served):
     dtype, model, path = served
     rows = make_rows(dtype, 50)
@@ -101,6 +102,7 @@ def test_calibrate_takes_logits_from_elsewhere(served):
     np.testing.assert_allclose(received["probability"], expected["probability"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_unknown_values_and_missing_numbers_are_served(served):
     dtype, model, path = served
     rows = make_rows(dtype, 6)
@@ -115,6 +117,7 @@ def test_unknown_values_and_missing_numbers_are_served(served):
     assert np.isfinite(received["probability"][:4]).all()
 
 
+@pytest.mark.slow
 def test_trees_and_a_weighted_mean_are_served_from_c(served, tmp_path):
     dtype, plain, _ = served
     rows = make_rows(dtype, 600)
@@ -163,7 +166,7 @@ def told(path, tmp_path, inputs):
     return done.returncode, done.stderr
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path):
     dtype, _, path = served
     inputs = as_inputs(make_rows(dtype, 4))
@@ -180,7 +183,7 @@ def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path
     assert "is not in [0, 6)" in words
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_c_gets_the_same_for_both_forms_of_a_column_and_an_error_for_all_others(served, tmp_path):
     dtype, _, path = served
     inputs = {name: np.asarray(values) for name, values in as_inputs(make_rows(dtype, 3)).items()}
@@ -205,6 +208,7 @@ def test_c_gets_the_same_for_both_forms_of_a_column_and_an_error_for_all_others(
     assert "shapes_must_fit" in answers["other lengths"].stderr
 
 
+@pytest.mark.slow
 def test_what_the_program_says_of_a_bad_command(served, tmp_path):
     _, _, path = served
     assert c_client.run([]).returncode == 2
@@ -217,6 +221,7 @@ def test_what_the_program_says_of_a_bad_command(served, tmp_path):
     assert (done.returncode, "no such tensor" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_times_are_one_for_each_model_and_round(served, tmp_path):
     dtype, _, path = served
     request = tmp_path / "request"

@@ -20,7 +20,7 @@ from calibration_records.cli import main
 from stories import references
 from stories.references import right_or_refused, sigmoid, value_or_error
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 NUM_ROWS = 2000
 

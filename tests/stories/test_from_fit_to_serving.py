@@ -14,7 +14,7 @@ from keras_calibration import layers
 from stories import worlds
 from stories.worlds import World
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 
 def _lookup():

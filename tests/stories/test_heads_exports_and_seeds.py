@@ -18,7 +18,7 @@ import keras_calibration as kc
 from stories import references
 from stories.references import sigmoid
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 GRID = np.linspace(-4, 4, 9)
 

@@ -17,7 +17,7 @@ import keras_calibration as kc
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.logs import ScoredLog
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 NUM_ROWS, NUM_SITES = 4000, 12
 

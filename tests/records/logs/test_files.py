@@ -84,7 +84,7 @@ HOSTILE = ("log[1].parquet", "x*.parquet", "q?.parquet", "a[!b].parquet", "it's.
 HOSTILE += ("l{1,2}.parquet", "ü\n.parquet", "f[o]lder/a.parquet", "a b%20.parquet", "[[].parquet")
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_characters_of_globs_in_names_are_literal(tmp_path, suffix):
     names = [name.replace(".parquet", suffix) for name in HOSTILE]

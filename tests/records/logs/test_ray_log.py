@@ -24,7 +24,7 @@ from keras_calibration.scoring import log_queries, score, score_by_period
 
 ray = pytest.importorskip("ray")
 # Ray warns of settings of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:::ray.*")
+pytestmark = [pytest.mark.filterwarnings("ignore:::ray.*"), pytest.mark.slow]
 RNG = np.random.default_rng(7)
 N = 2000
 NAMES = np.array(["a", 'b"', "c'", "", "d\0e", "'; DROP TABLE log; --", "ümlaut"], object)
@@ -227,7 +227,7 @@ def test_progress_counts_the_rows_without_the_bars_of_ray(capfd):
     before = data.context.enable_progress_bars
     score(LOG.of(data), metrics(), verbose=1)
     told = capfd.readouterr()
-    assert "2000/2000" in told.out
+    assert "2,000/2,000" in told.out
     assert "Dataset" not in told.err
     assert data.context.enable_progress_bars == before
 

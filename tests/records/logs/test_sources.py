@@ -89,6 +89,7 @@ def same(found, expected):
     assert found == {name: pytest.approx(value, rel=1e-9) for name, value in expected.items()}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", [None, "site <> 2", "site <> 2 -- and no more"])
 def test_where_and_reserved_names_leave_the_row_numbers(tmp_path, where):
     names = {name: np.arange(N) % 3 for name in RESERVED}
@@ -133,7 +134,7 @@ KEYS = {
 }
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KEYS)
 def test_row_keys_divide_alike_in_every_source(tmp_path, kind):
     table = pa.table({"label": Y, "probability": P, "id": KEYS[kind][0]})
@@ -171,7 +172,7 @@ VALUES = {
 }
 
 
-@pytest.mark.quick_cases(5)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
     values = VALUES[kind]
@@ -229,7 +230,7 @@ TIMES = {
 }
 
 
-@pytest.mark.quick_cases(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", TIMES)
 def test_days_are_those_of_utc_in_every_source(tmp_path, kind, monkeypatch):
     monkeypatch.setenv("TZ", "America/New_York")
@@ -279,6 +280,7 @@ def test_later_rows_of_a_csv_file_decide_nothing(tmp_path):
     assert sums.table("f")["key_value_0"].tolist() == ["00", "01", "02", "none"]
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -322,6 +324,7 @@ def test_csv_files(tmp_path, text, expected):
         score(ScoredLog(path), LogLoss(), verbose=0)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     "time",
     [
@@ -345,6 +348,7 @@ def test_other_times_than_iso_in_csv_files(tmp_path, time):
         score_by_period(ScoredLog(path, timestamp="at"), LogLoss(), verbose=0)
 
 
+@pytest.mark.slow
 def test_where_sees_numbers_and_times_of_csv_files(tmp_path):
     rows = frame(
         views=np.where(np.arange(N) % 2, 9, 10),
@@ -436,6 +440,7 @@ def test_too_little_memory_is_an_error_of_ours():
         score(log, LogLoss(), verbose=0)
 
 
+@pytest.mark.slow
 def test_ids_of_csv_files_are_ids(tmp_path):
     site = np.arange(N) % 3
     rows = frame(site=site)

@@ -75,6 +75,7 @@ def test_right_probabilities_raise_no_alert(tmp_path):
     assert str(report).endswith("\nNo alert.")
 
 
+@pytest.mark.slow
 def test_columns_lists_and_names_are_the_same(tmp_path):
     p, labels, day, site = make_rows(600)
     names = np.array(CLASSES)[labels]

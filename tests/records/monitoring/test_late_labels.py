@@ -157,6 +157,7 @@ def test_the_mean_ratio_of_a_row_is_at_most_1(p, first, second, tolerance):
         assert (mean[ratio] <= 1 + 1e-9).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "steps"), [(0.1, 1), (0.3, 2), (0.3, 20)])
 def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(rate, steps):
     """Each day is looked at, and the labels of the days before are still coming."""
@@ -238,6 +239,7 @@ def expected_alerts(text):
     return json.loads(text)["alerts"]
 
 
+@pytest.mark.slow
 def test_each_days_report_is_that_of_a_run_from_the_start(tmp_path):
     job = Job(tmp_path)
     last = 0
@@ -253,6 +255,7 @@ def test_each_days_report_is_that_of_a_run_from_the_start(tmp_path):
     assert counted > 3
 
 
+@pytest.mark.slow
 def test_an_old_file_must_not_change(tmp_path):
     job = Job(tmp_path)
     until = START + 10 * DAYS
@@ -266,6 +269,7 @@ def test_an_old_file_must_not_change(tmp_path):
     assert job.state.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_labels_of_a_file_over_many_days_are_read_until_all_have_come(tmp_path):
     job = Job(tmp_path)
     for today in (5, 12, 16):
@@ -283,6 +287,7 @@ def test_labels_of_a_file_over_many_days_are_read_until_all_have_come(tmp_path):
         assert_same(job.report(until), expected)
 
 
+@pytest.mark.slow
 def test_the_time_of_the_labels_must_not_move_back(tmp_path):
     job = Job(tmp_path)
     for day in range(10):
@@ -294,6 +299,7 @@ def test_the_time_of_the_labels_must_not_move_back(tmp_path):
         job.report(START + 10 * DAYS, tolerance=0.1)
 
 
+@pytest.mark.slow
 def test_until_leaves_days_out(tmp_path):
     job = Job(tmp_path)
     for day in range(12):

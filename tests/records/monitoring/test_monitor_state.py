@@ -105,6 +105,7 @@ def test_files_of_past_days_are_counted_when_they_arrive(job):
     assert_same(daily.to_dict(), whole.to_dict())
 
 
+@pytest.mark.slow
 def test_shifts_are_those_of_a_run_from_the_start(job):
     # Four weeks in files of some days each, one of them late; a value appears in the third.
     days = []
@@ -123,6 +124,7 @@ def test_shifts_are_those_of_a_run_from_the_start(job):
     assert "new" in {rates.name for rates in daily.fields["site"].values}
 
 
+@pytest.mark.slow
 def test_no_clock_decides_what_is_read(job, monkeypatch):
     job.add(0)
     for now in (0.0, 4e9, 1e9):  # 1970, 2096, 2001
@@ -151,6 +153,7 @@ def test_files_that_are_known_are_not_read_again(job, monkeypatch):
     assert read == []
 
 
+@pytest.mark.slow
 def test_files_may_be_renamed_moved_touched_and_deleted(job):
     first, _ = job.add(0), job.add(1)
     assert job.num_rows() == 2 * ROWS
@@ -165,6 +168,7 @@ def test_files_may_be_renamed_moved_touched_and_deleted(job):
     assert job.num_rows() == 3 * ROWS
 
 
+@pytest.mark.slow
 def test_rotated_logs_are_counted_once(job):
     for day in range(3):
         for older in range(day, 0, -1):
@@ -173,12 +177,14 @@ def test_rotated_logs_are_counted_once(job):
         assert job.num_rows() == (day + 1) * ROWS
 
 
+@pytest.mark.slow
 def test_a_file_of_one_name_may_hold_each_day(job):
     for day in range(3):
         job.add(day, "today.parquet")
         assert job.num_rows() == (day + 1) * ROWS
 
 
+@pytest.mark.slow
 def test_new_files_may_be_named_alone(job, monkeypatch):
     first = job.add(0)
     monkeypatch.chdir(job.log)
@@ -207,6 +213,7 @@ def compressed(job, path):
     write(make_day(0), path, compression="gzip")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -267,6 +274,7 @@ def as_text(path, other):
     write(pyarrow.parquet.read_table(path), other)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("folder", ["log", "archive"])
 @pytest.mark.parametrize(
     "rewritten",
@@ -298,6 +306,7 @@ def test_a_file_that_is_written_anew_is_not_counted_twice(job, rewritten, folder
             job.report(fields=["site"], log=[path, other])
 
 
+@pytest.mark.slow
 def test_files_of_the_same_hours_are_others_if_a_row_differs(job):
     """Of 400 rows, one has another label, field value, time or prediction."""
     options = {"fields": ["site"], "state": job.state}
@@ -324,6 +333,7 @@ def test_a_state_of_an_earlier_version_is_read(job):
     assert job.num_rows() == 2 * ROWS
 
 
+@pytest.mark.slow
 def test_files_without_rows_are_no_copies(job):
     job.add(0)
     for name in ("a", "b"):
@@ -368,7 +378,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(job, monkeypatch):
     assert not job.state.exists()
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv"])
 def test_rows_beyond_until_are_counted_later(job, name):
     write(pa.concat_tables([make_day(day) for day in range(4)]), job.log / name)
@@ -399,6 +409,7 @@ def test_labels_may_arrive_until_their_rows_are_counted(job):
     assert job.num_rows() == 2 * ROWS
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -525,6 +536,7 @@ def test_calls_at_once_leave_a_whole_state(job):
     assert sorted(path.name for path in job.state.parent.iterdir()) == ["log", "state"]
 
 
+@pytest.mark.slow
 def test_what_another_call_has_overwritten_is_read_again(job):
     job.add(0)
     job.report()
@@ -535,6 +547,7 @@ def test_what_another_call_has_overwritten_is_read_again(job):
     assert job.num_rows() == 2 * ROWS
 
 
+@pytest.mark.slow
 def test_a_state_moves_to_another_machine(job, tmp_path):
     for day in range(2):
         job.add(day)
@@ -546,6 +559,7 @@ def test_a_state_moves_to_another_machine(job, tmp_path):
     assert job.num_rows(log=other) == 3 * ROWS
 
 
+@pytest.mark.slow
 def test_a_linked_state_is_replaced_where_it_is(job):
     job.add(0)
     target = job.state.parent / "target"
@@ -556,6 +570,7 @@ def test_a_linked_state_is_replaced_where_it_is(job):
     assert MonitorState.load(target).files[0].path == str(job.log / "0.parquet")
 
 
+@pytest.mark.slow
 def test_hours_that_summer_time_repeats_are_in_utc(job):
     texts = ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"]  # Berlin, an hour apart
     for number, text in enumerate(texts):
@@ -571,6 +586,7 @@ def test_hours_that_summer_time_repeats_are_in_utc(job):
     assert [period.rates.num_rows for period in report.periods] == [50, 50]
 
 
+@pytest.mark.slow
 def test_files_of_other_columns_are_one_log(job):
     job.add(0)
     job.report(fields=["site"])
@@ -583,6 +599,7 @@ def test_files_of_other_columns_are_one_log(job):
     job.refuses("each column of a field has one type", fields=["site"])
 
 
+@pytest.mark.slow
 def test_a_state_of_classes(tmp_path):
     job, names = Job(tmp_path), ["cat", "dog", "bird"]
     rng = np.random.default_rng(0)

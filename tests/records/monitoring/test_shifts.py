@@ -145,6 +145,7 @@ def test_the_mean_ratio_of_right_predictions_is_1():
             assert np.all(chance @ np.exp(log_ratios(sums, 0.02)) <= 1 + 1e-12)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spread", [0.0, 1.5])
 def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(spread):
     # 2000 logs of 30 days of 40 rows; the mean at the end, and at the first look above a level.

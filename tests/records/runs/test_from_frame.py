@@ -123,6 +123,7 @@ def test_the_message_of_a_hostile_cell_is_short(tmp_path):
     assert str(error.value).isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_recipes_read_what_keras_logs(tmp_path):
     """Those of the guide: a CSV file, and TensorBoard's event files."""

@@ -81,6 +81,7 @@ def test_unknown_values_and_rare_ones_have_the_curve_of_the_whole(rows):
     assert (delay.observed_share([5.0, 9.0], ["0"] * 2) != whole).all()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("purpose", ["fit", "score"])
 @pytest.mark.parametrize("rate", [0.02, 0.3])
 def test_weighted_rates_are_those_of_complete_labels(purpose, rate):

@@ -103,6 +103,7 @@ def test_logits_own_weights_and_unknown_values():
     np.testing.assert_allclose(found["w"], expected, rtol=1e-9)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("field", [None, "site", "number"])
 @pytest.mark.parametrize("half_life", [None, 10.0])
 @pytest.mark.parametrize("unit", ["D", "h"])
@@ -132,6 +133,7 @@ def test_fit_log_of_any_delays_is_fit_within_a_step():
         assert np.abs(difference).max() < 0.006
 
 
+@pytest.mark.slow
 def test_fit_log_says_what_fit_says(tmp_path):
     rows = FRAME[FRAME["at"] > "2026-04-20"]
     with pytest.raises(ValueError, match="50 rows with a label and an age of at least 20"):
