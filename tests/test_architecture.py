@@ -197,3 +197,52 @@ def test_the_records_are_imported_where_keras_cannot_be():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     num_modules = sum(module.startswith("calibration_records.") for module in MODULES)
     assert done.stdout.split() == [str(num_modules), "[]"], done.stderr
+
+
+# Bases that other rooms may ask for, what a user's own class is a subclass of; and plain records.
+BASES = {"Head", "LogitMoments"}
+# Rooms whose classes answer for themselves.
+ROOMS_OF_CLASSES = ("layers", "metrics", "models", "_graph", "callbacks")
+
+
+def classes_of_rooms():
+    """Each class of the rooms with its room."""
+    found = {}
+    for module, path in MODULES.items():
+        package, room = room_of(module)
+        if package == "keras_calibration" and room in ROOMS_OF_CLASSES:
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    found[node.name] = room
+    return found
+
+
+def asked_for(tree):
+    """Names of the classes that `isinstance` or a comparison of `type(…)` asks for."""
+
+    def names(node):
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("isinstance", "issubclass") and len(node.args) > 1:
+                yield from names(node.args[1])
+        elif isinstance(node, ast.Compare):
+            called = [n for n in ast.walk(node.left) if isinstance(n, ast.Call)]
+            if any(isinstance(n.func, ast.Name) and n.func.id == "type" for n in called):
+                for each in node.comparators:
+                    yield from names(each)
+
+
+def test_no_room_asks_for_a_concrete_class_of_another():
+    classes = classes_of_rooms()
+    assert classes["ILPS"] == "layers"
+    found = set()
+    for module, path in MODULES.items():
+        room = room_of(module)[1]
+        for name in asked_for(ast.parse(path.read_text("utf-8"))):
+            if name in classes and classes[name] != room and name not in BASES:
+                found.add(f"{module}: {name}")
+    assert not found
+    example = "isinstance(a, (B, C)) or type(d) is E or type(f) in (G,)"
+    assert set(asked_for(ast.parse(example))) == {"B", "C", "E", "G"}

@@ -18,6 +18,7 @@ from keras_calibration._graph.logit_model import LogitModel
 from keras_calibration._graph.outputs import (
     num_logits,
     output_name,
+    output_names,
     output_position,
     symbolic_input,
     symbolic_output,
@@ -309,13 +310,13 @@ def _without_head(
     Returns:
         The model, what its output is, which output it is, and the name of the head or None.
     """
-    if isinstance(model, CalibratedModel):
-        base = model.base
-        return base.base_model, base.base_output, base.calibrated_output, model.head.name
     position = output_position(model, calibrated_output)
     found = next((each for each in find_heads(model) if each.position == position), None)
     if found is None:
         return model, base_output, calibrated_output, None
+    base = found.base_layer
+    if base is not None and len(output_names(model)) == 1:
+        return base.base_model, base.base_output, base.calibrated_output, found.head.name
     outputs = keras.tree.flatten(symbolic_output(model))
     outputs[position] = found.base_outputs[LOGIT_OUTPUT]
     outputs = keras.tree.pack_sequence_as(symbolic_output(model), outputs)

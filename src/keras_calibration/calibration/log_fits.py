@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import cast
 
 import keras
 import numpy as np
@@ -81,8 +82,8 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
-    if isinstance(layer, HistogramHead):
-        return layer.fit_sums(_histogram(sums, weights_are))
+    if layer.needs_histogram_alone:
+        return cast(HistogramHead, layer).fit_sums(_histogram(sums, weights_are))
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
     edges = bin_edges(bins_per_unit)
@@ -137,7 +138,7 @@ def update_calibrator(
         >>> update_calibrator(layer, day, verbose=0).num_rows
         8
     """
-    if not isinstance(layer, HistogramHead):
+    if not layer.needs_histogram_alone:
         raise ValueError(
             "Argument `layer` must be a calibrator of logits alone, such as ILPS, which keeps its "
             f"histogram. Received: {type(layer).__name__}. Add the sums of `calibrator_queries`, "
@@ -164,7 +165,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
     """
     if not isinstance(layer, Head) or not layer.has_direct_fit:
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
-    if isinstance(layer, HistogramHead):
+    if layer.needs_histogram_alone:
         return {_HISTOGRAM: logit_bins(_BINS_PER_UNIT[0])}
     features = layer.feature_names
     if features is None:

@@ -26,7 +26,6 @@ from calibration_records.statistics.summary import summarize
 from keras_calibration._keras import metric_direction
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import kept_epoch
-from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 
 _PREFIX = "seed/"
 _STATISTICS = ("count", "mean", "std", "min", "max")
@@ -287,11 +286,12 @@ class SeedVariance(keras.callbacks.Callback):
         """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
         biases = {}
         for metric in _flatten(self.model.metrics):
-            if isinstance(metric, CalibratedLogLoss):
+            bias = getattr(metric, "fitted_bias", None)  # of a metric of this package
+            if bias is not None:
                 held_out = f"val_{metric.name}"
                 name = held_out if held_out in measured else metric.name
                 if name in measured:
-                    biases[f"{name}{BIAS_SUFFIX}"] = float(metric.bias.mean())
+                    biases[f"{name}{BIAS_SUFFIX}"] = bias
         return biases
 
     def _directions(self) -> dict[str, str]:

@@ -344,6 +344,11 @@ class Head(keras.layers.Layer):
         )
 
     @property
+    def needs_histogram_alone(self) -> bool:
+        """Whether the direct fit needs only a `LogitHistogram`: see `HistogramHead`."""
+        return False
+
+    @property
     def draws_by_chance(self) -> bool:
         """Whether the direct fit draws folds or batches of rows.
 

@@ -70,6 +70,11 @@ class HistogramHead(Head):
         raise NotImplementedError(f"{type(self).__name__} does not define `calibrate`.")
 
     @property
+    def needs_histogram_alone(self) -> bool:
+        """True: `fit_sums` and `update_sums` take it."""
+        return True
+
+    @property
     def has_free_scale(self) -> bool:
         """Whether logits in another unit get the same probabilities."""
         return False

@@ -111,6 +111,11 @@ class AdditiveMetric(keras.metrics.Metric):
         plain = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
         return {**plain, "name": self.name, "dtype": self.dtype}
 
+    @property
+    def fitted_bias(self) -> float | None:
+        """The bias that the metric corrects, in logits, which `SeedVariance` records; or None."""
+        return None
+
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
         """Which sums of a scored log are those of `sum_shapes`, for `scoring.score`.
 

@@ -140,6 +140,11 @@ class CalibratedLogLoss(CrossFittedMetric):
         return self.correction == "bias"
 
     @property
+    def fitted_bias(self) -> float:
+        """The mean of `bias`."""
+        return float(self.bias.mean())
+
+    @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, added to the (scaled) logit, shape `(parts,)`."""
         return ops.convert_to_numpy(self._scored()[2])

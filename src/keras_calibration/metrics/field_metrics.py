@@ -56,6 +56,15 @@ class FieldMetrics(keras.metrics.Metric):
                 if isinstance(metric, FieldError):
                     metric.check_ids(ids if isinstance(field, tuple) else ids[0])
 
+    def check_sums(self) -> None:
+        """Raises unless every metric is a field error, whose sums a scored log has."""
+        for name, metric in self.named_metrics():
+            if not isinstance(metric, FieldError):
+                raise ValueError(
+                    "Argument `field_metrics` must hold FieldECE, FieldRCE or another FieldError "
+                    f"to score a log. Received: {name!r}, {type(metric).__name__}."
+                )
+
     def update_state(
         self,
         y_true: Tensor,

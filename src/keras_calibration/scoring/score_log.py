@@ -15,7 +15,6 @@ from calibration_records.logs.query import FIELD, Query
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import TOTALS
-from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
     add_field,
@@ -42,12 +41,7 @@ def update_from_log(
     """
     direct = [metric for metric in metrics.values() if has_sums(metric)]
     others = [metric for metric in metrics.values() if not has_sums(metric)]
-    for name, metric in by_field.named_metrics():
-        if not isinstance(metric, FieldError):
-            raise ValueError(
-                "Argument `field_metrics` must hold FieldECE, FieldRCE or another FieldError to "
-                f"score a log. Received: {name!r}, {type(metric).__name__}."
-            )
+    by_field.check_sums()
     if others and (isinstance(log, LogSums) or is_ray(log.source)):
         log_queries(ScoredLog(), others)  # raises an error that names the metric
     if isinstance(log, ScoredLog):
