@@ -184,3 +184,12 @@ def test_a_bad_row_is_named_wherever_it_is(bad):
     labels[77_777] = bad
     with pytest.raises(ValueError, match=r"Labels must be in \[0, 1\].*row 77777"):
         check_rows(logits, labels, weights)
+
+
+@pytest.mark.parametrize("unit", [2.0**-10, 1.0, 1e6])
+def test_importances_count_as_many_rows_as_say_as_much(unit):
+    """Kish's number, `(Σ w)² / Σ w²`, in any unit."""
+    weights = np.random.default_rng(0).gamma(0.5, size=200)
+    rows = read_rows(np.linspace(-2, 2, 200), np.arange(200) % 2, unit * weights)
+    assert rows.weights.sum() == pytest.approx(weights.sum() ** 2 / (weights @ weights))
+    np.testing.assert_allclose(rows.weights / rows.weights[0], weights / weights[0])

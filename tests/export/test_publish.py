@@ -15,6 +15,7 @@ from keras_calibration import export, layers
 from keras_calibration.export import spec as spec_module
 from keras_calibration.export.publish import Format
 from keras_calibration.export.spec import Spec, publish_file
+from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers import Head, IsotonicRegression, PlattScaling
 
 pytestmark = pytest.mark.tensorflow
@@ -147,3 +148,29 @@ def test_rows_that_the_head_cannot_take_ask_for_a_sample():
     assert len(Spec.of(model, rows).expected["probability"]) == 10
     with pytest.raises(ValueError, match="Picky has no interval"):
         _ = Spec.of(model, rows, interval=0.9).expected
+
+
+def test_the_largest_difference_of_all_requests_is_signed(tmp_path):
+    """Also if the last request, of one row, shows none."""
+
+    class Signed(Line):
+        def run(self, path, requests):
+            answers = super().run(path, requests)
+            for each in answers:
+                if len(each["probability"]) > 1:
+                    each["probability"] = each["probability"] + np.float32(6e-7)
+            return answers
+
+        def sign(self, path, differences):
+            self.differences = differences
+
+    form = Signed(spec := Spec.of(calibrated(PlattScaling()), X))
+    publish_file(spec, tmp_path / "line.json", form)
+    assert form.differences["serving_default/probability"] > 4e-7
+
+
+def test_probabilities_may_differ_by_a_quarter_of_what_logits_may():
+    """The slope of the sigmoid is at most 1/4; other outputs have their own size."""
+    tolerance = tolerance_for([-0.5, 100.0], tolerance=1e-6, others={"time": [30.0]})
+    expected = {"logit": 1e-4, "time": 3e-5, "probability": 2.5e-5}
+    assert {name: tolerance.allowed(name) for name in expected} == pytest.approx(expected)

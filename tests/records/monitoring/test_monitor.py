@@ -466,3 +466,22 @@ def test_a_drift_from_year_to_year():
     assert [period.rates.name for period in report.periods] == [str(n) for n in range(2020, 2026)]
     (off,) = [rates for rates in report.fields["site"].values if rates.is_off]
     assert (off.name, off.shift.since) == ("2", "2023")
+
+
+def test_the_bias_of_a_period_is_known_until_another_determines_one():
+    """A day of one class has none: the day after it is scored with that of the day before."""
+    table = make_log(num_days=3).to_pandas()
+    is_second = table["timestamp"].dt.day == 2
+    table.loc[is_second, "label"] = 0
+    report = monitor(table, fields=[])
+    before = table[table["timestamp"].dt.day == 1]
+    after = table[table["timestamp"].dt.day == 3]
+    logits = [np.log(day["probability"] / (1 - day["probability"])) for day in (before, after)]
+    low, high = -5.0, 5.0
+    for _ in range(60):
+        bias = (low + high) / 2
+        is_high = (1 / (1 + np.exp(-logits[0] - bias))).sum() > before["label"].sum()
+        low, high = (low, bias) if is_high else (bias, high)
+    losses = np.logaddexp(0, logits[1] + bias) - after["label"] * (logits[1] + bias)
+    assert [period.rolling_loss is None for period in report.periods] == [True, False, False]
+    assert report.periods[2].rolling_loss == pytest.approx(losses.mean(), rel=1e-5)
