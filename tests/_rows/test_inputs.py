@@ -57,8 +57,9 @@ def base():
     ids=lambda column: type(column).__name__,
 )
 def test_missing_strings_are_empty_and_said_to_be(column):
+    site = keras.Input((), dtype="string", name="site")
     with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows") as caught:
-        array = inputs_of({"site": column})["site"]
+        array = inputs_of({"site": column}, {"site": site})["site"]
     np.testing.assert_array_equal(array, ["a", ""])
     code = str(caught[0].message).split("for example with ")[1].rstrip(".")
     mended = eval(code, {"column": column, "pandas": pd})
@@ -217,7 +218,7 @@ def test_tables_that_cannot_be_read_say_so():
 )
 def test_other_columns_are_refused_by_name(column, message):
     with pytest.raises(ValueError, match=message):
-        inputs_of(pd.DataFrame({"it": column}))
+        inputs_of(pd.DataFrame({"it": column}), {"it": keras.Input((), name="it")})
 
 
 def test_what_the_model_does_not_take_is_refused_by_name():

@@ -84,14 +84,6 @@ def total_weight(summary: Tensor) -> Tensor:
     return ops.sum(summary[..., 0] + summary[..., 1], axis=-1)
 
 
-def bin_means(summary: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight and the mean logit of each bin, two tensors (g, 418)."""
-    weight = summary[..., 0] + summary[..., 1]
-    offset = ops.divide_no_nan(summary[..., 2] + summary[..., 3], weight)
-    centre, half_width = (ops.cast(v[:, 0], summary.dtype) for v in (CENTRES, HALF_WIDTHS))
-    return weight, centre + half_width * offset
-
-
 def terms(summary: Tensor) -> tuple[Tensor, Tensor]:
     """Weights of the terms, see `_logit_moments.terms`."""
     return moments.terms(ops, ops.convert_to_tensor(summary))

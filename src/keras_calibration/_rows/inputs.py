@@ -19,14 +19,12 @@ from keras_calibration._typing import Inputs, Tensor
 _REFUSED = "The input"
 
 
-def inputs_of(
-    x: Any, expected: Any = None, ids: Collection[str] = (), also: Collection[str] = ()
-) -> Any:
+def inputs_of(x: Any, expected: Any, ids: Collection[str] = (), also: Collection[str] = ()) -> Any:
     """Arrays and tables in the form that a model expects; columns that it does not read are left.
 
     Args:
         x: An array, a list of arrays, a mapping of names to columns, or a table.
-        expected: The symbolic inputs of the model, in its structure; None converts every column.
+        expected: The symbolic inputs of the model, in its structure.
         ids: Names of the inputs that hold ids.
         also: Names of further columns to read, if there are any.
 
@@ -35,8 +33,6 @@ def inputs_of(
         >>> inputs_of({"site": [3.0, 1.0], "at": [[], []]}, {"site": site})
         {'site': array([3, 1])}
     """
-    if expected is None:
-        return _converted(by_name(x), "'x'")
     x = _one_matrix(x, expected) if is_table(x) else x
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
@@ -175,17 +171,6 @@ def _one_matrix(table: Any, expected: Any) -> Any:
         return columns
     arrays = [column_of(column, repr(name)) for name, column in columns.items()]
     return np.stack(arrays, axis=1)
-
-
-def _converted(values: Any, name: str) -> Any:
-    """Converts the columns of a structure; a list of numbers is one column."""
-    if isinstance(values, Mapping):
-        return {key: _converted(part, repr(key)) for key, part in values.items()}
-    is_list = isinstance(values, list | tuple)
-    if is_list and any(len(getattr(part, "shape", ())) for part in values):
-        parts = [_converted(part, f"{name}[{n}]") for n, part in enumerate(values)]
-        return parts if isinstance(values, list) else tuple(parts)
-    return column_of(values, name)
 
 
 def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = False) -> Tensor:

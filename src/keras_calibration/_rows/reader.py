@@ -170,7 +170,7 @@ class _Given(NamedTuple):
 
 def as_inputs(
     x: Data,
-    expected: Inputs | None = None,
+    expected: Inputs,
     ids: Collection[str] = (),
     also: Collection[str] = (),
 ) -> Data:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import one_of
 from calibration_records._columns import refuse_rows
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
@@ -43,12 +44,8 @@ def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]
 
 def check_weights_are(weights_are: str) -> None:
     """Raises unless the argument says what sample weights are."""
-    if weights_are not in WEIGHTS_ARE:
-        raise ValueError(
-            f"Argument `weights_are` must be one of {WEIGHTS_ARE}: sample weights are importances, "
-            "known up to a common factor, or counts of rows. Received: "
-            f"weights_are={weights_are!r}."
-        )
+    kinds = ": sample weights are importances, known up to a common factor, or counts of rows"
+    one_of("weights_are", weights_are, WEIGHTS_ARE, also=kinds)
 
 
 def check_counts(weights: np.ndarray, what: str = "weights") -> None:

@@ -185,10 +185,6 @@ class FieldHead(Head):
     def _curve(self, logits: Tensor) -> Tensor:
         return logits if self.calibrator is None else self.calibrator(logits)
 
-    def _ensure_built(self) -> None:
-        if not self.built:
-            self.build()
-
     def _starts(self) -> np.ndarray:
         """Index of each field's first offset."""
         return table_starts(self._num_values.values())

@@ -388,8 +388,8 @@ class Head(keras.layers.Layer):
         """Fits the built head to checked rows and assigns its weights.
 
         Args:
-            rows: Logits, labels and weights (n,), float64; class logits and shares (n, K).
-            features: Feature name → array with n rows, for each of `feature_names`.
+            rows: `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K); `features`,
+                name → array with n rows, with each of `feature_names`.
             settings: How to train the head's network.
             verbose: 1 shows a progress bar.
 

@@ -56,7 +56,7 @@ class CalibratedLogLoss(CrossFittedMetric):
     The state has a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact sums of
     the labels. It adds up over batches, replicas and shards. For logits in [-88, 88) the loss has a
     relative error below 1e-6 (in float32 about 1e-5), and below 1e-9 for logits in [-16, 16). See
-    `_ops/logit_moments.py` for the method.
+    `calibration_records/_logit_moments.py` for the method.
 
     Soft labels within [0, 1] are allowed. The result is NaN
 

@@ -24,7 +24,7 @@ import numpy as np
 from joblib.externals.loky import ProcessPoolExecutor
 
 from keras_calibration.seeds.keras_settings import KerasSettings, leave_gpu_memory, num_cores
-from keras_calibration.seeds.seed_futures import train_by_futures
+from keras_calibration.seeds.seed_futures import sent_to_processes, train_by_futures
 from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 
 _TASK_FILE = "task.pickle"
@@ -131,15 +131,8 @@ def _task(folder: Path) -> SeedTask:
 
 def _write(folder: Path, content: tuple[SeedTask, KerasSettings]) -> None:
     """Writes functions of any kind, and large arrays as files that all processes map."""
-    try:
-        with (folder / _TASK_FILE).open("wb") as file:
-            _Pickler(file, folder).dump(content)
-    except Exception as error:  # Whatever an object of the user raises.
-        raise ValueError(
-            "Arguments `build_model` and `callbacks` must be functions that can be sent to other "
-            f"processes with engine='processes'. Received: {error}. Create what cannot be sent, "
-            "such as a lock or an open file, inside of the function."
-        ) from error
+    with sent_to_processes("processes"), (folder / _TASK_FILE).open("wb") as file:
+        _Pickler(file, folder).dump(content)
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from calibration_records._check import installed
 from keras_calibration.seeds.keras_settings import KerasSettings, leave_gpu_memory, num_cores
-from keras_calibration.seeds.seed_futures import train_by_futures
+from keras_calibration.seeds.seed_futures import sent_to_processes, train_by_futures
 from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 
 
@@ -39,14 +39,8 @@ def train_on_ray(
         # Tried again here, and not by Ray, which does not count the deaths of a process alike.
         environment = {"env_vars": settings.environment()}
         train = ray.remote(num_cpus=1, max_retries=0, runtime_env=environment)(_train)
-        try:
+        with sent_to_processes("ray"):
             shared_task = ray.put(task)
-        except Exception as error:  # Whatever an object of the user raises.
-            raise ValueError(
-                "Arguments `build_model` and `callbacks` must be functions that can be sent to "
-                f"other processes with engine='ray'. Received: {error}. Create what cannot be "
-                "sent, such as a lock or an open file, inside of the function."
-            ) from error
         limit = num_parallel or max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
         def submit(seed: int) -> Future[None]:

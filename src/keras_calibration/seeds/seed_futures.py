@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 
 # How often a seed that fails, or whose process dies, is tried again.
 _NUM_RETRIES = 1
+
+
+@contextlib.contextmanager
+def sent_to_processes(engine: str) -> Iterator[None]:
+    """Says what cannot be sent to other processes, if the block fails to send it."""
+    try:
+        yield
+    except Exception as error:  # Whatever an object of the user raises.
+        raise ValueError(
+            "Arguments `build_model` and `callbacks` must be functions that can be sent to other "
+            f"processes with engine={engine!r}. Received: {error}. Create what cannot be sent, "
+            "such as a lock or an open file, inside of the function."
+        ) from error
 
 
 def train_by_futures(
