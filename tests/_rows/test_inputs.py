@@ -14,6 +14,8 @@ import tensorflow as tf
 import keras_calibration as kc
 from keras_calibration._rows.columns import column_of, ids_of
 from keras_calibration._rows.inputs import entering, inputs_of
+from keras_calibration._rows.weights import rows_that_count
+from keras_calibration.layers import PlattScaling
 
 pytestmark = pytest.mark.tensorflow
 
@@ -261,3 +263,46 @@ def test_a_data_frame_is_one_matrix_where_the_model_takes_one(frame):
     model = kc.calibrate(base, x, frame["label"], methods="bias", verbose=0)
     expected = model.predict(x.to_numpy().astype("float32"), verbose=0)
     np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
+
+
+@pytest.mark.parametrize("form", [np.asarray, pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize("takes", ["matrix", "names", "structure"])
+def test_rows_of_weight_0_may_hold_anything_in_every_form(form, takes):
+    """They count as if they were not there, also beside columns that are not read."""
+    generator = np.random.default_rng(0)
+    columns = {name: generator.normal(size=200).tolist() for name in "ab"}
+    labels, weights = generator.random(200) < 0.4, generator.choice([0.0, 1.0, 2.5], 200)
+    broken = {n: np.where(weights == 0, np.nan, c).astype("float32") for n, c in columns.items()}
+    if takes == "matrix":
+        inputs = logit = keras.Input((2,))
+        x = np.stack(list(broken.values()), axis=1) if form is np.asarray else form(broken)
+    else:
+        inputs = {name: keras.Input((1,), name=name) for name in "ab"}
+        logit = keras.layers.Concatenate()(list(inputs.values()))
+        x = {**broken, "tags": [[1] * (row % 3) for row in range(200)]}
+        x = x if form is np.asarray else form(x)
+    if takes == "structure":
+        inputs, x = {"all": inputs}, {"all": x}
+    logit = keras.layers.Dense(1, kernel_initializer="ones")(logit)
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(PlattScaling()(logit)))
+    kc.fit_head(model, x, labels, weights, verbose=0)
+    received = [np.array(weight) for weight in model.layers[-2].weights]
+    logits = np.float32(columns["a"]) + np.float32(columns["b"])
+    expected = PlattScaling()
+    expected.fit(logits[weights > 0], labels[weights > 0], sample_weight=weights[weights > 0])
+    for given, weight in zip(received, expected.weights, strict=True):
+        np.testing.assert_allclose(given, weight, rtol=1e-4)
+
+
+def test_a_row_of_weight_0_needs_no_value_that_a_column_could_hold():
+    expected = {"price": keras.Input((), name="price"), "user": [keras.Input((), dtype="int64")]}
+    x = {"price": [None, 2.0, "?"], "user": [[1.5, 7.0, 2.0**70]], "tags": [[], [1], [2]]}
+    frame = pd.DataFrame(x["price"], columns=["price"])
+    standing_in = rows_that_count(np.array([0.0, 1.0, 0.0]))
+    received = inputs_of(x, expected, standing_in=standing_in)
+    assert received["price"].tolist() == [2.0, 2.0, 2.0]
+    assert received["user"][0].tolist() == [7, 7, 7]
+    for structure in (keras.Input((1,)), {"all": {"price": expected["price"]}}):
+        given = {"all": frame} if isinstance(structure, dict) else frame
+        (column,) = keras.tree.flatten(inputs_of(given, structure, standing_in=standing_in))
+        assert column.reshape(-1).tolist() == [2.0, 2.0, 2.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -13,13 +14,20 @@ from keras import ops
 
 from calibration_records._columns import by_name, holds, is_table, numbers_or_strings, suggestion
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
+from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._typing import Inputs, Tensor
 
 # How the assertions of graphs start.
 _REFUSED = "The input"
 
 
-def inputs_of(x: Any, expected: Any, ids: Collection[str] = (), also: Collection[str] = ()) -> Any:
+def inputs_of(
+    x: Any,
+    expected: Any,
+    ids: Collection[str] = (),
+    also: Collection[str] = (),
+    standing_in: np.ndarray | None = None,
+) -> Any:
     """Arrays and tables in the form that a model expects; columns that it does not read are left.
 
     Args:
@@ -27,20 +35,21 @@ def inputs_of(x: Any, expected: Any, ids: Collection[str] = (), also: Collection
         expected: The symbolic inputs of the model, in its structure.
         ids: Names of the inputs that hold ids.
         also: Names of further columns to read, if there are any.
+        standing_in: Row numbers from `rows_that_count`: a row of weight 0 may hold anything.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
         >>> inputs_of({"site": [3.0, 1.0], "at": [[], []]}, {"site": site})
         {'site': array([3, 1])}
     """
-    x = _one_matrix(x, expected) if is_table(x) else x
+    x = _one_matrix(x, expected, standing_in) if is_table(x) else x
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
         _check_named(x, named)
-        read = {name: _entered(x[name], part, name, ids) for name, part in named.items()}
+        read = {n: _entered(x[n], part, n, ids, standing_in) for n, part in named.items()}
         others = [name for name in also if name in x and name not in read]
         return read | {name: column_of(x[name], repr(name)) for name in others}
-    return _entered(x, expected, "x", ids)
+    return _entered(x, expected, "x", ids, standing_in)
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
@@ -139,37 +148,42 @@ def input_names(named: Any) -> dict[str, keras.KerasTensor]:
     return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
 
 
-def _entered(x: Any, expected: Any, name: str, ids: Collection[str]) -> Any:
+def _entered(
+    x: Any, expected: Any, name: str, ids: Collection[str], standing_in: np.ndarray | None
+) -> Any:
     """`inputs_of` for a part of the inputs: a column, or a structure of columns."""
+    entered = functools.partial(_entered, ids=ids, standing_in=standing_in)
     if isinstance(expected, Mapping):
         columns = by_name(x)
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
             return x  # Keras reports the error.
-        return {key: _entered(columns[key], part, key, ids) for key, part in expected.items()}
+        return {key: entered(columns[key], part, key) for key, part in expected.items()}
     if not isinstance(expected, list | tuple) and isinstance(x, list | tuple):
         if len(x) == 1 and len(getattr(x[0], "shape", ())):
-            return [_entered(x[0], expected, name, ids)]
+            return [entered(x[0], expected, name)]
     if isinstance(expected, list | tuple):
         if len(expected) == 1 and not isinstance(x, list | tuple):
-            return _entered(x, expected[0], name, ids)
+            return entered(x, expected[0], name)
         if not isinstance(x, list | tuple) or len(x) != len(expected):
             return x  # Keras reports the error.
         pairs = enumerate(zip(x, expected, strict=True))
-        parts = [_entered(part, each, f"{name}[{n}]", ids) for n, (part, each) in pairs]
+        parts = [entered(part, each, f"{name}[{n}]") for n, (part, each) in pairs]
         return parts if isinstance(x, list) else tuple(parts)
     if x is None:
         return x  # an optional input
-    return entering(x, repr(name), expected, name in ids or expected.name in ids)
+    column = column_that_counts(x, repr(name), standing_in)
+    return entering(column, repr(name), expected, name in ids or expected.name in ids)
 
 
-def _one_matrix(table: Any, expected: Any) -> Any:
+def _one_matrix(table: Any, expected: Any, standing_in: np.ndarray | None) -> Any:
     """The columns of a table by name, or as one matrix if that is what the model expects."""
     columns = by_name(table)
     flat = keras.tree.flatten(expected)
     is_one = len(flat) == 1 and not isinstance(expected, Mapping)
     if not is_one or (flat[0].name in columns and tuple(flat[0].shape[1:]) in ((), (1,))):
         return columns
-    arrays = [column_of(column, repr(name)) for name, column in columns.items()]
+    named = ((repr(name), column) for name, column in columns.items())
+    arrays = [column_of(column_that_counts(c, name, standing_in), name) for name, c in named]
     return np.stack(arrays, axis=1)
 
 

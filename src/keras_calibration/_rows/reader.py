@@ -12,12 +12,12 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
+from calibration_records._columns import check_same_rows, is_table, warn_of_other_order
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, numbers_of, take
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import checked_weights, columns_that_count
+from keras_calibration._rows.weights import checked_weights, rows_that_count
 from keras_calibration._typing import Data, Inputs, Tensor
 
 # Of more rows, the progress is shown.
@@ -112,13 +112,12 @@ class Reader:
                 "or a dataset of batches (x, y)."
             )
         warn_of_other_order(x=x, y=y, sample_weight=sample_weight)
-        y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
-        if sample_weight is not None and (isinstance(x, Mapping) or is_table(x)):
-            x = columns_that_count(by_name(x), sample_weight)
-        inputs = as_inputs(x, self.structure, self.ids)
+        y, weights = (_one_output(part, self.label_names) for part in (y, sample_weight))
+        weights = None if weights is None else numbers_of(weights, "Weights")
+        standing_in = None if weights is None else rows_that_count(weights.reshape(-1))
+        inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
         num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
         _check_one_output(y, num_rows)
-        weights = None if sample_weight is None else numbers_of(sample_weight, "Weights")
         return _checked(_Given(inputs, numbers_of(y, "Labels"), weights))
 
     def _given_batches(self, batches: Iterable, num_batches: int | None) -> _Given:
@@ -173,11 +172,12 @@ def as_inputs(
     expected: Inputs,
     ids: Collection[str] = (),
     also: Collection[str] = (),
+    standing_in: np.ndarray | None = None,
 ) -> Data:
-    """Arrays and tables as inputs that a model expects; data sets are returned unchanged."""
+    """What `inputs_of` gives, with tensors for strings; data sets are returned unchanged."""
     if is_batches(x):
         return x
-    return keras.tree.map_structure(_as_input, inputs_of(x, expected, ids, also))
+    return keras.tree.map_structure(_as_input, inputs_of(x, expected, ids, also, standing_in))
 
 
 def is_batches(x: Data) -> bool:

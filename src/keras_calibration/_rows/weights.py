@@ -117,12 +117,25 @@ def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
     return np.where(weights == 0, np.argmax(weights != 0), numbers)
 
 
+def column_that_counts(column: Any, name: str, numbers: np.ndarray | None) -> Any:
+    """The rows of a column with the numbers from `rows_that_count`, if it has as many.
+
+    For use before a column is read: a row of weight 0 may hold what no column may.
+
+    Example:
+        >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
+        [3, 3]
+    """
+    if numbers is None:
+        return column
+    array = as_array(column, name)
+    return array[numbers] if array.ndim and len(array) == len(numbers) else column
+
+
 def columns_that_count(
     columns: Mapping[str, Any], sample_weight: ArrayLike | None
 ) -> Mapping[str, Any]:
-    """The columns with another row in place of each of weight 0: see `rows_that_count`.
-
-    For use before a column is read: a row of weight 0 may hold what no column may.
+    """The columns with another row in place of each of weight 0: see `column_that_counts`.
 
     Example:
         >>> columns_that_count({"site": [None, 3]}, [0.0, 1.0])["site"].tolist()
@@ -134,9 +147,7 @@ def columns_that_count(
     numbers = rows_that_count(weights)
     if numbers is None or np.isnan(weights.astype(np.float64)).any():
         return columns
-    arrays = {name: as_array(column, repr(name)) for name, column in columns.items()}
-    fit = {name for name, array in arrays.items() if array.ndim and len(array) == len(weights)}
-    return {n: arrays[n][numbers] if n in fit else column for n, column in columns.items()}
+    return {n: column_that_counts(column, repr(n), numbers) for n, column in columns.items()}
 
 
 def checked_weights(sample_weight: ArrayLike | None, num_rows: int) -> np.ndarray | None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration_records._columns import by_name, suggestion, warn_of_other_order
-from keras_calibration._rows.columns import as_array, field_values, numbers_of, take
-from keras_calibration._rows.weights import rows_that_count
+from keras_calibration._rows.columns import field_values, numbers_of, take
+from keras_calibration._rows.weights import column_that_counts, rows_that_count
 from keras_calibration._typing import Tensor
 
 
@@ -90,9 +90,7 @@ def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
 
 def _ids(values: Any, field: str, numbers: np.ndarray | None) -> np.ndarray:
     """The values of a field (n,); of a row of weight 0, those of the row with its number."""
-    if numbers is not None:
-        array = as_array(values, repr(field)).reshape(-1)
-        values = array[numbers] if len(array) == len(numbers) else array
+    values = column_that_counts(values, repr(field), numbers)
     return np.asarray(field_values(values, repr(field))).reshape(-1)
 
 
