@@ -16,13 +16,13 @@ import numpy as np
 
 from calibration_records import __version__
 from keras_calibration._keras import flatten_layers
+from keras_calibration._rows.logit_range import describe_logits
 from keras_calibration.export.head_file import HEAD_FILE
 from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.spec import Spec
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior import without_posterior
-from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"
 _OWN_HASH = "provenance_sha256"

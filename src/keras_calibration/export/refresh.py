@@ -18,6 +18,7 @@ from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import logits_of_probabilities
 from keras_calibration._rows.inputs import entering
+from keras_calibration._rows.logit_range import describe_logits
 from keras_calibration._typing import Tensor
 from keras_calibration.export.head_file import SavedHead
 from keras_calibration.export.provenance import describe_head, describe_versions, summary_figures
@@ -30,7 +31,6 @@ from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.models.logit_range import describe_logits
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
 _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")

@@ -14,13 +14,13 @@ from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._graph.outputs import output_names
 from keras_calibration._rows.labels import present_classes
+from keras_calibration._rows.logit_range import describe_logits
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits, outcome_columns
-from keras_calibration.models.logit_range import describe_logits
 
 # The means of labels and predictions may differ by chance by this many standard errors; a
 # difference below this share of either class is ignored.
