@@ -21,7 +21,12 @@ from keras_calibration.layers.network_trainer import (
 
 
 class KerasTrainer(NetworkTrainer):
-    """Trains any Keras layer or model as g. On TensorFlow, an epoch is one graph."""
+    """Trains any Keras layer or model as g. On TensorFlow, an epoch is one graph.
+
+    A `FieldNetwork` trains in a `FieldNetworkTrainer` instead, because on two CPU cores this one
+    takes 2.1 times as long for `NeuralCalibration.fit` on 5,000 rows, 1.16 times on 50,000, and
+    1.5 times for `calibrate(methods="thorough")`.
+    """
 
     @throwaway_layers()
     def __init__(
