@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration.export import target as version_folder
+from keras_calibration.export import target
 from keras_calibration.export.provenance import files_sha256, read_provenance, write_provenance
 from tiers import attack_size, only_in_full_attack
 
@@ -87,7 +87,7 @@ def assert_served(folder):
 # The steps of an export with files of nothing, which start in no time: from their own file.
 STEPS = f"""
 import importlib.util, pathlib, sys
-spec = importlib.util.spec_from_file_location("version_folder", {version_folder.__file__!r})
+spec = importlib.util.spec_from_file_location("target", {target.__file__!r})
 steps = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(steps)
 folder = pathlib.Path(sys.argv[1])
@@ -134,7 +134,7 @@ def test_the_steps_of_an_export_killed_at_forty_moments(tmp_path):
         assert len(others(tmp_path)) <= 2
     assert set(told) <= set(assert_steps_whole(tmp_path))
     assert len(set(told)) == len(told) > 0
-    with version_folder.temporary_folder(tmp_path):
+    with target.temporary_folder(tmp_path):
         pass
     assert others(tmp_path) == []
 
@@ -324,9 +324,9 @@ def test_of_two_that_write_one_file_the_second_is_refused(tmp_path):
     for number in (1, 2):
         (tmp_path / f"new{number}").write_text(f"model {number}")
     path = tmp_path / "ctr.onnx"
-    version_folder.move_file_into_place(tmp_path / "new1", path)
+    target.move_file_into_place(tmp_path / "new1", path)
     with pytest.raises(ValueError, match="which exists"):
-        version_folder.move_file_into_place(tmp_path / "new2", path)
+        target.move_file_into_place(tmp_path / "new2", path)
     assert path.read_text() == "model 1"
 
 
@@ -336,7 +336,7 @@ def test_a_file_is_put_in_place_without_hard_links_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "new").write_text("model")
-    path = version_folder.move_file_into_place(tmp_path / "new", tmp_path / "ctr.onnx")
+    path = target.move_file_into_place(tmp_path / "new", tmp_path / "ctr.onnx")
     assert path.read_text() == "model"
 
 

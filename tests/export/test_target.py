@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keras_calibration.export import target as version_folder
+from keras_calibration.export import target
 from keras_calibration.export.target import Target, move_into_place, temporary_folder
 
 
@@ -90,7 +90,7 @@ def test_leftovers_go_and_what_is_being_written_stays(tmp_path):
 
 
 def test_a_new_folder_that_passed_for_a_leftover_is_made_again(tmp_path, monkeypatch):
-    make, made = version_folder.tempfile.mkdtemp, []
+    make, made = target.tempfile.mkdtemp, []
 
     def make_and_lose(**arguments):
         made.append(make(**arguments))
@@ -98,7 +98,7 @@ def test_a_new_folder_that_passed_for_a_leftover_is_made_again(tmp_path, monkeyp
             os.rmdir(made[0])  # as another process does before the lock is taken
         return made[-1]
 
-    monkeypatch.setattr(version_folder.tempfile, "mkdtemp", make_and_lose)
+    monkeypatch.setattr(target.tempfile, "mkdtemp", make_and_lose)
     with temporary_folder(tmp_path) as folder:
         assert str(folder) == made[1]
         assert folder.is_dir()
@@ -114,7 +114,7 @@ def test_without_locks_one_folder_is_made_and_others_wait_a_day(tmp_path, monkey
     with temporary_folder(tmp_path) as first, temporary_folder(tmp_path) as second:
         assert sorted(tmp_path.iterdir()) == sorted([first, second])
         tomorrow = time.time() + 25 * 3600
-        monkeypatch.setattr(version_folder.time, "time", lambda: tomorrow)
+        monkeypatch.setattr(target.time, "time", lambda: tomorrow)
         with temporary_folder(tmp_path):
             assert not first.exists()
             assert not second.exists()
@@ -132,14 +132,14 @@ def test_a_folder_of_another_host_stays_for_a_day(tmp_path):
 
 
 def test_folders_that_others_take_away_are_not_made_for_ever(tmp_path, monkeypatch):
-    make, made = version_folder.tempfile.mkdtemp, []
+    make, made = target.tempfile.mkdtemp, []
 
     def make_and_lose(**arguments):
         made.append(make(**arguments))
         os.rmdir(made[-1])
         return made[-1]
 
-    monkeypatch.setattr(version_folder.tempfile, "mkdtemp", make_and_lose)
+    monkeypatch.setattr(target.tempfile, "mkdtemp", make_and_lose)
     with pytest.raises(OSError, match="removed or locked each"), temporary_folder(tmp_path):
         pass
     assert len(made) == 10
@@ -162,7 +162,7 @@ def test_what_another_process_removes_is_no_version(moment, tmp_path, monkeypatc
         if moment == "before the move":
             monkeypatch.setattr(os, "rename", clean_up_first)
         else:
-            monkeypatch.setattr(version_folder, "_remove", lambda folder: None)
+            monkeypatch.setattr(target, "_remove", lambda folder: None)
 
             def rename_and_lose(source, target):
                 os.unlink(source / "model")
