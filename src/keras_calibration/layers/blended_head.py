@@ -15,7 +15,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.logits import as_column
+from keras_calibration.layers.logits import LARGEST_SCORE, as_column
 
 _ROUNDING = 1e-6
 
@@ -84,6 +84,7 @@ class BlendedHead(Head):
             )
         self.head_weights = shares
         self.use_bias = use_bias
+        self._bias: keras.Variable | None = None
 
     def parts(self) -> list[Head]:
         """The heads."""
@@ -98,7 +99,6 @@ class BlendedHead(Head):
             if not head.built:
                 shapes = () if head.feature_names == () else (features_shape,)
                 head.build(columns_shape, *shapes)
-        self._bias: keras.Variable | None = None
         if self.use_bias and columns_shape[1] == 1:
             self._bias = self.add_weight(
                 name="bias", shape=(), initializer="zeros", trainable=False
@@ -107,15 +107,51 @@ class BlendedHead(Head):
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1) or (batch, K)."""
-        columns = as_column(logits)
-        parts = zip(self.head_weights, self.heads, strict=True)
-        terms = [share * head(columns, features) for share, head in parts]
-        rest = 1 - sum(self.head_weights)
-        if rest > _ROUNDING:
-            terms.append(rest * ops.cast(columns, self.compute_dtype))
+        terms = [share * part for share, part in self._shared_logits(as_column(logits), features)]
         if self._bias is not None:
             terms.append(ops.convert_to_tensor(self._bias))
         return sum(terms[1:], terms[0])
+
+    def _shared_logits(
+        self, logits: Tensor, features: Features | None
+    ) -> list[tuple[float, Tensor]]:
+        """Weight and logits of each head, and of the uncalibrated logit if it has a weight."""
+        parts = zip(self.head_weights, self.heads, strict=True)
+        found = [(share, head(logits, features)) for share, head in parts]
+        rest = 1 - sum(self.head_weights)
+        if rest > _ROUNDING:
+            found.append((rest, ops.cast(logits, self.compute_dtype)))
+        return found
+
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Standard deviation of the calibrated logit, if all heads have one; else raises.
+
+        Its square is that of a mixture of the posteriors, `Σ_k v_k [s_k² + (η_k - Σ_j v_j η_j)²]`,
+        where the uncalibrated logit counts as a head with s = 0. The heads are fitted to the same
+        rows, so that their mean is hardly surer than they are; and where they differ, no one knows
+        which of them is right.
+
+        Args:
+            logits: Uncalibrated logits (batch,) or (batch, 1).
+            features: A mapping of feature names to tensors with `batch` rows.
+
+        Returns:
+            A tensor (batch, 1), in logits.
+        """
+        columns = ops.cast(as_column(logits), self.compute_dtype)
+        inside = ops.clip(columns, -LARGEST_SCORE, LARGEST_SCORE)  # its square is finite
+        terms = self._shared_logits(inside, features)
+        mean = sum(share * part for share, part in terms)
+        variances = [share * ops.square(part - mean) for share, part in terms]
+        for share, head in zip(self.head_weights, self.heads, strict=True):
+            deviation = head.logit_standard_deviation(inside, features)
+            variances.append(share * ops.square(deviation))
+        return ops.sqrt(sum(variances[1:], variances[0]))
+
+    def check_posterior(self) -> None:
+        """Raises if the posterior of a head is not that of its weights."""
+        for head in self.heads:
+            head.check_posterior()
 
     def fit_rows(
         self,
@@ -143,13 +179,13 @@ class BlendedHead(Head):
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        self.ensure_built()
         return 0.0 if self._bias is None else float(ops.convert_to_numpy(self._bias))
 
     def served(self) -> BlendedHead:
         """The blend of the served heads, with the same bias."""
         parts = [head.served() for head in self.heads]
-        served = BlendedHead(parts, self.head_weights, self.use_bias, dtype=self.dtype_policy)
+        has_bias = self._bias is not None
+        served = BlendedHead(parts, self.head_weights, has_bias, dtype=self.dtype_policy)
         served.ensure_built()
         if served._bias is not None:
             served._bias.assign(self.bias)
