@@ -97,8 +97,10 @@ def calibrate(
     probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
     more probable than all others together, it has the weight 1. The report scores the fold with
     these weights; the model gets their mean over the folds. The candidates with a weight are then
-    fitted to all rows. Those that gain nothing, or need more rows, are left out; the report lists
-    them.
+    fitted to all rows, and a bias on top makes the mean prediction that of the labels; the report
+    scores each fold with the bias of the others. There is no bias with blocks of time, whose levels
+    differ, nor for classes. Candidates that gain nothing, or need more rows, are left out; the
+    report lists them.
 
     The candidates, simplest first:
 

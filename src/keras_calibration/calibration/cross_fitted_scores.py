@@ -39,7 +39,8 @@ class Choice:
     Args:
         weights: Name of each candidate with a weight → its weight.
         reason: Why, in one sentence.
-        logits: Their mean logits, for each fold with the weights that the other folds give.
+        logits: Their mean logits, for each fold with the weights and the bias that the other folds
+            give.
         errors: The uncertainty of the choice, as standard errors of log loss and Brier score.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,10 +127,11 @@ class BlendedHead(Head):
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Standard deviation of the calibrated logit, if all heads have one; else raises.
 
-        Its square is that of a mixture of the posteriors, `Σ_k v_k [s_k² + (η_k - Σ_j v_j η_j)²]`,
-        where the uncalibrated logit counts as a head with s = 0. The heads are fitted to the same
-        rows, so that their mean is hardly surer than they are; and where they differ, no one knows
-        which of them is right.
+        Its square is `max_k s_k² + Σ_k v_k (η_k - Σ_j v_j η_j)²`: the deviation of the head that is
+        the least sure, and how far the heads, and the uncalibrated logit, are apart. The mean is
+        not surer than they are, since they are fitted to the same rows; and a small s may only mean
+        that a head cannot express what is true. In simulations, smaller deviations held the truth
+        too rarely: the mean of the s_k in 48 to 90 % where 95 % are asked for.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
@@ -142,11 +144,9 @@ class BlendedHead(Head):
         inside = ops.clip(columns, -LARGEST_SCORE, LARGEST_SCORE)  # its square is finite
         terms = self._shared_logits(inside, features)
         mean = sum(share * part for share, part in terms)
-        variances = [share * ops.square(part - mean) for share, part in terms]
-        for share, head in zip(self.head_weights, self.heads, strict=True):
-            deviation = head.logit_standard_deviation(inside, features)
-            variances.append(share * ops.square(deviation))
-        return ops.sqrt(sum(variances[1:], variances[0]))
+        apart = sum(share * ops.square(part - mean) for share, part in terms)
+        deviations = [head.logit_standard_deviation(inside, features) for head in self.heads]
+        return ops.sqrt(apart + ops.square(functools.reduce(ops.maximum, deviations)))
 
     def check_posterior(self) -> None:
         """Raises if the posterior of a head is not that of its weights."""
