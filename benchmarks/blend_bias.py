@@ -42,7 +42,8 @@ def main() -> None:
         raw = peers[name]["raw"]
         table, development, test = read_table(data_folder() / name, raw["of"])
         for sees in ("logit", "field"):
-            fields = {} if sees == "logit" else {raw["of"]: table.num_values[raw["of"]]}
+            field = table.fields[0]
+            fields = {} if sees == "logit" else {field: table.num_values[field]}
             is_random = raw["split"] == "random"
             for folds in (3,) if is_random else ("forward", "blocks"):
                 found = []

@@ -38,7 +38,7 @@ class BlendedHead(Head):
         heads: Heads with or without features, at least one.
         head_weights: v, a number above 0 for each head, with a sum of at most 1; what is left to 1
             counts for the uncalibrated logit. None for equal ones with the sum 1.
-        use_bias: Whether a direct fit finds c; it is 0 else.
+        use_bias: Whether a direct fit finds c. If not, c is 0.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
