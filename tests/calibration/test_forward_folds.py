@@ -52,6 +52,21 @@ def test_a_bias_that_lasts_is():
     np.testing.assert_allclose(received, expit(logits + layer.bias), atol=1e-6)
 
 
+def test_blocks_of_time_are_blended_without_a_bias():
+    """A bias of all rows would undo what the next blocks decided on the level."""
+    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
+    folds_of_each = {"forward": False, "blocks": False, 3: True, "own": True}
+    for folds, has_bias in folds_of_each.items():
+        given = np.arange(NUM_ROWS) % 4 if folds == "own" else folds
+        model = kc.calibrate(
+            base_model(), x, y, folds=given, methods=["bias", "platt", "ilps"], verbose=0
+        )
+        assert model.report.chosen == "blend"
+        assert (model.head.bias != 0) == has_bias
+        received = model.predict(x, verbose=0).mean()
+        assert (received == pytest.approx(y.mean(), abs=1e-6)) == has_bias
+
+
 def test_the_figures_are_those_of_fits_to_the_past():
     x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
     weights = np.random.default_rng(2).exponential(size=NUM_ROWS)

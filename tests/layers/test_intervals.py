@@ -348,7 +348,73 @@ def test_a_head_of_one_calibrator_has_its_interval():
         NeuralCalibration(PlattScaling()).interval(GRID)
 
 
-@pytest.mark.parametrize("make", [*FORMULAS, lambda: FieldBias({"site": 3})])
+# A blend: as unsure as its least sure part, and as its parts are apart.
+
+
+def fitted_blend(head_weights=(0.25, 0.35)):
+    logits, labels, ids = field_rows()
+    blend = layers.BlendedHead([FieldBias({"site": 13}, ILPS(5)), PlattScaling()], head_weights)
+    blend.fit(logits, labels, ids)
+    return blend, logits, ids
+
+
+@pytest.mark.parametrize("head_weights", [(0.25, 0.35), (0.3, 0.7)])
+def test_the_interval_of_a_blend(head_weights):
+    blend, logits, ids = fitted_blend(head_weights)
+    offsets, line = blend.heads
+    means = np.stack([numpy_of(offsets(logits, ids))[:, 0], numpy_of(line(logits)), logits])
+    deviations = np.stack(
+        [
+            numpy_of(offsets.logit_standard_deviation(logits, ids))[:, 0],
+            numpy_of(line.logit_standard_deviation(logits)),
+        ]
+    )
+    shares = np.array([*head_weights, 1 - sum(head_weights)])
+    apart = shares @ means**2 - (shares @ means) ** 2
+    received = numpy_of(blend.logit_standard_deviation(logits, ids))
+    assert received.shape == (len(logits), 1)
+    np.testing.assert_allclose(
+        received[:, 0], np.sqrt(deviations.max(axis=0) ** 2 + apart), rtol=1e-4
+    )
+    lower, upper = blend.interval(logits, ids, level=0.9)
+    centre = numpy_of(blend(logits, ids)).astype("float64")
+    away = norm.ppf(0.95) * received
+    np.testing.assert_allclose(lower, expit(centre - away), rtol=1e-4)
+    np.testing.assert_allclose(upper, expit(centre + away), rtol=1e-4)
+
+
+def test_far_and_missing_logits_of_a_blend():
+    blend, _, _ = fitted_blend()
+    logits, ids = np.array([np.inf, -np.inf, 1e30, -3e38, np.nan, 0.0]), np.arange(6)
+    lower, upper = blend.interval(logits, {"site": ids})
+    np.testing.assert_array_equal(np.isnan(lower[:, 0]), np.isnan(logits))
+    np.testing.assert_array_equal(np.isnan(upper[:, 0]), np.isnan(logits))
+    assert (lower <= upper)[~np.isnan(logits)].all()
+    assert lower[0] == 1
+    assert upper[1] == 0
+
+
+def test_a_blend_refuses_where_a_part_does():
+    logits, labels, ids = field_rows()
+    blend, _, _ = fitted_blend()
+    blend.heads[1]._bias.assign(0.5)
+    with pytest.raises(ValueError, match="PlattScaling must have the weights of its last `fit`"):
+        blend.interval(logits, ids)
+    blend.fit(logits, labels, ids, np.random.default_rng(0).exponential(size=len(logits)))
+    with pytest.raises(ValueError, match="fitted with unequal importances"):
+        blend.interval(logits, ids)
+    blend.fit(logits, labels, ids, np.full(len(logits), 1e-6))
+    assert np.isfinite(blend.interval(logits, ids)).all()
+
+
+MADE = [
+    *FORMULAS,
+    lambda: FieldBias({"site": 3}),
+    lambda: layers.BlendedHead([PlattScaling(), FieldBias({"site": 3})]),
+]
+
+
+@pytest.mark.parametrize("make", MADE)
 def test_before_a_fit_there_is_none(make):
     with pytest.raises(ValueError, match=r"must be fitted by `fit` before `interval`"):
         make().interval(np.zeros(2), {"site": np.zeros(2, int)})
@@ -363,14 +429,16 @@ WITHOUT = {
         PlattScaling(), layers.FieldNetwork({"site": 3}, **NETWORK)
     ),
     "BlendedHead": lambda: layers.BlendedHead(
-        [FieldBias({"site": 3}), NeuralCalibration(PlattScaling())]
+        [layers.FieldILPS({"site": 3}), layers.BoostedTrees({"site": 3})]
     ),
 }
 
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_layers_without_a_posterior_say_so(name):
-    with pytest.raises(ValueError, match=f"^{name} has no interval, because.*Use FieldBias or"):
+    # A blend names its part.
+    kind = "FieldILPS" if name == "BlendedHead" else name
+    with pytest.raises(ValueError, match=f"^{kind} has no interval, because.*Use FieldBias or"):
         WITHOUT[name]().interval(np.zeros(2), {"site": np.zeros(2, int)})
 
 
@@ -396,11 +464,14 @@ def test_the_same_after_saving(tmp_path):
     head, logits, features = fitted_head()
     curve = fitted(BetaCalibration)
     inputs = [keras.Input((1,), name="l"), keras.Input((), dtype="int32", name="site")]
+    blend, _, _ = fitted_blend()
     outputs = [head(inputs[0], {"site": inputs[1]}), curve(inputs[0])]
+    outputs.append(blend(inputs[0], {"site": inputs[1]}))
     keras.Model(inputs, outputs).save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     copies = {type(layer): layer for layer in loaded.layers}
-    for layer, rows in ((head, (logits, features)), (curve, (logits,))):
+    given = (logits, features)
+    for layer, rows in ((head, given), (curve, (logits,)), (blend, given)):
         for received, expected in zip(
             copies[type(layer)].interval(*rows), layer.interval(*rows), strict=True
         ):

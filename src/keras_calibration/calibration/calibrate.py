@@ -97,8 +97,10 @@ def calibrate(
     probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
     more probable than all others together, it has the weight 1. The report scores the fold with
     these weights; the model gets their mean over the folds. The candidates with a weight are then
-    fitted to all rows. Those that gain nothing, or need more rows, are left out; the report lists
-    them.
+    fitted to all rows, and a bias on top makes the mean prediction that of the labels; the report
+    scores each fold with the bias of the others. There is no bias with blocks of time, whose levels
+    differ, nor for classes. Candidates that gain nothing, or need more rows, are left out; the
+    report lists them.
 
     The candidates, simplest first:
 
@@ -236,9 +238,8 @@ def calibrate(
     report = replace(report, replaced=replaced)
     _warn_if_worse(report.after, forced)
     heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
-    calibrated = CalibratedModel(
-        model, _head_of(heads, report.weights), base_output, calibrated_output
-    )
+    head = _head_of(heads, report.weights, rows, splits)
+    calibrated = CalibratedModel(model, head, base_output, calibrated_output)
     calibrated.report = report
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.add()
@@ -275,12 +276,18 @@ def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
     )
 
 
-def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float]) -> Head:
+def _head_of(
+    heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows, splits: Splits
+) -> Head:
     """One head of the chosen ones; the identity is what the others leave of the weights."""
     if len(heads) == 1:
         return next(iter(heads.values()))
     parts = [name for name in heads if name != IDENTITY]
-    return BlendedHead([heads[name] for name in parts], [weights[name] for name in parts])
+    chosen, shares = [heads[name] for name in parts], [weights[name] for name in parts]
+    head = BlendedHead(chosen, shares, use_bias=not splits.in_order)
+    head.build((None, *rows.logits.shape[1:]))
+    head.fit_bias(rows)
+    return head
 
 
 def _check_model(model: keras.Model) -> None:

@@ -16,7 +16,7 @@ class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
     Those of a "blend" are also by weights that did not see the row: each fold is scored with the
-    weights that the other folds give.
+    weights and the bias that the other folds give.
 
     Args:
         name: Name of the candidate.

@@ -481,8 +481,9 @@ class Head(keras.layers.Layer):
         raise ValueError(
             f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
-            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration; with `calibrate`, "
-            'pass methods="field_bias" or methods="platt".'
+            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration, or a BlendedHead "
+            'of these; with `calibrate`, name methods that have one: methods=["bias", "platt", '
+            '"beta", "ilps", "field_bias"], or some of them.'
         )
 
     def check_posterior(self) -> None:
