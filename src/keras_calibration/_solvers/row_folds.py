@@ -17,6 +17,20 @@ _NUM_BLOCKS = 5
 Folds: TypeAlias = int | str | ArrayLike
 
 
+def blocks_of_time(times: np.ndarray, num_blocks: int) -> np.ndarray:
+    """The block of each row (n,): about equally many rows each, rows of one time in one block.
+
+    Example:
+        >>> blocks_of_time(np.array([5.0, 1.0, 1.0, 1.0, 2.0, 9.0]), 3)
+        array([2, 0, 0, 0, 1, 2])
+    """
+    _, time, counts = np.unique(times, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    # By the middle row of each time.
+    blocks = ((2 * ends - counts) * num_blocks // (2 * len(times)))[time]
+    return np.unique(blocks, return_inverse=True)[1]
+
+
 def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
     """The fold of each row, whole numbers from 0, none of them empty.
 

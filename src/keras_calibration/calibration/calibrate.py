@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import inputs_by_name, named_inputs
 from keras_calibration._rows.reader import Reader
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._typing import Data, Inputs, Tensor
@@ -56,7 +58,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
 )
 from keras_calibration.calibration.label_columns import warn_of_label_columns
 from keras_calibration.calibration.repeated_rows import distinct_rows
-from keras_calibration.calibration.splits import Splits, default_folds, splits_of
+from keras_calibration.calibration.splits import FORWARD, Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head import Head
@@ -81,6 +83,8 @@ def calibrate(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
+    time: ArrayLike | str | None = None,
+    gap: float | datetime.timedelta = 0.0,
     base_output: str = "auto",
     calibrated_output: str | int | None = None,
     steps_per_epoch: int | None = None,
@@ -148,7 +152,14 @@ def calibrate(
             - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others.
             - The fold number of each row (n,).
 
-            The rows of a block are not treated as independent.
+            The rows of a block are not treated as independent. None if there is a `time`.
+        time: The time of each row: the name of an input or of another column of `x`; an array (n,)
+            of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
+            chronological, as with `"forward"`, and `"ilps"`, `"field_bias"` and `"additive"` are
+            tried with a level that follows time too (`FieldBias`), as `"ilps+level"` and so on.
+            The result needs no time to predict: it has the level of the last rows.
+        gap: With `time`: the time from the last row of a fit to the first that it predicts, in days
+            if times are dates, else in their unit: a week, where labels take a week to come.
         base_output: See `CalibratedModel`.
         calibrated_output: Which output to calibrate, if the model has several: its key in a
             dictionary, its index in a list, or its name. Labels and weights are those of this
@@ -195,6 +206,11 @@ def calibrate(
         (2018), *Using stacking to average Bayesian predictive distributions*.
     """
     _check_model(model)
+    if time is not None and folds is not None:
+        raise ValueError(
+            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
+            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+        )
     names = _names_of(methods)
     check_base_model(model, calibrated_output)
     output_before = output_name(model, calibrated_output)
@@ -207,22 +223,27 @@ def calibrate(
         label_names = [output_name(model, calibrated_output), output_before]
         reader = _reader(BaseLogits(model, base_output, calibrated_output), fields, label_names)
         rows = reader.read(
-            x, y, sample_weight, steps_per_epoch=steps_per_epoch, weights_are=weights_are
+            x, y, sample_weight, steps_per_epoch=steps_per_epoch, time=time, weights_are=weights_are
         )
+        gap = duration(gap, rows.time_unit)
         rows = distinct_rows(rows)
         fields, numeric = vocabularies(fields, rows.features), names_of(numeric)
         check_numeric(numeric, rows.features)
         rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
         if not isinstance(folds, str):  # else their order has a meaning
             rows = rows.take(canonical_order(rows))
+        if rows.times is not None:
+            rows = rows.take(np.argsort(rows.times, kind="stable"))
         folds, rows = folds_of(folds, rows), rows.as_given()
         if folds is None:
             folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
-        splits = splits_of(folds, rows, seed)
+        splits = splits_of(FORWARD if rows.times is not None else folds, rows, seed, gap)
         # With "forward", the network makes its own folds of the earlier rows.
         num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
         effort = THOROUGH if names else str(methods)
-        possible = candidates(fields, numeric, num_members, seed, num_classes, effort)
+        possible = candidates(
+            fields, numeric, num_members, seed, num_classes, effort, rows.times is not None
+        )
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
         warn_of_label_columns(rows, splits.fold)
@@ -344,9 +365,7 @@ def _report(
     forced: str | None,
 ) -> CalibrationReport:
     num_rows, absent = len(rows), rows.absent
-    rows = rows.take(splits.scored)
-    if splits.weights is not None:
-        rows = replace(rows, weights=rows.row_weights * splits.weights)
+    rows = splits.weighted(rows)
     field_columns = {name: rows.features[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if len(absent):
@@ -392,5 +411,5 @@ def _requested_candidates(possible: list[Candidate], names: list[str]) -> list[C
             f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
             f"{suggestion(unknown, by_name)}"
         )
-    wanted = {IDENTITY, *names, *(by_name[name].base for name in names)}
+    wanted = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
     return [candidate for candidate in possible if candidate.name in wanted]

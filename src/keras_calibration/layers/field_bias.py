@@ -21,6 +21,14 @@ from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
+from keras_calibration._solvers.level import (
+    NUM_KNOTS,
+    NUM_SPREADS,
+    Level,
+    level_column,
+    level_of,
+    line_of_means,
+)
 from keras_calibration._solvers.logit_histogram import bin_numbers
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
@@ -30,6 +38,7 @@ from keras_calibration.layers.field_ids import (
     check_features,
 )
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.posterior import Posterior
@@ -58,6 +67,11 @@ class FieldBias(FieldHead):
     with standard deviation s_j, estimated in the same way, and missing values (NaN) have an effect
     of their own. A column that the base model has used well gets a flat curve.
 
+    With `follows_time=True`, `fit` takes the times of the rows, and the logits have a level over
+    time too: a random walk, and deviations from it that do not persist, such as those of a day,
+    each with a standard deviation that is estimated. The layer predicts with the last value of the
+    walk, and needs no time. Where nothing drifts, the level is flat.
+
     `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
     weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
     curves keep the knots of the last `fit`.
@@ -65,11 +79,13 @@ class FieldBias(FieldHead):
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids. May be
-            empty with `numeric`.
+            empty with `numeric` or `follows_time`.
         calibrator: η, a head that reads no features and that `fit` fits first, for example
             `ILPS()`; None uses the logit itself.
+        follows_time: Whether a level follows the time of the rows.
         numeric: Names of real-valued columns.
-        prior_scale: Median of the half-Cauchy prior on each s, in logits.
+        prior_scale: Median of the half-Cauchy prior on each s, in logits; on that of the walk of
+            the level, a tenth of it.
         num_knots: Largest number of knots of a numeric column. All columns together have at most
             1,024, or 16 each.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -118,10 +134,12 @@ class FieldBias(FieldHead):
         numeric: Sequence[str] = (),
         prior_scale: float = 1.0,
         num_knots: int = 64,
+        follows_time: bool = False,
         **kwargs: Any,
     ) -> None:
         self.numeric = tuple(names_of(numeric))
         self.num_knots = num_knots
+        self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
 
     @property
@@ -140,6 +158,21 @@ class FieldBias(FieldHead):
             values = numeric_curves(self._numeric_places(features), self._curves)
             calibrated = calibrated + ops.sum(values, axis=0)[:, None]
         return calibrated
+
+    @property
+    def follows_time(self) -> bool:
+        """Whether `fit` takes the times of the rows, which a level follows."""
+        return self._follows_time
+
+    def level(self) -> Level | None:
+        """The level over time of the last fit; None without `follows_time`, and before a fit."""
+        if not self._follows_time or not self.built:
+            return None
+        times, values, errors = ops.convert_to_numpy(self.posterior["level"])
+        last, walk, noise = map(float, ops.convert_to_numpy(self.posterior["level_figures"]))
+        num_knots = 1 + int(np.argmax(np.append(times, 0.0) == 0.0))
+        shown = slice(num_knots if times.any() else 0)
+        return Level(times[shown], values[shown], errors[shown], last, walk, noise)
 
     @property
     def starts_from_whole(self) -> bool:
@@ -275,6 +308,7 @@ class FieldBias(FieldHead):
             **super().get_config(),
             "numeric": list(self.numeric),
             "num_knots": self.num_knots,
+            "follows_time": self._follows_time,
         }
 
     def _add_weights(self) -> None:
@@ -304,6 +338,8 @@ class FieldBias(FieldHead):
         )
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
+        if self._follows_time:
+            shapes |= {"level": (3, NUM_KNOTS), "level_figures": (3,), "last": (CURVE_RANK + 3,)}
         self.posterior = Posterior(self, **shapes)
 
     def _knots_per_column(self) -> int:
@@ -341,8 +377,12 @@ class FieldBias(FieldHead):
                 value = ops.take(table, at, axis=0)
                 right = ops.minimum(at + 1, table.shape[0] - 1)
                 rows = rows + value + beyond * (ops.take(table, right, axis=0) - value)
-            total = total + rows[:, :3]
-            variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
+        else:
+            rows = ops.zeros((1, CURVE_RANK + 3), self.compute_dtype)
+        if self._follows_time:
+            rows = rows + self.posterior["last"]
+        total = total + rows[:, :3]
+        variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
         return total[:, 0] + variance, total[:, 1], total[:, 2]
 
     def _covariance(self, codes: Tensor, covariances: Tensor) -> Tensor:
@@ -368,27 +408,69 @@ class FieldBias(FieldHead):
         like: FieldBias | None = None,
     ) -> FieldOffsets:
         knots, columns = self._numeric_columns(rows.features, rows.weights)
+        level = None
+        if self._follows_time and np.ptp(rows.times) > 0:
+            level = level_column(rows.times, rows.weights)
         fit = fit_field_offsets(
             Rows(curve, rows.labels, rows.weights),
             ids,
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
-            columns,
+            columns if level is None else [*columns, level[1]],
             None if like is None else like._spreads,
         )
+        curves = fit.curves[: len(columns)]
+        last = 0.0 if level is None else float(fit.curves[-1][-1])
         self._spreads = fit.spreads
         self._slope.assign(fit.slope * line.scale)
-        self._bias.assign(fit.bias + fit.slope * line.shift)
+        self._bias.assign(fit.bias + last + fit.slope * line.shift)
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
             num_knots = self._knots.shape[1]
             self._assign_knots(knots)
-            self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
-        self._deviations.assign(fit.spreads.deviations)
+            self._curves.assign(np.stack([_padded(v, num_knots) for v in curves]))
+        self._deviations.assign(fit.spreads.deviations[: len(self.feature_names)])
+        scale = 1.0
+        if level is not None:
+            scale = self._mean_over_noise(rows, fit.spreads.deviations[-1])
         if fit.posterior is not None:
-            self._keep_posterior_of(fit.posterior, rows, line)
+            of_level = {} if level is None else self._level_of(fit, *level, line)
+            self._keep_posterior_of(fit.posterior, rows, line, of_level, scale)
         return fit
+
+    def _mean_over_noise(self, rows: Rows, noise: float) -> float:
+        """Maps the logits to those of the mean over noise to come; returns the factor."""
+        logits = head_logits(self, rows.logits, rows.features).astype("float64")
+        line = line_of_means(logits, rows.row_weights, noise)
+        effects = [self._slope, self._bias]
+        effects += [self._offsets] if self.fields else []
+        effects += [self._curves] if self.numeric else []
+        for weight in effects:
+            weight.assign(line.scale * ops.convert_to_numpy(weight))
+        self._bias.assign_add(line.shift)
+        return line.scale
+
+    def _level_of(
+        self, fit: FieldOffsets, knots: np.ndarray, column: NumericColumn, line: Line
+    ) -> dict[str, np.ndarray]:
+        """What the posterior keeps of the level: to be shown, and for the intervals."""
+        found = fit.posterior
+        variances, factors = found.curve_variances[-1], found.curve_factors[-1]
+        spreads = fit.spreads.deviations[-NUM_SPREADS:]
+        total = variances + np.sum(factors**2, axis=1)
+        level = level_of(knots, column, fit.curves[-1], total, spreads)
+        shown = np.stack([level.times, level.values, level.errors])
+        # What does not persist is there at any time to come, and is not known.
+        last = np.zeros(CURVE_RANK + 3)
+        last[0] = variances[-1] + level.noise**2
+        last[1:3] = _of_logit(found.curve_responses[-1], line)[-1]
+        last[3 : 3 + factors.shape[1]] = factors[-1]
+        return {
+            "level": np.pad(shown, ((0, 0), (0, NUM_KNOTS - len(knots)))),
+            "level_figures": np.array([level.last, level.walk, level.noise]),
+            "last": last,
+        }
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
@@ -409,10 +491,20 @@ class FieldBias(FieldHead):
             columns.append(numeric_column(values, knots[-1]))
         return knots, columns
 
-    def _keep_posterior_of(self, found: FieldPosterior, rows: Rows, line: Line) -> None:
-        """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
+    def _keep_posterior_of(
+        self,
+        found: FieldPosterior,
+        rows: Rows,
+        line: Line,
+        of_level: Mapping[str, np.ndarray],
+        scale: float,
+    ) -> None:
+        """Assigns the posterior of a fit to these rows, in which η was seen through a line.
+
+        The logits of the head are `scale` times those of the fit.
+        """
         by_line, by_one = found.factor
-        values = {"factor": np.stack([line.scale * by_line, by_one + line.shift * by_line])}
+        values = {**of_level, "factor": np.stack([line.scale * by_line, by_one + line.shift * by_line])}
         if self.fields:
             responses = [_of_logit(each, line) for each in found.responses]
             columns = found.variances, responses, found.codes, found.covariances
@@ -427,8 +519,9 @@ class FieldBias(FieldHead):
             )
             values["leaders"] = found.leaders
         if self.numeric:
-            responses = [_of_logit(each, line) for each in found.curve_responses]
-            parts = zip(found.curve_variances, responses, found.curve_factors, strict=True)
+            columns = found.curve_responses[: len(self.numeric)]
+            responses = [_of_logit(each, line) for each in columns]
+            parts = zip(found.curve_variances, responses, found.curve_factors, strict=False)
             tables = [_padded(np.column_stack(each), self._knots.shape[1]) for each in parts]
             width = CURVE_RANK + 3
             tables = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in tables]
@@ -436,13 +529,22 @@ class FieldBias(FieldHead):
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
             values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
+        # Squares of logits, and logits.
+        values["factor"] = scale * values["factor"]
+        for table in [values[name] for name in ("offsets", "curves", "last") if name in values]:
+            table[..., 0] *= scale**2
+        for table in [values[name] for name in ("curves", "last") if name in values]:
+            table[..., 3:] *= scale
+        if self.fields:
+            values["offsets"][:, 4] *= scale**2
         self.posterior.keep(are_counts(rows.weights), **values)
 
     def _check_arguments(self) -> None:
-        if not self.feature_names:
+        if not self.feature_names and not self._follows_time:
             raise ValueError(
-                "Arguments `fields` and `numeric` of FieldBias must name at least one feature. "
-                'Received: fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
+                "Arguments `fields` and `numeric` of FieldBias must name at least one feature, "
+                "unless it follows time. Received: fields={}, numeric=(). Pass "
+                'fields={"site_id": 5000}, for example, or follows_time=True.'
             )
         super()._check_arguments()
         if both := sorted({*self.fields} & {*self.numeric}):
