@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -45,6 +46,21 @@ class Level:
     walk: float
     noise: float
 
+    @property
+    def drift(self) -> tuple[float, float]:
+        """The slope of the level over these times, in logits a unit of time, and its error."""
+        weights = 1 / (self.errors**2 + self.noise**2)
+        away = self.times - np.average(self.times, weights=weights)
+        information = float(weights @ away**2)
+        if not information:
+            return 0.0, float("inf")
+        return float(weights @ (away * self.values)) / information, information**-0.5
+
+    def to_dict(self) -> dict[str, Any]:
+        """The level as plain Python values."""
+        arrays = {name: getattr(self, name).tolist() for name in ("times", "values", "errors")}
+        return {**arrays, "last": self.last, "walk": self.walk, "noise": self.noise}
+
 
 def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line:
     """The line that takes logits nearest to those of the mean probability under noise.
@@ -84,8 +100,21 @@ def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return special.logsumexp(special.log_expit(logits), axis=-1, b=shares)
 
 
-def level_column(times: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, NumericColumn]:
-    """Knots over time (K,), and the level there: a random walk, and a deviation from it at each.
+@dataclass(frozen=True)
+class LevelColumn:
+    """The level as a column of a fit.
+
+    Args:
+        knots: Times (K,), increasing.
+        column: The times of the rows as a numeric column.
+    """
+
+    knots: np.ndarray
+    column: NumericColumn
+
+
+def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn | None:
+    """The level over time: a random walk, and a deviation from it at each knot.
 
     The walk goes on after the last row, with the first standard deviation. The deviations, such as
     those of a day or of a session, do not, and have the second; without them, the walk would follow
@@ -96,46 +125,45 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndar
         times: The times (n,), float64.
         weights: Sample weights (n,), or None.
 
+    Returns:
+        The column; None if all rows are of one time, whose level is their constant.
+
     Example:
-        >>> knots, column = level_column(np.array([0.0, 5.0]), None)
-        >>> knots, column.basis
-        (array([0., 5.]), array([[-0.1,  1. ,  0. ],
+        >>> level_column(np.array([0.0, 5.0]), None).column.basis
+        array([[-0.1,  1. ,  0. ],
                [ 0.1,  0. ,  1. ],
-               [ 0.1,  0. ,  0. ]]))
+               [ 0.1,  0. ,  0. ]])
     """
     knots = separate_quantile_knots(times, NUM_KNOTS, weights)
+    if len(knots) == 1:
+        return None
     column, num_knots = numeric_column(times, knots), len(knots)
     walk = _WALK_SCALE * column.basis[:-1, :-1]
     basis = np.zeros((num_knots + 1, 2 * num_knots - 1))
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
     basis[-1, : num_knots - 1] = walk[-1]
-    # Of one time, there is nothing but its mean, which the constant has.
     group = np.repeat(np.arange(NUM_SPREADS), [num_knots - 1, num_knots])
-    return knots, replace(column, basis=basis, group=group)
+    return LevelColumn(knots, replace(column, basis=basis, group=group))
 
 
 def level_of(
-    knots: np.ndarray,
-    column: NumericColumn,
-    curve: np.ndarray,
-    variances: np.ndarray,
-    spreads: np.ndarray,
+    level: LevelColumn, curve: np.ndarray, errors: np.ndarray, spreads: np.ndarray
 ) -> Level:
     """The level of a fit.
 
     Args:
-        knots: Knots (K,).
-        column: The column, of `level_column`.
-        curve: Its values (K + 1,), the last where the time is missing.
-        variances: Their variances (K + 1,).
+        level: The column.
+        curve: Its values at the knots and, last, of times to come (K + 1,).
+        errors: Standard errors of those at the knots (K,).
         spreads: The standard deviations of the walk and of the deviations.
     """
-    steps = np.diff(column.basis[:-1, : len(knots) - 1], axis=0)
+    knots, basis = level.knots, level.column.basis
+    steps = np.diff(basis[:-1, : len(knots) - 1], axis=0)
     total = spreads[0] ** 2 * float(np.sum(steps**2))
     return Level(
         times=knots - knots[-1],
         values=curve[:-1],
-        errors=np.sqrt(variances[:-1]),
+        errors=errors,
         last=float(curve[-1]),
         walk=float(np.sqrt(total / (knots[-1] - knots[0]))),
         noise=float(spreads[1]),

@@ -256,11 +256,13 @@ def calibrate(
     report = _report(race.fits, rows, fields, splits, forced)
     report = replace(report, replaced=replaced)
     _warn_if_worse(report.after, forced)
+    if rows.times is not None:
+        report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
     heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
     calibrated = CalibratedModel(
         model, _head_of(heads, report.weights), base_output, calibrated_output
     )
-    calibrated.report = report
+    calibrated.report = replace(report, level=calibrated.head.level())
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.add()
     return calibrated

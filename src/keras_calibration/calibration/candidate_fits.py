@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,6 +15,7 @@ from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration.calibration.aging import Aging, aging_of
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
@@ -124,6 +125,15 @@ class Race:
         head.name = candidate.make_head().name
         return head
 
+    def aging(self, weights: Mapping[str, float]) -> Aging | None:
+        """What the fits of the heaviest candidate lose as they age; of trees, those below them."""
+        for name in sorted(weights, key=weights.__getitem__, reverse=True):
+            if bases := self._candidates[name].bases:
+                name = self._best_of(bases)
+            if heads := self.fits[name].fold_heads:
+                return aging_of(name, heads, self.rows, self.splits)
+        return None
+
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         if candidate.name == IDENTITY:
             return CandidateFit(self.rows.logits[self.splits.scored])
@@ -199,12 +209,12 @@ class Race:
     def _best_of(self, names: Sequence[str]) -> str:
         """The candidate whose fits have the lowest mean log loss."""
         rows = self.splits.weighted(self.rows)
-        fitted = [name for name in names if self.fits[name].logits is not None]
         losses = {
-            name: rows.row_weights @ head_log_losses(rows.labels, self.fits[name].logits)
-            for name in fitted[1:] and fitted
+            name: float(rows.row_weights @ head_log_losses(rows.labels, logits))
+            for name in names
+            if (logits := self.fits[name].logits) is not None
         }
-        return min(losses, key=losses.__getitem__, default=(fitted or names)[0])
+        return min(losses, key=losses.__getitem__, default=names[0])
 
     def _check_gain(self, numbers: np.ndarray, logits: np.ndarray) -> None:
         """Raises if a candidate with these logits of a fold adds nothing to those before it."""

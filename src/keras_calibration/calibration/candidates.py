@@ -71,8 +71,8 @@ def candidates(
     Always `identity`, `bias`, `temperature`, `platt`, `beta`, `ilps`; with fields `field_bias`;
     with one to eight fields `field_ilps`; with numeric columns `additive`; with any of both `trees`
     and `neural`. With `follows_time`, after `ilps`, `field_bias` and `additive` the same with a
-    level over time, `ilps+level` and so on. For K classes always `identity`, `temperature`, `vector`, `matrix`; with fields or
-    numeric columns `trees` and `neural`.
+    level over time, `ilps+level` and so on. For K classes always `identity`, `temperature`,
+    `vector`, `matrix`; with fields or numeric columns `trees` and `neural`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]

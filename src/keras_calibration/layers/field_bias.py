@@ -21,16 +21,17 @@ from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
-from keras_calibration._solvers.level import (
-    NUM_KNOTS,
-    NUM_SPREADS,
-    Level,
-    level_column,
-    level_of,
-    line_of_means,
-)
-from keras_calibration._solvers.logit_histogram import bin_numbers
+from keras_calibration._solvers.level import Level, level_column, line_of_means
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.effect_tables import (
+    LEVEL_SHAPES,
+    curve_tables,
+    level_of_tables,
+    level_tables,
+    line_of_spread,
+    offset_table,
+    padded,
+)
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -38,7 +39,6 @@ from keras_calibration.layers.field_ids import (
     check_features,
 )
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.posterior import Posterior
@@ -168,11 +168,8 @@ class FieldBias(FieldHead):
         """The level over time of the last fit; None without `follows_time`, and before a fit."""
         if not self._follows_time or not self.built:
             return None
-        times, values, errors = ops.convert_to_numpy(self.posterior["level"])
-        last, walk, noise = map(float, ops.convert_to_numpy(self.posterior["level_figures"]))
-        num_knots = 1 + int(np.argmax(np.append(times, 0.0) == 0.0))
-        shown = slice(num_knots if times.any() else 0)
-        return Level(times[shown], values[shown], errors[shown], last, walk, noise)
+        names = "level", "level_figures"
+        return level_of_tables(*(ops.convert_to_numpy(self.posterior[name]) for name in names))
 
     @property
     def starts_from_whole(self) -> bool:
@@ -339,7 +336,7 @@ class FieldBias(FieldHead):
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
         if self._follows_time:
-            shapes |= {"level": (3, NUM_KNOTS), "level_figures": (3,), "last": (CURVE_RANK + 3,)}
+            shapes |= LEVEL_SHAPES
         self.posterior = Posterior(self, **shapes)
 
     def _knots_per_column(self) -> int:
@@ -408,69 +405,52 @@ class FieldBias(FieldHead):
         like: FieldBias | None = None,
     ) -> FieldOffsets:
         knots, columns = self._numeric_columns(rows.features, rows.weights)
-        level = None
-        if self._follows_time and np.ptp(rows.times) > 0:
-            level = level_column(rows.times, rows.weights)
+        times = rows.times if self._follows_time else None
+        level = None if times is None else level_column(times, rows.weights)
         fit = fit_field_offsets(
             Rows(curve, rows.labels, rows.weights),
             ids,
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
-            columns if level is None else [*columns, level[1]],
+            [*columns, *([] if level is None else [level.column])],
             None if like is None else like._spreads,
         )
-        curves = fit.curves[: len(columns)]
-        last = 0.0 if level is None else float(fit.curves[-1][-1])
         self._spreads = fit.spreads
+        of_level: dict[str, np.ndarray] = {}
+        if level is not None:
+            logits = fit.logits(curve, ids, columns) + fit.curves[-1][-1]
+            fit = fit.mapped(line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1]))
+            if fit.posterior is not None:
+                of_level = level_tables(fit, fit.posterior, level, line)
+        last = 0.0 if level is None else fit.curves[-1][-1]
         self._slope.assign(fit.slope * line.scale)
         self._bias.assign(fit.bias + last + fit.slope * line.shift)
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
-            num_knots = self._knots.shape[1]
             self._assign_knots(knots)
-            self._curves.assign(np.stack([_padded(v, num_knots) for v in curves]))
+            num_knots, curves = self._knots.shape[1], fit.curves[: len(columns)]
+            self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
         self._deviations.assign(fit.spreads.deviations[: len(self.feature_names)])
-        scale = 1.0
-        if level is not None:
-            scale = self._mean_over_noise(rows, fit.spreads.deviations[-1])
         if fit.posterior is not None:
-            of_level = {} if level is None else self._level_of(fit, *level, line)
-            self._keep_posterior_of(fit.posterior, rows, line, of_level, scale)
+            self._keep_posterior_of(fit.posterior, rows, line, of_level)
         return fit
 
-    def _mean_over_noise(self, rows: Rows, noise: float) -> float:
-        """Maps the logits to those of the mean over noise to come; returns the factor."""
-        logits = head_logits(self, rows.logits, rows.features).astype("float64")
-        line = line_of_means(logits, rows.row_weights, noise)
-        effects = [self._slope, self._bias]
-        effects += [self._offsets] if self.fields else []
-        effects += [self._curves] if self.numeric else []
-        for weight in effects:
-            weight.assign(line.scale * ops.convert_to_numpy(weight))
-        self._bias.assign_add(line.shift)
-        return line.scale
-
-    def _level_of(
-        self, fit: FieldOffsets, knots: np.ndarray, column: NumericColumn, line: Line
-    ) -> dict[str, np.ndarray]:
-        """What the posterior keeps of the level: to be shown, and for the intervals."""
-        found = fit.posterior
-        variances, factors = found.curve_variances[-1], found.curve_factors[-1]
-        spreads = fit.spreads.deviations[-NUM_SPREADS:]
-        total = variances + np.sum(factors**2, axis=1)
-        level = level_of(knots, column, fit.curves[-1], total, spreads)
-        shown = np.stack([level.times, level.values, level.errors])
-        # What does not persist is there at any time to come, and is not known.
-        last = np.zeros(CURVE_RANK + 3)
-        last[0] = variances[-1] + level.noise**2
-        last[1:3] = _of_logit(found.curve_responses[-1], line)[-1]
-        last[3 : 3 + factors.shape[1]] = factors[-1]
-        return {
-            "level": np.pad(shown, ((0, 0), (0, NUM_KNOTS - len(knots)))),
-            "level_figures": np.array([level.last, level.walk, level.noise]),
-            "last": last,
-        }
+    def _keep_posterior_of(
+        self, found: FieldPosterior, rows: Rows, line: Line, of_level: Mapping[str, np.ndarray]
+    ) -> None:
+        """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
+        by_line, by_one = found.factor
+        factor = np.stack([line.scale * by_line, by_one + line.shift * by_line])
+        values = {"factor": factor, **of_level}
+        if self.fields:
+            values["offsets"], values["leaders"] = offset_table(found, line), found.leaders
+        if self.numeric:
+            values["curves"] = curve_tables(found, line, *self._knots.shape)
+        calibrator = self.calibrator
+        if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
+            values["curve"] = line_of_spread(calibrator, rows.logits, found.curvature)
+        self.posterior.keep(are_counts(rows.weights), **values)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
@@ -491,54 +471,6 @@ class FieldBias(FieldHead):
             columns.append(numeric_column(values, knots[-1]))
         return knots, columns
 
-    def _keep_posterior_of(
-        self,
-        found: FieldPosterior,
-        rows: Rows,
-        line: Line,
-        of_level: Mapping[str, np.ndarray],
-        scale: float,
-    ) -> None:
-        """Assigns the posterior of a fit to these rows, in which η was seen through a line.
-
-        The logits of the head are `scale` times those of the fit.
-        """
-        by_line, by_one = found.factor
-        values = {**of_level, "factor": np.stack([line.scale * by_line, by_one + line.shift * by_line])}
-        if self.fields:
-            responses = [_of_logit(each, line) for each in found.responses]
-            columns = found.variances, responses, found.codes, found.covariances
-            values["offsets"] = np.concatenate(
-                [
-                    # A value without rows, and "other", have codes of their own.
-                    np.vstack([np.column_stack(each), [spread**2, 0.0, 0.0, -1.0 - number, 0.0]])
-                    for number, (spread, *each) in enumerate(
-                        zip(found.spreads, *columns, strict=True)
-                    )
-                ]
-            )
-            values["leaders"] = found.leaders
-        if self.numeric:
-            columns = found.curve_responses[: len(self.numeric)]
-            responses = [_of_logit(each, line) for each in columns]
-            parts = zip(found.curve_variances, responses, found.curve_factors, strict=False)
-            tables = [_padded(np.column_stack(each), self._knots.shape[1]) for each in parts]
-            width = CURVE_RANK + 3
-            tables = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in tables]
-            values["curves"] = np.stack(tables)
-        calibrator = self.calibrator
-        if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
-        # Squares of logits, and logits.
-        values["factor"] = scale * values["factor"]
-        for table in [values[name] for name in ("offsets", "curves", "last") if name in values]:
-            table[..., 0] *= scale**2
-        for table in [values[name] for name in ("curves", "last") if name in values]:
-            table[..., 3:] *= scale
-        if self.fields:
-            values["offsets"][:, 4] *= scale**2
-        self.posterior.keep(are_counts(rows.weights), **values)
-
     def _check_arguments(self) -> None:
         if not self.feature_names and not self._follows_time:
             raise ValueError(
@@ -558,33 +490,3 @@ class FieldBias(FieldHead):
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0
-
-
-def _of_logit(responses: np.ndarray, line: Line) -> np.ndarray:
-    """Responses (k, 2) of effects to η and to the constant, for η in place of its line."""
-    return np.stack(
-        [(responses[:, 0] - line.shift * responses[:, 1]) / line.scale, responses[:, 1]], axis=1
-    )
-
-
-def _padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
-    """Values at the knots and, last, of missing values, with that of the last knot repeated."""
-    repeated = np.repeat(curve[-2:-1], num_knots - len(curve) + 1, axis=0)
-    return np.concatenate([curve[:-1], repeated, curve[-1:]])
-
-
-def _line_of_spread(
-    calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
-    """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
-    # Within a bin, η and its spread are straight lines, or nearly.
-    histogram = calibrator.histogram
-    bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
-    totals = np.bincount(bins, weights)
-    filled = totals > 0
-    means = np.bincount(bins, weights * logits)[filled] / totals[filled]
-    curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
-    columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_SCORE, LARGEST_SCORE)])
-    weighted = columns * totals[filled]
-    spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
-    return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -395,15 +395,15 @@ class Head(keras.layers.Layer):
         """Raises unless times are given if, and only if, the head follows time."""
         if self.follows_time and time is None:
             raise ValueError(
-                f"Argument `time` must hold the time of each row, because this {type(self).__name__}"
-                ' follows time. Received: time=None. Pass an array, the name of a column, or "order" '
-                "if the rows are in order of time."
+                "Argument `time` must hold the time of each row, because this "
+                f"{type(self).__name__} follows time. Received: time=None. Pass an array, the name "
+                'of a column, or "order" if the rows are in order of time.'
             )
         if time is not None and not self.follows_time:
             raise ValueError(
                 f"Argument `time` must be None, because this {type(self).__name__} does not follow "
-                "time. Received: times. Use FieldBias(fields, ILPS(), follows_time=True), also with "
-                "fields={}, or leave the times out."
+                "time. Received: times. Use FieldBias(fields, ILPS(), follows_time=True), which "
+                "may also have fields={}, or leave the times out."
             )
 
     def remember_fit(self, summary: FitSummary | None) -> None:

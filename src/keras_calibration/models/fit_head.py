@@ -57,9 +57,9 @@ def fit_head(
             also be a dictionary by output.
         sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
             holds arrays.
-        time: For a head that follows time, such as `FieldBias(…, follows_time=True)`: the name of an
-            input or of another column of `x`, an array (n,) of numbers or dates, or `"order"`, if
-            the rows are in order of time.
+        time: For a head that follows time, such as `FieldBias(…, follows_time=True)`: the name of
+            an input or of another column of `x`, an array (n,) of numbers or dates, or `"order"`,
+            if the rows are in order of time.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         calibrated_output: Key, index or name of the output whose head is fitted. By default all

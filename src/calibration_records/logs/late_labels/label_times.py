@@ -10,7 +10,6 @@ from calibration_records._columns import check_same_rows, refuse_rows
 from calibration_records._times import DAY, MISSING, moment_of, times_of
 
 
-
 def ages_and_delays(
     prediction_time: Any, label_time: Any, observed_until: Any
 ) -> tuple[np.ndarray, np.ndarray, bool]:
