@@ -42,8 +42,8 @@ ROOMS = {
         CalibratedModel FieldMetricsModel
     """,
     "plots": """
-        CalibrationMapDisplay FieldDisplay ReliabilityDisplay STYLES bin_by_mass
-        group_rates
+        CalibrationMapDisplay FieldDisplay LevelDisplay ReliabilityDisplay STYLES
+        bin_by_mass group_rates
     """,
     "scoring": """
         calibrated_log_loss field_ece field_rce log_queries

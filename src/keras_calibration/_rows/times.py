@@ -79,7 +79,7 @@ def duration(gap: Any, unit: str) -> float:
                 "Argument `gap` must be a number, in the unit of the times, because these are not "
                 f"dates. Received: gap={gap!r}."
             )
-        gap = np.timedelta64(gap) / DAY
+        gap = np.timedelta64(gap, "us") / DAY
     is_number = isinstance(gap, int | float | np.number) and not isinstance(gap, bool)
     if not is_number or not 0 <= gap < np.inf:
         raise ValueError(

@@ -77,7 +77,7 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     Example:
         >>> line = line_of_means(np.array([-6.0, -5.0]), np.ones(2), 1.0)
         >>> line(np.array([-6.0, -5.0])).round(2)
-        array([-5.51, -4.53])
+        array([-5.51, -4.52])
     """
     points, shares = np.polynomial.hermite_e.hermegauss(_NUM_POINTS)
     low, high = logits.min(), logits.max()

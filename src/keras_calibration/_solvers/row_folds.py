@@ -27,7 +27,7 @@ def blocks_of_time(times: np.ndarray, num_blocks: int) -> np.ndarray:
     _, time, counts = np.unique(times, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     # By the middle row of each time.
-    blocks = ((2 * ends - counts) * num_blocks // (2 * len(times)))[time]
+    blocks = ((2 * ends - counts - 1) * num_blocks // (2 * len(times)))[time]
     return np.unique(blocks, return_inverse=True)[1]
 
 

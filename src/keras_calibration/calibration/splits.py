@@ -128,8 +128,8 @@ def splits_of(folds: Folds, rows: Rows, seed: int | None, gap: float = 0.0) -> S
     is_forward = isinstance(folds, str) and folds == FORWARD
     if is_forward:
         times = np.arange(len(rows), dtype="float64") if rows.times is None else rows.times
-        folds = blocks_of_time(times, _NUM_BLOCKS)
-        splits = Splits(folds, is_forward, True, times, gap)
+        fold = blocks_of_time(times, _NUM_BLOCKS)
+        splits = Splits(fold, is_forward, True, times, gap)
         _check_forward(splits)
     else:
         fold = fold_of_rows(folds, rows, seed)

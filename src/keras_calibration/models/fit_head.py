@@ -143,8 +143,9 @@ def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y
 def _fit(head: Head, rows: Rows, settings: FitSettings | None, verbose: int | str) -> FitSummary:
     """Fits a head to checked rows; warns if mean prediction and mean label differ."""
     summary = head.fit_checked(rows, settings, int(bool(verbose)))
-    weights = rows.row_weights
-    _warn_of_bias(head_logits(head, rows.logits, rows.features), rows.labels, weights)
+    if not head.follows_time:  # else it has the level of the last rows
+        calibrated = head_logits(head, rows.logits, rows.features)
+        _warn_of_bias(calibrated, rows.labels, rows.row_weights)
     # `refresh_savedmodel` tells logits from probabilities by their distribution.
     summary = replace(summary, logits=describe_logits(rows.logits, "fit", rows.weights))
     head.fit_summary = summary
