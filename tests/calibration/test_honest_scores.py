@@ -38,15 +38,15 @@ def cross_fitted(logits, labels, weights, fold, is_forward=False):
     return np.stack(columns)
 
 
-@pytest.mark.parametrize("folds", [3, "blocks", "forward"])
+@pytest.mark.parametrize("folds", [3, "blocks", "time"])
 def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     logits, labels, weights = make_rows()
     report = kc.calibrate_scores(
-        logits, labels, sample_weight=weights, from_logits=True, methods=METHODS, folds=folds,
-        verbose=0,
+        logits, labels, sample_weight=weights, from_logits=True, methods=METHODS, verbose=0,
+        **({"time": "order"} if folds == "time" else {"folds": folds}),
     ).report  # fmt: skip
     assert report.chosen == "blend"
-    is_forward = folds == "forward"
+    is_forward = folds == "time"
     if is_forward:
         fold = np.arange(NUM_ROWS) * 8 // NUM_ROWS
     elif folds == "blocks":

@@ -99,20 +99,20 @@ def test_a_gap_is_kept():
     times = np.arange(800.0)
     rows = Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times)
     for (fitted, scored), number in zip(
-        splits_of("forward", rows, 0, 150.0).parts(), range(2, 8), strict=True
+        splits_of(None, rows, 0, 150.0).parts(), range(2, 8), strict=True
     ):
         assert scored.min() == 100 * number
         assert fitted.max() == 100 * number - 150
     with pytest.raises(ValueError, match="a gap of 700 leaves too few fits"):
-        splits_of("forward", rows, 0, 700.0)
+        splits_of(None, rows, 0, 700.0)
 
 
 def test_rows_of_one_time_are_in_one_block():
     times = np.floor(np.arange(800.0) / 90)
-    splits = splits_of("forward", Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times), 0)
+    splits = splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times), 0)
     assert all(len(set(splits.fold[times == each])) == 1 for each in set(times))
     with pytest.raises(ValueError, match="at least two blocks of rows"):
-        splits_of("forward", Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times // 5), 0)
+        splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times // 5), 0)
 
 
 @pytest.mark.parametrize(

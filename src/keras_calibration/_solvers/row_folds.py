@@ -31,7 +31,7 @@ def blocks_of_time(times: np.ndarray, num_blocks: int) -> np.ndarray:
     return np.unique(blocks, return_inverse=True)[1]
 
 
-def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
+def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarray:
     """The fold of each row, whole numbers from 0, none of them empty.
 
     `folds` is a number of folds (random, stratified by label), `"blocks"` (five consecutive blocks
@@ -57,9 +57,9 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
         if isinstance(folds, str):
             raise ValueError(
                 'Argument `folds` must be a number of folds of at least 2, "blocks" (consecutive '
-                'blocks of rows), in `calibrate` also "forward" (chronological blocks, each scored '
-                "by a fit on all earlier blocks), or the fold of each row. "
-                f"Received: folds={folds!r}."
+                "blocks of rows), or the fold of each row. "
+                f"Received: folds={folds!r}. For rows in order of time, each to be scored by a fit "
+                'on earlier ones, pass time="order" to `calibrate`.'
             )
         if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):
             raise ValueError(

@@ -58,7 +58,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
 )
 from keras_calibration.calibration.label_columns import warn_of_label_columns
 from keras_calibration.calibration.repeated_rows import distinct_rows
-from keras_calibration.calibration.splits import FORWARD, Splits, default_folds, splits_of
+from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head import Head
@@ -146,18 +146,17 @@ def calibrate(
         folds: How to split the rows; None for three folds, or five with `methods="thorough"`.
 
             - A number of folds, stratified by label.
-            - `"forward"`, for rows in chronological order: eight chronological blocks, each scored
-              by a fit on all earlier blocks and weighted by that fit's share of the rows. This
-              shows the effect of drift.
             - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others.
             - The fold number of each row (n,).
 
             The rows of a block are not treated as independent. None if there is a `time`.
         time: The time of each row: the name of an input or of another column of `x`; an array (n,)
             of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
-            chronological, as with `"forward"`, and `"ilps"`, `"field_bias"` and `"additive"` are
-            tried with a level that follows time too (`FieldBias`), as `"ilps+level"` and so on.
-            The result needs no time to predict: it has the level of the last rows.
+            eight blocks of time, each scored by a fit on all earlier ones and weighted by that
+            fit's share of the rows, so that a correction that does not last has no weight. And
+            `"ilps"`, `"field_bias"` and `"additive"` are tried with a level that follows time too
+            (`FieldBias`), as `"ilps+level"` and so on. The result needs no time to predict: it has
+            the level of the last rows. Models of K classes have no level.
         gap: With `time`: the time from the last row of a fit to the first that it predicts, in days
             if times are dates, else in their unit: a week, where labels take a week to come.
         base_output: See `CalibratedModel`.
@@ -235,10 +234,10 @@ def calibrate(
         if rows.times is not None:
             rows = rows.take(np.argsort(rows.times, kind="stable"))
         folds, rows = folds_of(folds, rows), rows.as_given()
-        if folds is None:
+        if folds is None and rows.times is None:
             folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
-        splits = splits_of(FORWARD if rows.times is not None else folds, rows, seed, gap)
-        # With "forward", the network makes its own folds of the earlier rows.
+        splits = splits_of(folds, rows, seed, gap)
+        # On blocks of time, the network makes its own folds of the earlier rows.
         num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
         effort = THOROUGH if names else str(methods)
         possible = candidates(

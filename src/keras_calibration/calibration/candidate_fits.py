@@ -148,7 +148,7 @@ class Race:
             whole = _fitted_head(candidate, self.rows, self.seed)
         heads: dict[int, Head] = {}
         logits = np.empty(self.rows.logits.shape)
-        # The last first: with "forward", it has the most rows.
+        # The last first: of blocks of time, it has the most rows.
         for number in reversed(range(len(parts))):
             fitted, scored = parts[number]
             rows = self.rows.take(fitted).as_given()

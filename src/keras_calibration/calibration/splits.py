@@ -10,7 +10,6 @@ import numpy as np
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
 
-FORWARD = "forward"
 # Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.
 _NUM_BLOCKS = 8
 
@@ -114,26 +113,24 @@ def default_folds(rows: Rows, most: int) -> int:
     return min(most, len(rows.logits))
 
 
-def splits_of(folds: Folds, rows: Rows, seed: int | None, gap: float = 0.0) -> Splits:
+def splits_of(folds: Folds | None, rows: Rows, seed: int | None, gap: float = 0.0) -> Splits:
     """The splits for the argument `folds` of `calibrate`; forward, if the rows have times.
 
     Example:
-        >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None)
-        >>> for fitted, scored in list(splits_of("forward", rows, 0).parts())[:3]:
+        >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None, times=np.arange(16.0))
+        >>> for fitted, scored in list(splits_of(None, rows, 0).parts())[:3]:
         ...     print(fitted, scored)
         [0 1] [2 3]
         [0 1 2 3] [4 5]
         [0 1 2 3 4 5] [6 7]
     """
-    is_forward = isinstance(folds, str) and folds == FORWARD
-    if is_forward:
-        times = np.arange(len(rows), dtype="float64") if rows.times is None else rows.times
-        fold = blocks_of_time(times, _NUM_BLOCKS)
-        splits = Splits(fold, is_forward, True, times, gap)
+    if rows.times is not None:
+        splits = Splits(blocks_of_time(rows.times, _NUM_BLOCKS), True, True, rows.times, gap)
         _check_forward(splits)
     else:
         fold = fold_of_rows(folds, rows, seed)
-        splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
+        splits = Splits(fold, False, in_order=isinstance(folds, str))
+    fold = splits.fold
     for fitted, scored in splits.parts():
         if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:
             raise ValueError(

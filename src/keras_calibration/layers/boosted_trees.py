@@ -223,7 +223,7 @@ class BoostedTrees(Head):
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
             # What h predicts for a row is right after the rows of its fit alone.
-            folds = blocks_of_time(rows.times, _NUM_BLOCKS)
+            folds = blocks_of_time(np.asarray(rows.times), _NUM_BLOCKS)
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
         parts, heads = [], []
