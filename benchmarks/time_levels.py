@@ -77,7 +77,10 @@ def main() -> None:
         errors = found.std(axis=0, ddof=1) / np.sqrt(options.seeds)
         change = found[:, 2] - found[:, 1]
         error = change.std(ddof=1) / np.sqrt(options.seeds)
-        cells = [f"{mean:,.0f} ± {each:,.0f}" for mean, each in zip(found.mean(axis=0), errors)]
+        cells = [
+            f"{mean:,.0f} ± {each:,.0f}"
+            for mean, each in zip(found.mean(axis=0), errors, strict=True)
+        ]
         rows.append([level, *cells, f"{change.mean():+,.0f} ± {error:,.0f}"])
         print(rows[-1], flush=True)
     print(markdown_table(["level", *names, "time less none"], rows))
