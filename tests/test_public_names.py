@@ -62,6 +62,7 @@ OTHER_ROOMS = {
 RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
+    Aging Level
     BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
     MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates SegmentError Table Verdict
 """

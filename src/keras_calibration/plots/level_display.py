@@ -23,6 +23,7 @@ class LevelDisplay(Display):
         ValueError: If there is no level.
 
     Example:
+        >>> import numpy as np
         >>> from keras_calibration.layers import FieldBias
         >>> rng = np.random.default_rng(0)
         >>> labels = rng.random(4000) < np.linspace(0.1, 0.2, 4000)
