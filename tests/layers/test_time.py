@@ -39,6 +39,7 @@ def forms_of_time(time):
         "column": time[:, None],
         "list": time.tolist(),
         "seconds": 86_400 * time + 1.7e9,
+        "nanoseconds": (86_400e9 * time).astype("uint64") + np.uint64(2**63),
         "float32": time.astype("float32"),
         "dates": dates,
         "pandas": pd.Series(pd.to_datetime(dates))
@@ -48,6 +49,7 @@ def forms_of_time(time):
             datetime.datetime.fromisoformat(str(each)).replace(tzinfo=datetime.UTC).astimezone(zone)
             for each in dates
         ],
+        "small": np.round(time * 4).astype("int8"),
     }
 
 
@@ -58,6 +60,10 @@ def test_any_form_of_the_times_gives_the_same_fit():
     expected = predictions(first, logits, features)
     assert first.level().last > 0.2
     for form, given in forms_of_time(time).items():
+        if form == "small":
+            expected = head()
+            expected.fit(logits, labels, features, time=np.round(time * 4))
+            expected = predictions(expected, logits, features)
         other = head()
         other.fit(logits, labels, features, time=given)
         np.testing.assert_allclose(
@@ -119,8 +125,10 @@ def test_counts_are_rows_and_labels_may_be_turned_round():
         (np.full(NUM_ROWS, np.nan), "Times must be known"),
         (np.full(NUM_ROWS, np.inf), "Times must be known"),
         (["2026-03-01"] * NUM_ROWS, "must hold numbers or dates"),
+        (1e-300 * np.arange(NUM_ROWS), "Give them in another unit"),
+        (1e300 * np.arange(NUM_ROWS), "Give them in another unit"),
     ],
-    ids=["none", "few", "no column", "NaN", "infinite", "strings"],
+    ids=["none", "few", "no column", "NaN", "infinite", "strings", "short", "long"],
 )
 def test_bad_times_are_refused_and_change_nothing(time, message):
     logits, labels, features, _ = make_rows()

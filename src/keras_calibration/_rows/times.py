@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import by_name, refuse_rows, suggestion
+from calibration_records._columns import as_array, by_name, refuse_rows, suggestion
 from calibration_records._times import DAY, times_of
 from keras_calibration._rows.rows import Rows
 
 ORDER = "order"
+_SHORTEST, _LONGEST = 1e-30, 1e30
 
 
 def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
-    """The rows with their times; days since 1970 in UTC, if they are dates.
+    """The rows with their times; of dates, days since 1970 in UTC, of whole numbers, since the first.
 
     Args:
         rows: The rows that count, of all that were given.
@@ -38,7 +39,7 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
         times = np.arange(num_given, dtype="float64")
     else:
         given = time_column(time, columns) if isinstance(time, str) else time
-        times = times_of(given, "time")
+        times = times_of(_since_first(given), "time")
     if len(times) != num_given:
         raise ValueError(
             f"Argument `time` must have the time of each of the {num_given:,} rows, be the name of "
@@ -50,6 +51,12 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
     if are_dates:
         times = (times - np.datetime64(0, "us")) / DAY
+    elif not _SHORTEST < np.ptp(times) < _LONGEST and np.ptp(times) > 0:
+        raise ValueError(
+            f"Argument `time` must hold times from {_SHORTEST:g} to {_LONGEST:g} apart, the range "
+            f"of float32. Received: times from {times.min():g} to {times.max():g}. Give them in "
+            "another unit."
+        )
     return replace(rows, times=times, time_unit="day" if are_dates else "")
 
 
@@ -64,6 +71,16 @@ def time_column(name: str, columns: Any) -> Any:
             f"{suggestion([name], names)}"
         )
     return names[name]
+
+
+def _since_first(times: Any) -> Any:
+    """Whole numbers less the smallest: large ones, such as nanoseconds, are not exact in float64."""
+    array = as_array(times, "time")
+    if array.dtype.kind not in "iu" or not array.size:
+        return times
+    # Modulo 2^64, so that no difference is out of range.
+    numbers = array.astype("int64" if array.dtype.kind == "i" else "uint64")
+    return numbers.astype("uint64") - numbers.min().astype("uint64")
 
 
 def duration(gap: Any, unit: str) -> float:
