@@ -60,14 +60,15 @@ def test_any_form_of_the_times_gives_the_same_fit():
     expected = predictions(first, logits, features)
     assert first.level().last > 0.2
     for form, given in forms_of_time(time).items():
+        wanted = expected
         if form == "small":
-            expected = head()
-            expected.fit(logits, labels, features, time=np.round(time * 4))
-            expected = predictions(expected, logits, features)
+            rounded = head()
+            rounded.fit(logits, labels, features, time=np.round(time * 4))
+            wanted = predictions(rounded, logits, features)
         other = head()
         other.fit(logits, labels, features, time=given)
         np.testing.assert_allclose(
-            predictions(other, logits, features), expected, atol=1e-4, err_msg=form
+            predictions(other, logits, features), wanted, atol=1e-4, err_msg=form
         )
     other = head()
     other.fit(logits, labels, pd.DataFrame({**features, "day": time}), time="day")

@@ -19,7 +19,7 @@ _SHORTEST, _LONGEST = 1e-30, 1e30
 
 
 def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
-    """The rows with their times; of dates, days since 1970 in UTC, of whole numbers, since the first.
+    """The rows with their times: of dates, days since 1970; of whole numbers, since the first.
 
     Args:
         rows: The rows that count, of all that were given.
@@ -74,7 +74,7 @@ def time_column(name: str, columns: Any) -> Any:
 
 
 def _since_first(times: Any) -> Any:
-    """Whole numbers less the smallest: large ones, such as nanoseconds, are not exact in float64."""
+    """Whole numbers less the smallest: float64 does not hold large ones, such as nanoseconds."""
     array = as_array(times, "time")
     if array.dtype.kind not in "iu" or not array.size:
         return times
