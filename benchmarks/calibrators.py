@@ -173,9 +173,8 @@ def methods(
                 from_logits=True,
                 fields=fields,
                 numeric=numeric,
-                # Where rows are in order of time, what came next judges.
-                folds="forward" if is_ordered else 5,
                 verbose=0,
+                **({"time": "order"} if is_ordered else {"folds": 5}),
             )
             print(model.report)
             return lambda test: model.head(test.logits[:, None], test.features)

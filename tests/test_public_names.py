@@ -42,8 +42,8 @@ ROOMS = {
         CalibratedModel FieldMetricsModel
     """,
     "plots": """
-        CalibrationMapDisplay FieldDisplay ReliabilityDisplay STYLES bin_by_mass
-        group_rates
+        CalibrationMapDisplay FieldDisplay LevelDisplay ReliabilityDisplay STYLES
+        bin_by_mass group_rates
     """,
     "scoring": """
         calibrated_log_loss field_ece field_rce log_queries
@@ -62,6 +62,7 @@ OTHER_ROOMS = {
 RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
+    Aging Level
     BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
     MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates SegmentError Table Verdict
 """

@@ -317,7 +317,7 @@ def test_a_data_set_of_batches():
         ({"methods": "guess"}, "Argument `methods` must be"),
         ({"methods": "field_bias"}, "Argument `methods` must be"),
         ({"folds": 1}, "Argument `folds` must be"),
-        ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*"forward"'),
+        ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*time="order"'),
         ({"folds": np.zeros(NUM_ROWS, int)}, "at least two folds"),
         ({"fields": ["sites"]}, "`fields` must name inputs"),
         ({"fields": ["price"]}, "Input .price. must hold ids"),

@@ -97,7 +97,7 @@ def test_folds_that_leave_one_class_are_refused():
     order = np.argsort(labels)
     x = {name: column[order] for name, column in x.items()}
     with pytest.raises(ValueError, match="all of one class"):
-        kc.calibrate(base_model(), x, labels[order], folds="forward", verbose=0)
+        kc.calibrate(base_model(), x, labels[order], time="order", verbose=0)
 
 
 def test_a_method_of_binary_models_is_refused():

@@ -22,8 +22,8 @@ def shown(monkeypatch):
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("folds", "num_parts"), [(3, 3), ("forward", 4)])
-def test_it_counts_the_fits_and_ends_with_the_last(folds, num_parts, shown, monkeypatch, capsys):
+@pytest.mark.parametrize(("time", "num_parts"), [(None, 3), ("order", 7)])
+def test_it_counts_the_fits_and_ends_with_the_last(time, num_parts, shown, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     site = rng.integers(0, 5, 2000)
     logits = rng.normal(-1, 1, 2000)
@@ -42,7 +42,7 @@ def test_it_counts_the_fits_and_ends_with_the_last(folds, num_parts, shown, monk
 
     noted("_report")
     noted("_head_of")
-    options = {"from_logits": True, "methods": ["platt", "ilps", "field_bias"], "folds": folds}
+    options = {"from_logits": True, "methods": ["platt", "ilps", "field_bias"], "time": time}
     kc.calibrate_scores(logits, labels, {"site": site}, fields=["site"], verbose=1, **options)
     counts = [event for event in shown if isinstance(event, tuple)]
     total = 3 * num_parts + 1

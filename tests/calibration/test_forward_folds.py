@@ -26,16 +26,16 @@ def drifting(shifts):
 def test_a_bias_that_does_not_last_is_not_corrected():
     x, y = drifting([1.0, -0.6, 1.0, -0.6, 1.0, -0.6, 1.0, -0.6])
     reports = {
-        folds: kc.calibrate(base_model(), x, y, folds=folds, verbose=0).report
-        for folds in (3, "forward")
+        time: kc.calibrate(base_model(), x, y, time=time, verbose=0).report
+        for time in (None, "order")
     }
-    assert weight_of(reports["forward"], ["identity"]) > 0.8
-    assert weight_of(reports[3], CURVES) > 0.8
+    assert weight_of(reports["order"], ["identity"]) > 0.8
+    assert weight_of(reports[None], CURVES) > 0.8
 
 
 def test_a_bias_that_lasts_is():
     x, y = drifting([0.6, 0.8, 0.7, 0.9, 0.7, 0.6, 0.8, 0.7])
-    model = kc.calibrate(base_model(), x, y, folds="forward", verbose=0)
+    model = kc.calibrate(base_model(), x, y, time="order", verbose=0)
     assert weight_of(model.report, CURVES) > 0.8
     true = expit(x["score"][:, 0] + 0.725)
     np.testing.assert_allclose(
@@ -44,7 +44,7 @@ def test_a_bias_that_lasts_is():
     assert "in 8 chronological blocks; each block after the first is scored by" in str(model.report)
     assert model.report.num_rows == NUM_ROWS
     # The model itself is fitted to all rows.
-    model = kc.calibrate(base_model(), x, y, methods="bias", folds="forward", verbose=0)
+    model = kc.calibrate(base_model(), x, y, methods="bias", time="order", verbose=0)
     logits = x["score"].astype("float32")
     layer = kc.layers.BiasCorrection()
     layer.fit(logits[:, 0], y)
@@ -71,7 +71,7 @@ def test_the_figures_are_those_of_fits_to_the_past():
     x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
     weights = np.random.default_rng(2).exponential(size=NUM_ROWS)
     report = kc.calibrate(
-        base_model(), x, y, weights, methods="platt", folds="forward", verbose=0
+        base_model(), x, y, weights, methods="platt", time="order", verbose=0
     ).report
     logits = x["score"][:, 0].astype("float32")
     change = np.zeros(NUM_ROWS)
@@ -98,7 +98,7 @@ def test_the_figures_are_those_of_fits_to_the_past():
 def test_what_the_later_fits_gain_counts_for_more():
     # The first block is unlike all others: the first fits correct what is gone, the last do not.
     x, y = drifting([0.5, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7])
-    report = kc.calibrate(base_model(), x, y, folds="forward", verbose=0).report
+    report = kc.calibrate(base_model(), x, y, time="order", verbose=0).report
     assert weight_of(report, ["identity"]) < 0.2
     losses = np.logaddexp(0, x["score"][:, 0]) - y * x["score"][:, 0]
     scored = BLOCK > 0
@@ -114,7 +114,7 @@ def test_what_the_later_fits_gain_counts_for_more():
 def test_every_kind_of_candidate_looks_forward(method, share_left, monkeypatch):
     monkeypatch.setattr(splits, "_NUM_BLOCKS", 3)  # a network compiles for each
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)
-    arguments = {"fields": ["site"], "numeric": ["price"], "folds": "forward", "verbose": 0}
+    arguments = {"fields": ["site"], "numeric": ["price"], "time": "order", "verbose": 0}
     base = base_model()
     before = base.predict(x, verbose=0)[:, 0]
     model = kc.calibrate(base, x, y, methods=method, seed=1, **arguments)
@@ -129,10 +129,10 @@ def test_every_kind_of_candidate_looks_forward(method, share_left, monkeypatch):
 
 def test_the_past_must_hold_both_classes():
     labels = np.repeat([0.0, 1.0], [300, 700])
-    rows = Rows(np.zeros(1000), labels, None)
+    rows = Rows(np.zeros(1000), labels, None, times=np.arange(1000.0))
     with pytest.raises(ValueError, match="scores fold 1 has 125 rows, all of one class"):
-        splits_of("forward", rows, 0)
-    assert len(list(splits_of("blocks", rows, 0).parts())) == 5
+        splits_of(None, rows, 0)
+    assert len(list(splits_of("blocks", Rows(rows.logits, labels, None), 0).parts())) == 5
 
 
 def test_the_error_of_clusters_is_no_smaller_than_that_of_rows():

@@ -47,15 +47,15 @@ def cross_fitted(logits, labels, weights, fold, is_forward=False):
     return np.stack(columns)
 
 
-@pytest.mark.parametrize("folds", [3, "blocks", "forward"])
+@pytest.mark.parametrize("folds", [3, "blocks", "time"])
 def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     logits, labels, weights = make_rows()
     report = kc.calibrate_scores(
-        logits, labels, sample_weight=weights, from_logits=True, methods=METHODS, folds=folds,
-        verbose=0,
+        logits, labels, sample_weight=weights, from_logits=True, methods=METHODS, verbose=0,
+        **({"time": "order"} if folds == "time" else {"folds": folds}),
     ).report  # fmt: skip
     assert report.chosen == "blend"
-    is_forward = folds == "forward"
+    is_forward = folds == "time"
     if is_forward:
         fold = np.arange(NUM_ROWS) * 8 // NUM_ROWS
     elif folds == "blocks":
@@ -66,7 +66,7 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
         fold[order] = fold_of_rows(folds, rows.take(order), 0)
     columns = cross_fitted(logits, labels, weights, fold, is_forward)
     if is_forward:
-        weights = weights * fold
+        weights = weights * np.searchsorted(fold, fold)  # the number of earlier rows
     numbers = range(int(is_forward), fold.max() + 1)
     shares, biases, scored = {}, {}, fold >= is_forward
     for number in numbers:
@@ -134,7 +134,7 @@ def test_one_candidate_of_all_folds_keeps_its_figures():
     assert choice.weights == {"known": 1.0}
     assert choice.errors == (0.0, 0.0)
     np.testing.assert_array_equal(choice.logits, better)
-    assert choice.reason == "Whichever fold is left out, it alone predicts best on the others."
+    assert choice.reason == "It alone predicts best, whichever fold is left out."
 
 
 def test_a_choice_that_does_not_last_is_reported_as_worse():

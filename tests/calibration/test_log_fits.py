@@ -245,3 +245,23 @@ def test_numeric_columns_and_their_gaps():
     np.testing.assert_allclose(found[1], expected[1], atol=1e-3)
     assert found[2] == pytest.approx(expected[2], abs=1e-3)
     assert abs(found[2]) > 1e-3
+
+
+def test_a_head_that_follows_time_reads_the_days_of_the_log():
+    generator = np.random.default_rng(0)
+    day = np.sort(generator.integers(0, 30, 6000))
+    seconds = generator.integers(0, 86_400, 6000)
+    logits = generator.normal(-1, 1, 6000)
+    site = generator.integers(0, 3, 6000)
+    labels = generator.random(6000) < 1 / (1 + np.exp(-logits - 0.3 * site - day / 30))
+    times = np.datetime64("2026-03-01", "s") + day * 86_400 + seconds
+    rows = pd.DataFrame({"label": labels, "logit": logits, "site": site, "at": times})
+    head = layers.FieldBias({"site": 3}, follows_time=True)
+    fit_calibrator(head, ScoredLog(rows, logit="logit", timestamp="at"), verbose=0)
+    expected = layers.FieldBias({"site": 3}, follows_time=True)
+    expected.fit(logits, labels, {"site": site}, time=day)
+    assert head.level().last == pytest.approx(expected.level().last, abs=1e-3)
+    new = np.linspace(-3, 3, 30), {"site": np.arange(30) % 3}
+    np.testing.assert_allclose(np.asarray(head(*new)), np.asarray(expected(*new)), atol=1e-3)
+    with pytest.raises(ValueError, match="must name its column of times"):
+        fit_calibrator(head, ScoredLog(rows, logit="logit"), verbose=0)

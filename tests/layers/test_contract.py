@@ -185,6 +185,7 @@ ARGUMENTS = {
         "numeric": ["price"],
         "prior_scale": 2.0,
         "num_knots": 5,
+        "follows_time": True,
     },
     "FieldILPS": {
         "fields": {"site": NUM_SITES},

@@ -166,32 +166,36 @@ def test_blend_by_hand(sites):
 # 3. The folds of a report, by hand.
 
 
-@pytest.mark.parametrize("folds", ["own", "blocks", "forward"])
+@pytest.mark.parametrize("folds", ["own", "blocks", "time"])
 def test_cross_fitted_platt_by_hand(folds, sites):
     n = len(sites.y)
     number = np.arange(n)
     blocks = {
         "own": np.random.default_rng(0).integers(0, 3, n),
         "blocks": number * 5 // n,
-        "forward": number * 8 // n,
+        "time": number * 8 // n,
     }[folds]
     p, weights = np.full(n, 0.5), np.zeros(n)
     for block in np.unique(blocks):
         others, scored = blocks != block, blocks == block
-        if folds == "forward":
+        if folds == "time":
             others = blocks < block
         if others.any():
             (scale, bias), _ = references.platt(sites.logits[others], sites.y[others])
             p[scored] = sigmoid(scale * sites.logits[scored] + bias)
-            weights[scored] = others.mean() if folds == "forward" else 1
-    given = pd.Series(blocks * 7 - 3, dtype="Int64", index=sites.order) if folds == "own" else folds
+            weights[scored] = others.mean() if folds == "time" else 1
+    given = {
+        "own": {"folds": pd.Series(blocks * 7 - 3, dtype="Int64", index=sites.order)},
+        "blocks": {"folds": "blocks"},
+        "time": {"time": "order"},
+    }[folds]
     report = kc.calibrate_scores(
         sites.logits,
         sites.y.astype(bool),
         from_logits=True,
         methods="platt",
-        folds=given,
         verbose=0,
+        **given,
     ).report
     (found,) = (score for score in report.scores if score.name == "platt")
     assert found.log_loss == pytest.approx(references.log_loss(sites.y, p, weights), rel=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import keras
 import numpy as np
@@ -13,10 +13,12 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import check_same_rows, is_table, warn_of_other_order
+from calibration_records._times import times_of
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, numbers_of, take
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import ORDER, time_column, with_times
 from keras_calibration._rows.weights import checked_weights, rows_that_count
 from keras_calibration._typing import Data, Inputs, Tensor
 
@@ -60,6 +62,7 @@ class Reader:
         sample_weight: ArrayLike | None = None,
         *,
         steps_per_epoch: int | None = None,
+        time: ArrayLike | str | None = None,
         weights_are: str = "importance",
         verbose: int | str = 0,
     ) -> Rows:
@@ -70,16 +73,17 @@ class Reader:
             y: Labels, if `x` holds arrays.
             sample_weight: Sample weights, if `x` holds arrays.
             steps_per_epoch: Number of batches to read of a data set.
+            time: The times of the rows, see `times.with_times`; a column need not be an input.
             weights_are: What the weights are, see `weights.counts_of`.
             verbose: Whether progress is shown.
         """
-        given = self._given(x, y, sample_weight, steps_per_epoch)
-        num_given = len(given.labels)
+        given = self._given(x, y, sample_weight, steps_per_epoch, time)
+        num_given, time = len(given.labels), given.time
         weights = checked_weights(given.weights, num_given)
         numbers = None
         if weights is not None and not weights.all():
             numbers = np.flatnonzero(weights)
-            given = take(given, numbers)
+            given = take(given._replace(time=None), numbers)
         is_long = bool(verbose) and len(given.labels) > _MANY_ROWS
         if is_long:
             print(f"Computing the base logits of {len(given.labels):,} rows:")
@@ -87,10 +91,16 @@ class Reader:
         logits, features = self.compute(inputs, verbose if is_long else 0)
         rows = read_rows(logits, given.labels, given.weights, weights_are=weights_are)
         features = {name: as_array(column) for name, column in features.items()}
-        return replace(rows, features=features, numbers=numbers, num_given=num_given)
+        rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
+        return with_times(rows, time)
 
     def _given(
-        self, x: Data, y: Any, sample_weight: ArrayLike | None, steps_per_epoch: int | None
+        self,
+        x: Data,
+        y: Any,
+        sample_weight: ArrayLike | None,
+        steps_per_epoch: int | None,
+        time: ArrayLike | str | None,
     ) -> _Given:
         """Inputs, labels and weights of all rows, in memory."""
         if is_batches(x):
@@ -100,7 +110,7 @@ class Reader:
                     f"x={type(x).__name__} and y or sample_weight. Put them into the batches, "
                     "(x, y) or (x, y, sample_weight)."
                 )
-            return self._given_batches(x, steps_per_epoch)
+            return self._given_batches(x, steps_per_epoch, time)
         if steps_per_epoch is not None:
             raise ValueError(
                 "Argument `steps_per_epoch` must be None if `x` holds arrays, all rows of which "
@@ -111,16 +121,19 @@ class Reader:
                 "The development set must have labels. Received: arrays without y. Pass x and y, "
                 "or a dataset of batches (x, y)."
             )
-        warn_of_other_order(x=x, y=y, sample_weight=sample_weight)
+        warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
+        time = time_column(time, x) if _is_name(time) else time
         y, weights = (_one_output(part, self.label_names) for part in (y, sample_weight))
         weights = None if weights is None else numbers_of(weights, "Weights")
         standing_in = None if weights is None else rows_that_count(weights.reshape(-1))
         inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
         num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
         _check_one_output(y, num_rows)
-        return _checked(_Given(inputs, numbers_of(y, "Labels"), weights))
+        return _checked(_Given(inputs, numbers_of(y, "Labels"), weights, time))
 
-    def _given_batches(self, batches: Iterable, num_batches: int | None) -> _Given:
+    def _given_batches(
+        self, batches: Iterable, num_batches: int | None, time: ArrayLike | str | None
+    ) -> _Given:
         if num_batches is None and _may_be_endless(batches):
             raise ValueError(
                 "The development set must be finite, because base logits are computed once for "
@@ -129,14 +142,19 @@ class Reader:
                 "dataset.take(...)."
             )
         read = itertools.islice(_iterate(batches), num_batches)
-        parts = [self._batch(batch) for batch in read]
+        parts, times = [], []
+        for batch in read:
+            parts.append(self._batch(batch))
+            if _is_name(time):
+                times.append(times_of(time_column(time, batch[0]), "time"))
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
         inputs, labels, *weights = keras.tree.map_structure(
             lambda *arrays: np.concatenate(arrays), *parts
         )
         inputs = keras.tree.map_structure(_as_input, inputs)
-        return _checked(_Given(inputs, labels, weights[0] if weights else None))
+        time = np.concatenate(times) if times else time
+        return _checked(_Given(inputs, labels, weights[0] if weights else None, time))
 
     def _batch(self, batch: Any) -> tuple[Inputs, ...]:
         """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
@@ -160,11 +178,16 @@ class Reader:
 
 
 class _Given(NamedTuple):
-    """Inputs, labels and weights (or None) of the same rows."""
+    """Inputs, labels and weights (or None) of the same rows, and `time` of `with_times`."""
 
     inputs: Inputs
     labels: np.ndarray
     weights: np.ndarray | None
+    time: ArrayLike | str | None
+
+
+def _is_name(time: ArrayLike | str | None) -> TypeGuard[str]:
+    return isinstance(time, str) and time != ORDER
 
 
 def as_inputs(

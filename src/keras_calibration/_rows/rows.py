@@ -26,6 +26,8 @@ class Rows:
         unit: The sample weight of one row.
         numbers: Their numbers among the rows that were given, (n,); None if these are all.
         num_given: The number of rows that were given, those of weight 0 among them.
+        times: Their times (n,), float64, not in order; None if they are unknown.
+        time_unit: `"day"` if the times are dates, else empty.
     """
 
     logits: np.ndarray
@@ -35,6 +37,8 @@ class Rows:
     unit: float = 1.0
     numbers: np.ndarray | None = None
     num_given: int | None = None
+    times: np.ndarray | None = None
+    time_unit: str = ""
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -71,7 +75,7 @@ class Rows:
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with the given numbers, or those where an array (n,) is true."""
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
-        columns = ("logits", "labels", "weights", "features")
+        columns = ("logits", "labels", "weights", "features", "times")
         return replace(
             self,
             **{name: take(getattr(self, name), numbers) for name in columns},

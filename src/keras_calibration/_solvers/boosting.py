@@ -30,6 +30,7 @@ _PARAMETERS = {
 _FIRST_PATIENCE, _PATIENCE = 10, 30
 # With fewer values to a round, waiting for each other costs threads more than they save.
 _VALUES_OF_THREADS = 1 << 21
+_NUM_STEPS = 50  # each of at most a unit of the logit
 _LIKE_ZERO = np.float32(1e-35)
 
 
@@ -87,6 +88,10 @@ def boost(
     mean log loss, or is 0 unless this is lower than without trees by more than a standard error.
     Then trees are fitted to the rows that the parts score, with the mean of these numbers.
 
+    With clusters, such as blocks of time, trees are fitted to logits without the bias of each
+    cluster (`biases_of`), else they would learn which way the level moved from one block to the
+    next, and go on so.
+
     Args:
         rows: Cross-fitted logits (n,) or (n, K), on which trees are fitted; labels and weights.
         columns: What the trees see, (n, C), float32; NaN is missing.
@@ -94,10 +99,15 @@ def boost(
         largest_num_rounds: Largest number of rounds.
         seed: Seed of the columns that each tree sees.
         increasing: Columns in which the sum of the trees must not decrease.
-        clusters: Which rows are dependent (n,), for the standard error.
+        clusters: Which rows are dependent (n,).
     """
     rows = _trained_rows(rows)
-    trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
+    starts = rows.logits
+    if clusters is not None and starts.ndim == 1:
+        scored_rows = np.concatenate([scored for _, scored in parts])
+        starts = starts.copy()
+        starts[scored_rows] += biases_of(rows.take(scored_rows), clusters[scored_rows])
+    trainer = _Trainer(rows, starts, columns, largest_num_rounds, seed, increasing)
     fits = [trainer.fit_part(fitted, held_out) for fitted, held_out in parts]
     held_out = _HeldOut(rows, columns, [scored for _, scored in parts], fits, clusters)
     everything = list(range(len(parts)))
@@ -119,6 +129,27 @@ def boost(
         log_loss_with=without + change,
         standard_error=error,
     )
+
+
+def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
+    """For each row (n,), what its cluster's logits need to have the labels' mean, nearly.
+
+    With a normal prior of variance 1, for a cluster may have labels of one class alone.
+
+    Example:
+        >>> rows = Rows(np.zeros(300), (np.arange(300) % 4 == 0).astype(float), None)
+        >>> biases_of(rows, np.zeros(300, int))[:2].round(1)
+        array([-1.1, -1.1])
+    """
+    _, cluster = np.unique(clusters, return_inverse=True)
+    biases = np.zeros(int(cluster.max()) + 1)
+    for _ in range(_NUM_STEPS):
+        means = special.expit(rows.logits + biases[cluster])
+        residuals = rows.row_weights * (rows.labels - means)
+        gradient = np.bincount(cluster, residuals) - biases
+        step = gradient / (1 + np.bincount(cluster, rows.row_weights * means * (1 - means)))
+        biases += np.clip(step, -1.0, 1.0)
+    return biases[cluster]
 
 
 class _HeldOut:
@@ -192,18 +223,19 @@ def _trained_rows(rows: Rows) -> Rows:
 
 
 class _Trainer:
-    """LightGBM on subsets of the same rows."""
+    """LightGBM on subsets of the same rows, from their `starts`."""
 
     def __init__(
         self,
         rows: Rows,
+        starts: np.ndarray,
         columns: np.ndarray,
         largest_num_rounds: int,
         seed: int | None,
         increasing: Sequence[int],
     ) -> None:
         self.lightgbm = load_lightgbm()
-        self.rows, self.columns = rows, columns
+        self.rows, self.starts, self.columns = rows, starts, columns
         self.largest_num_rounds = largest_num_rounds
         self.parameters = {
             **_PARAMETERS,
@@ -224,7 +256,7 @@ class _Trainer:
         start = np.average(losses, weights=self.rows.row_weights[held_out])
         if len(single_rows(fitted, self.rows.row_weights)[0]) < 2 * _PARAMETERS["min_data_in_leaf"]:
             return np.array([start]), None
-        train = self._dataset(fitted)
+        train = self._dataset(fitted, self.starts)
         curve = [start]
 
         def end_early(state: Any) -> None:
@@ -238,16 +270,17 @@ class _Trainer:
             self.parameters,
             train,
             self.largest_num_rounds,
-            valid_sets=[self._dataset(held_out, reference=train)],
+            valid_sets=[self._dataset(held_out, self.rows.logits, reference=train)],
             callbacks=[end_early],
         )
         return np.array(curve), model
 
     def fit(self, fitted: np.ndarray, num_rounds: int) -> Any:
         """The model of these rows after a number of rounds."""
-        return self.lightgbm.train(self.parameters, self._dataset(fitted), num_rounds)
+        data = self._dataset(fitted, self.starts)
+        return self.lightgbm.train(self.parameters, data, num_rounds)
 
-    def _dataset(self, chosen: np.ndarray, reference: Any = None) -> Any:
+    def _dataset(self, chosen: np.ndarray, logits: np.ndarray, reference: Any = None) -> Any:
         # Rows, not weights, are counted in a leaf.
         chosen, weights = single_rows(chosen, self.rows.row_weights)
         labels = self.rows.labels[chosen]
@@ -260,7 +293,7 @@ class _Trainer:
             self.columns[chosen],
             labels,
             weight=weights,
-            init_score=self.rows.logits[chosen],
+            init_score=logits[chosen],
             reference=reference,
             params=self.parameters,
         )

@@ -173,11 +173,18 @@ class NumericColumn:
         left: The knot at or left of each value (n,); the number of knots where it is missing.
         share: Share of the gap to the next knot that the value is beyond it (n,).
         basis: Values of the curve for each coefficient of unit variance (K + 1, p).
+        group: The coefficients of one standard deviation (p,), whole numbers from 0.
     """
 
     left: np.ndarray
     share: np.ndarray
     basis: np.ndarray
+    group: np.ndarray
+
+    @property
+    def num_groups(self) -> int:
+        """Number of standard deviations."""
+        return int(self.group[-1]) + 1
 
     def at_rows(self, curve: np.ndarray) -> np.ndarray:
         """The value of a curve (K + 1,) at each row (n,)."""
@@ -209,7 +216,8 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     share = (inside - knots[left]) / gaps[left]
     basis = np.zeros((len(knots) + 1, len(knots)))
     basis[:-1, :-1], basis[-1, -1] = random_walk_basis(knots), 1.0
-    return NumericColumn(np.where(missing, len(knots), left), np.where(missing, 0.0, share), basis)
+    left, share = np.where(missing, len(knots), left), np.where(missing, 0.0, share)
+    return NumericColumn(left, share, basis, np.zeros(len(knots), int))
 
 
 def random_walk_basis(knots: np.ndarray) -> np.ndarray:
@@ -240,12 +248,14 @@ class CurvesEffect(Effect):
     """Each numeric column has a curve. All of them are one block: columns are often correlated.
 
     Args:
-        columns: The columns, each with one s.
+        columns: The columns, each with an s for each of its groups.
     """
 
     def __init__(self, columns: Sequence[NumericColumn]) -> None:
         sizes = [column.basis.shape[1] for column in columns]
-        super().__init__(1, np.repeat(np.arange(len(columns)), sizes))
+        starts = np.cumsum([0, *(column.num_groups for column in columns)])
+        groups = [start + column.group for start, column in zip(starts, columns, strict=False)]
+        super().__init__(1, np.concatenate(groups))
         self.columns = columns
         self._ends = np.cumsum(sizes)[:-1]
         # The last curvature, and the Hessians that belong to it.

@@ -1,5 +1,7 @@
 """Offsets and curves of field values, shrunk by standard deviations learned from the data."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import (
     CurvesEffect,
@@ -70,6 +73,28 @@ class FieldOffsets:
     log_loss: float
     num_iterations: int
     converged: bool
+
+    def logits(
+        self, curve: np.ndarray, ids: Sequence[np.ndarray], columns: Sequence[NumericColumn]
+    ) -> np.ndarray:
+        """η of the rows of the fit (n,), with the effects of the fields and of these columns."""
+        logits = self.slope * curve + self.bias
+        for values, own in zip(self.offsets, ids, strict=True):
+            logits += np.append(values, 0.0)[np.minimum(own, len(values))]
+        for column, values in zip(columns, self.curves, strict=False):
+            logits += column.at_rows(values)
+        return logits
+
+    def mapped(self, line: Line) -> FieldOffsets:
+        """The fit whose logits are those of this one, mapped by a line."""
+        return replace(
+            self,
+            slope=line.scale * self.slope,
+            bias=line.scale * self.bias + line.shift,
+            offsets=[line.scale * values for values in self.offsets],
+            curves=[line.scale * values for values in self.curves],
+            posterior=self.posterior and self.posterior.scaled(line.scale),
+        )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The posterior of a common line, of the offsets of field values, and of their spreads."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,6 +60,19 @@ class FieldPosterior:
     curve_responses: list[np.ndarray]
     factor: np.ndarray
     curvature: np.ndarray
+
+    def scaled(self, scale: float) -> FieldPosterior:
+        """The posterior of the logits times a factor."""
+        square = scale**2
+        return replace(
+            self,
+            variances=[square * each for each in self.variances],
+            spreads=scale * self.spreads,
+            covariances=[square * each for each in self.covariances],
+            curve_factors=[scale * each for each in self.curve_factors],
+            curve_variances=[square * each for each in self.curve_variances],
+            factor=scale * self.factor,
+        )
 
 
 def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosterior:

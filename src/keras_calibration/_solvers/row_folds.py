@@ -17,7 +17,21 @@ _NUM_BLOCKS = 5
 Folds: TypeAlias = int | str | ArrayLike
 
 
-def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
+def blocks_of_time(times: np.ndarray, num_blocks: int) -> np.ndarray:
+    """The block of each row (n,): about equally many rows each, rows of one time in one block.
+
+    Example:
+        >>> blocks_of_time(np.array([5.0, 1.0, 1.0, 1.0, 2.0, 9.0]), 3)
+        array([2, 0, 0, 0, 1, 2])
+    """
+    _, time, counts = np.unique(times, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    # By the middle row of each time.
+    blocks = ((2 * ends - counts - 1) * num_blocks // (2 * len(times)))[time]
+    return np.unique(blocks, return_inverse=True)[1]
+
+
+def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarray:
     """The fold of each row, whole numbers from 0, none of them empty.
 
     `folds` is a number of folds (random, stratified by label), `"blocks"` (five consecutive blocks
@@ -43,9 +57,9 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
         if isinstance(folds, str):
             raise ValueError(
                 'Argument `folds` must be a number of folds of at least 2, "blocks" (consecutive '
-                'blocks of rows), in `calibrate` also "forward" (chronological blocks, each scored '
-                "by a fit on all earlier blocks), or the fold of each row. "
-                f"Received: folds={folds!r}."
+                "blocks of rows), or the fold of each row. "
+                f"Received: folds={folds!r}. For rows in order of time, each to be scored by a fit "
+                'on earlier ones, pass time="order" to `calibrate`.'
             )
         if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):
             raise ValueError(

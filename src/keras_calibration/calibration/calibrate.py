@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import inputs_by_name, named_inputs
 from keras_calibration._rows.reader import Reader
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._typing import Data, Inputs, Tensor
@@ -81,6 +83,8 @@ def calibrate(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
+    time: ArrayLike | str | None = None,
+    gap: float | datetime.timedelta = 0.0,
     base_output: str = "auto",
     calibrated_output: str | int | None = None,
     steps_per_epoch: int | None = None,
@@ -144,13 +148,19 @@ def calibrate(
         folds: How to split the rows; None for three folds, or five with `methods="thorough"`.
 
             - A number of folds, stratified by label.
-            - `"forward"`, for rows in chronological order: eight chronological blocks, each scored
-              by a fit on all earlier blocks and weighted by that fit's share of the rows. This
-              shows the effect of drift.
             - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others.
             - The fold number of each row (n,).
 
-            The rows of a block are not treated as independent.
+            The rows of a block are not treated as independent. None if there is a `time`.
+        time: The time of each row: the name of an input or of another column of `x`; an array (n,)
+            of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
+            eight blocks of time, each scored by a fit on all earlier ones and weighted by that
+            fit's share of the rows, so that a correction that does not last has no weight. And
+            `"ilps"`, `"field_bias"` and `"additive"` are tried with a level that follows time too
+            (`FieldBias`), as `"ilps+level"` and so on. The result needs no time to predict: it has
+            the level of the last rows. Models of K classes have no level.
+        gap: With `time`: the time from the last row of a fit to the first that it predicts, in days
+            if times are dates, else in their unit: a week, where labels take a week to come.
         base_output: See `CalibratedModel`.
         calibrated_output: Which output to calibrate, if the model has several: its key in a
             dictionary, its index in a list, or its name. Labels and weights are those of this
@@ -197,6 +207,11 @@ def calibrate(
         (2018), *Using stacking to average Bayesian predictive distributions*.
     """
     _check_model(model)
+    if time is not None and folds is not None:
+        raise ValueError(
+            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
+            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+        )
     names = _names_of(methods)
     check_base_model(model, calibrated_output)
     output_before = output_name(model, calibrated_output)
@@ -209,22 +224,27 @@ def calibrate(
         label_names = [output_name(model, calibrated_output), output_before]
         reader = _reader(BaseLogits(model, base_output, calibrated_output), fields, label_names)
         rows = reader.read(
-            x, y, sample_weight, steps_per_epoch=steps_per_epoch, weights_are=weights_are
+            x, y, sample_weight, steps_per_epoch=steps_per_epoch, time=time, weights_are=weights_are
         )
+        gap = duration(gap, rows.time_unit)
         rows = distinct_rows(rows)
         fields, numeric = vocabularies(fields, rows.features), names_of(numeric)
         check_numeric(numeric, rows.features)
         rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
         if not isinstance(folds, str):  # else their order has a meaning
             rows = rows.take(canonical_order(rows))
+        if rows.times is not None:
+            rows = rows.take(np.argsort(rows.times, kind="stable"))
         folds, rows = folds_of(folds, rows), rows.as_given()
-        if folds is None:
+        if folds is None and rows.times is None:
             folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
-        splits = splits_of(folds, rows, seed)
-        # With "forward", the network makes its own folds of the earlier rows.
+        splits = splits_of(folds, rows, seed, gap)
+        # On blocks of time, the network makes its own folds of the earlier rows.
         num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
         effort = THOROUGH if names else str(methods)
-        possible = candidates(fields, numeric, num_members, seed, num_classes, effort)
+        possible = candidates(
+            fields, numeric, num_members, seed, num_classes, effort, rows.times is not None
+        )
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
         warn_of_label_columns(rows, splits.fold)
@@ -237,10 +257,12 @@ def calibrate(
     report = _report(race.fits, rows, fields, splits, forced)
     report = replace(report, replaced=replaced)
     _warn_if_worse(report.after, forced)
+    if rows.times is not None:
+        report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
     heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
     head = _head_of(heads, report.weights, rows, splits)
     calibrated = CalibratedModel(model, head, base_output, calibrated_output)
-    calibrated.report = report
+    calibrated.report = replace(report, level=head.level())
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.add()
     return calibrated
@@ -351,9 +373,7 @@ def _report(
     forced: str | None,
 ) -> CalibrationReport:
     num_rows, absent = len(rows), rows.absent
-    rows = rows.take(splits.scored)
-    if splits.weights is not None:
-        rows = replace(rows, weights=rows.row_weights * splits.weights)
+    rows = splits.weighted(rows)
     field_columns = {name: rows.features[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if len(absent):
@@ -399,5 +419,5 @@ def _requested_candidates(possible: list[Candidate], names: list[str]) -> list[C
             f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
             f"{suggestion(unknown, by_name)}"
         )
-    wanted = {IDENTITY, *names, *(by_name[name].base for name in names)}
+    wanted = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
     return [candidate for candidate in possible if candidate.name in wanted]

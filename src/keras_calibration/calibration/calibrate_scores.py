@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Mapping, Sequence
 
 import keras
@@ -19,6 +20,7 @@ from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.times import ORDER, time_column
 from keras_calibration._rows.weights import columns_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
@@ -44,6 +46,8 @@ def calibrate_scores(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
+    time: ArrayLike | str | None = None,
+    gap: float | datetime.timedelta = 0.0,
     weights_are: str = "importance",
     seed: int = 0,
     verbose: int | str = "auto",
@@ -75,6 +79,9 @@ def calibrate_scores(
         numeric: Names of numeric columns that the trees, for example, may also use.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
+        time: The time of each row, an array (n,) of numbers or dates, the name of a column of
+            `features`, or `"order"`; see `calibrate`.
+        gap: The time from the last row of a fit to the first that it predicts, see `calibrate`.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `calibrate`.
         seed: Seed of the folds and of training.
@@ -113,8 +120,10 @@ def calibrate_scores(
                [0.2]], dtype=float32)
     """
     warn_of_other_order(
-        scores=scores, labels=labels, features=features, sample_weight=sample_weight
+        scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
     )
+    if isinstance(time, str) and time != ORDER:
+        time = time_column(time, features)
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     numeric = names_of(numeric)
     columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
@@ -133,6 +142,8 @@ def calibrate_scores(
         numeric=numeric,
         methods=methods,
         folds=folds,
+        time=time,
+        gap=gap,
         base_output="logit" if from_logits else "probability",
         weights_are=weights_are,
         seed=seed,

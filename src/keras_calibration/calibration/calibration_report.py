@@ -5,6 +5,8 @@ from typing import Any
 
 from calibration_records._text import ShownAsText, grid, wrap
 from keras_calibration._rows.labels import named_classes
+from keras_calibration._solvers.level import Level
+from keras_calibration.calibration.aging import Aging
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
 
@@ -77,6 +79,9 @@ class CalibrationReport(ShownAsText):
             (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
             classes.
         absent_classes: Numbers of the classes without rows. The figures are those among the others.
+        level: With times, the level over time of the chosen calibration, if it follows one.
+        aging: With times, what fits lose as they age.
+        time_unit: `"day"` if the times are dates, else empty.
         replaced: Name of the head that the model had before and that was replaced, if any.
         fitted_at: Time of the fit in UTC; by default now.
 
@@ -106,6 +111,9 @@ class CalibrationReport(ShownAsText):
     still_off: tuple[SegmentError, ...] = ()
     is_forward: bool = False
     absent_classes: tuple[int, ...] = ()
+    level: Level | None = None
+    aging: Aging | None = None
+    time_unit: str = ""
     replaced: str | None = None
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
@@ -121,7 +129,7 @@ class CalibrationReport(ShownAsText):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain Python values."""
-        return asdict(self)
+        return {**asdict(self), "level": self.level and self.level.to_dict()}
 
     def __str__(self) -> str:
         shown = next(iter(self.before.field_ece), None)
@@ -168,6 +176,7 @@ class CalibrationReport(ShownAsText):
                 "If the chosen probabilities were correct, chance alone would give F-ECE "
                 f"{ece:.4f} ± {deviation:.4f}."
             )
+        notes += self._notes_of_time()
         if self.absent_classes:
             named = named_classes(list(self.absent_classes))
             notes.append(f"No rows of {named}: the figures are among the other classes.")
@@ -176,4 +185,25 @@ class CalibrationReport(ShownAsText):
             most, others = self.still_off[0], len(self.still_off) - 1
             notes.append(f"Still off beyond chance, most of all: {most}")
             notes += [f"and {others} more, see `still_off`."] if others else []
+        return notes
+
+    def _notes_of_time(self) -> list[str]:
+        """What is said of the level, and of the age of fits."""
+        notes, unit = [], self.time_unit or "unit of time"
+        if self.level is not None:
+            slope, error = self.level.drift
+            notes.append(
+                f"The level drifted by {slope:+.3g} ± {error:.2g} logits a {unit}. What persists "
+                f"changes by {self.level.walk:.2g} in a {unit} (standard deviation), and "
+                f"{self.level.noise:.2g} does not persist; served is {self.level.last:+.3f}."
+            )
+        if self.aging is not None:
+            ages, changes, errors = self.aging.ages, self.aging.changes, self.aging.errors
+            shown = dict.fromkeys([0, (len(ages) - 1) // 2, len(ages) - 1])
+            costs = [f"{changes[n]:+.5f} ± {errors[n]:.5f} at {ages[n]:.3g}" for n in shown]
+            notes.append(
+                f"Fits of {self.aging.candidate!r} that are older when they predict, in "
+                f"{self.time_unit + 's' if self.time_unit else 'units of time'}: "
+                f"log loss {', '.join(costs)}."
+            )
         return notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,6 +15,7 @@ from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration.calibration.aging import Aging, aging_of
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
@@ -124,10 +125,19 @@ class Race:
         head.name = candidate.make_head().name
         return head
 
+    def aging(self, weights: Mapping[str, float]) -> Aging | None:
+        """What the fits of the heaviest candidate lose as they age; of trees, those below them."""
+        for name in sorted(weights, key=weights.__getitem__, reverse=True):
+            if bases := self._candidates[name].bases:
+                name = self._best_of(bases)
+            if heads := self.fits[name].fold_heads:
+                return aging_of(name, heads, self.rows, self.splits)
+        return None
+
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         if candidate.name == IDENTITY:
             return CandidateFit(self.rows.logits[self.splits.scored])
-        if candidate.base:
+        if candidate.bases:
             return self._fit_trees(candidate, is_forced)
         if _cross_fits_itself(candidate, self.splits):
             return self._fit_network(candidate, is_forced)
@@ -138,7 +148,7 @@ class Race:
             whole = _fitted_head(candidate, self.rows, self.seed)
         heads: dict[int, Head] = {}
         logits = np.empty(self.rows.logits.shape)
-        # The last first: with "forward", it has the most rows.
+        # The last first: of blocks of time, it has the most rows.
         for number in reversed(range(len(parts))):
             fitted, scored = parts[number]
             rows = self.rows.take(fitted).as_given()
@@ -167,19 +177,21 @@ class Race:
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
-        base = self.fits[candidate.base]
-        if base.logits is None:
-            raise _Lost(base.failure)
+        base = self._best_of(candidate.bases)
+        below = self._candidates[base].make_head()
+        fits = self.fits[base]
+        if fits.logits is None:
+            raise _Lost(fits.failure)
         if not enough_for(self.splits.num_folds, self.rows):
             raise _Lost("Trees need at least ten rows of each class per fold.")
-        head = cast(BoostedTrees, candidate.make_head())
+        head = cast(BoostedTrees, candidate.make_head(below))
         first = self.rows.take(np.arange(1))
         head(first.logits, first.features)  # builds the head
-        head.head.set_weights(self.head_of(self._candidates[candidate.base]).get_weights())
+        head.head.set_weights(self.head_of(self._candidates[base]).get_weights())
         summary = head.fit_trees(
             self.rows,
             list(self.splits.parts()),
-            base.fold_heads,
+            fits.fold_heads,
             FitSettings(seed=self.seed),
             self.splits.fold if self.splits.in_order else None,
         )
@@ -187,12 +199,22 @@ class Race:
             change = summary.cross_fitted_both - summary.cross_fitted_head
             figures = f" by a standard error: {change:+.6f} ± {summary.standard_error:.6f}"
             raise _Lost(
-                f"On top of {candidate.base!r}, no number of trees lowers the cross-fitted log "
+                f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
         head = head.trimmed()
         head.remember_fit(summary)
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
+
+    def _best_of(self, names: Sequence[str]) -> str:
+        """The candidate whose fits have the lowest mean log loss."""
+        rows = self.splits.weighted(self.rows)
+        losses = {
+            name: float(rows.row_weights @ head_log_losses(rows.labels, logits))
+            for name in names
+            if (logits := self.fits[name].logits) is not None
+        }
+        return min(losses, key=losses.__getitem__, default=names[0])
 
     def _check_gain(self, numbers: np.ndarray, logits: np.ndarray) -> None:
         """Raises if a candidate with these logits of a fold adds nothing to those before it."""
@@ -218,9 +240,9 @@ def num_fits_of(candidate: Candidate, splits: Splits) -> int:
     """The number of fits of a candidate in `Race`."""
     if candidate.name == IDENTITY:
         return 0
-    if candidate.base or _cross_fits_itself(candidate, splits):
+    if candidate.bases or _cross_fits_itself(candidate, splits):
         return 1
-    return splits.num_folds - splits.is_forward
+    return splits.num_folds - splits.first
 
 
 def _fitted_head(candidate: Candidate, rows: Rows, seed: int, like: Head | None = None) -> Head:

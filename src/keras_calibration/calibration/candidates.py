@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,6 +30,7 @@ from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
 IDENTITY = "identity"
+LEVEL = "+level"
 QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
 
 # With many fields, each curve may change only little of the shared slope, and the fit is slow.
@@ -44,14 +46,14 @@ class Candidate:
 
     Args:
         name: Its name in `calibrate(methods=…)` and in the report.
-        make_head: Creates a new, unfitted head.
-        base: Name of the earlier candidate on whose fits this one builds, if any.
+        make_head: Creates a new, unfitted head; with bases, on a new head of one of them.
+        bases: Names of the earlier candidates on the fits of the best of which this one builds.
         is_costly: Whether the first fold says if the others are worth their time.
     """
 
     name: str
-    make_head: Callable[[], Head]
-    base: str = ""
+    make_head: Callable[..., Head]
+    bases: tuple[str, ...] = ()
     is_costly: bool = False
 
 
@@ -62,13 +64,15 @@ def candidates(
     seed: int,
     num_classes: int | None = None,
     effort: str = THOROUGH,
+    follows_time: bool = False,
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
     Always `identity`, `bias`, `temperature`, `platt`, `beta`, `ilps`; with fields `field_bias`;
     with one to eight fields `field_ilps`; with numeric columns `additive`; with any of both `trees`
-    and `neural`. For K classes always `identity`, `temperature`, `vector`, `matrix`; with fields or
-    numeric columns `trees` and `neural`.
+    and `neural`. With `follows_time`, after `ilps`, `field_bias` and `additive` the same with a
+    level over time, `ilps+level` and so on. For K classes always `identity`, `temperature`,
+    `vector`, `matrix`; with fields or numeric columns `trees` and `neural`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
@@ -81,11 +85,15 @@ def candidates(
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
 
-    def offsets() -> FieldBias:
-        return FieldBias(fields, curve())
-
-    def additive() -> FieldBias:
-        return FieldBias(fields, curve(), numeric)
+    def additive(name: str) -> dict[str, Callable[[], Head]]:
+        """`FieldBias` with the columns of a candidate, and the same with a level."""
+        columns: dict[str, Any] = {"fields": {} if name == "ilps" else fields}
+        columns["numeric"] = numeric if name == "additive" else ()
+        made: dict[str, Callable[[], Head]] = {
+            name: lambda: FieldBias(calibrator=curve(), **columns),
+            name + LEVEL: lambda: FieldBias(calibrator=curve(), follows_time=True, **columns),
+        }
+        return made if follows_time else {name: made[name]}
 
     heads: dict[str, Callable[[], Head]]
     if num_classes is None:
@@ -96,9 +104,10 @@ def candidates(
             "temperature": TemperatureScaling,
             "platt": PlattScaling,
             "beta": BetaCalibration,
+            **additive("ilps"),
             "ilps": curve,
         }
-        heads |= {"field_bias": offsets} if fields else {}
+        heads |= additive("field_bias") if fields else {}
     else:
         # A temperature that is not fitted is the identity.
         heads = {
@@ -108,14 +117,18 @@ def candidates(
             "matrix": lambda: StructuredMatrixScaling(num_classes),
         }
     found = [Candidate(name, make) for name, make in heads.items()]
-    base = "vector" if num_classes is not None else found[-1].name
+    bases = ("vector",) if num_classes is not None else tuple(heads)[-1 - follows_time :]
     calibrator = heads["vector" if num_classes is not None else "ilps"]
     if num_classes is None and 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
     if numeric and num_classes is None:
-        found.append(Candidate("additive", additive))
+        found += [Candidate(name, make) for name, make in additive("additive").items()]
     if (fields or numeric) and effort != QUICK:
-        found.append(Candidate("trees", lambda: BoostedTrees(fields, numeric, heads[base]()), base))
+
+        def trees(base: Head | None = None) -> Head:
+            return BoostedTrees(fields, numeric, base or heads[bases[0]]())
+
+        found.append(Candidate("trees", trees, bases))
     if (fields or numeric) and effort == THOROUGH:
 
         def neural() -> Head:

@@ -14,7 +14,11 @@ from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import bias_to_labels
 from keras_calibration._solvers.rank_auc import rank_auc
-from keras_calibration._solvers.stacking import cross_fitted_weights, mean_weights
+from keras_calibration._solvers.stacking import (
+    combined_weights,
+    cross_fitted_weights,
+    mean_weights,
+)
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
@@ -67,10 +71,14 @@ def combined(
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
     found = mean_weights(by_fold, rows, fold)
+    if clusters is not None:
+        # A gain that some blocks of time show without the others need not last.
+        whole = combined_weights(list(columns), rows, clusters)
+        found = whole if whole[0] == 1 else found
     weights = {name: float(share) for name, share in zip(fitted, found, strict=True) if share > 0}
     if len(weights) == 1:
         (name,) = weights
-        reason = "Whichever fold is left out, it alone predicts best on the others."
+        reason = "It alone predicts best, whichever fold is left out."
         if name == IDENTITY:
             reason = "No candidate gains more than chance or, by blocks of time, drift would."
         return Choice(weights, reason, fitted[name])

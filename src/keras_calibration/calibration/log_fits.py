@@ -32,7 +32,8 @@ _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
 _BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
-_FIT = Selection(purpose="fit")
+_FIT, _FIT_BY_DAY = Selection(purpose="fit"), Selection("day", purpose="fit")
+_SECONDS_OF_A_DAY = 86_400
 
 
 def fit_calibrator(
@@ -51,7 +52,8 @@ def fit_calibrator(
       that have the same field values and nearly the same logit, each represented by two rows with
       the group's mean and variance of the logit and its share of positives. Logits are divided into
       64 bins a unit. If there are more than two million groups, into 16, 4 or 1: then the offsets
-      differ from those of a fit to all rows, by less than their standard errors.
+      differ from those of a fit to all rows, by less than their standard errors. A head that
+      follows time is fitted to such groups of each day in UTC, by the log's `timestamp`.
 
     Args:
         layer: The head. Its features are columns of the log.
@@ -100,6 +102,9 @@ def fit_calibrator(
         features[feature] = _values(values, feature, vocabularies.get(feature))[group]
     layer.check_direct_fit()
     rows = check_rows(logits, labels, weights, both_classes=True)
+    if layer.follows_time:
+        days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
+        rows = dataclasses.replace(rows, times=days, time_unit="day")
     summary = layer.fit_checked(layer.with_features(rows, features))
     summary = dataclasses.replace(summary, num_rows=sums.num_rows)
     layer.remember_fit(summary)
@@ -170,22 +175,29 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
     features = layer.feature_names
     if features is None:
         raise ValueError(f"It is not known which features {layer!r} reads.")
-    return {f"{_CELLS}{bins_per_unit}": logit_bins(bins_per_unit, features)}
+    query = logit_bins(bins_per_unit, features)
+    return {f"{_CELLS}{bins_per_unit}": query.by_period() if layer.follows_time else query}
 
 
 def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
-    log = dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
     queries = calibrator_queries(layer)
+    if layer.follows_time and log.timestamp is None:
+        raise ValueError(
+            f"Argument `log` must name its column of times, because this {type(layer).__name__} "
+            "follows time. Received: timestamp=None. Pass ScoredLog(…, timestamp=…)."
+        )
+    selection = _FIT_BY_DAY if layer.follows_time else _FIT
+    log = dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
     if _HISTOGRAM not in queries:
         for bins_per_unit in _BINS_PER_UNIT:
             queries = calibrator_queries(layer, bins_per_unit)
             if bins_per_unit == _BINS_PER_UNIT[-1]:
                 break
             (query,) = queries.values()
-            sample = log_sums(log, {"groups": num_groups(query)}, _FIT, verbose)
+            sample = log_sums(log, {"groups": num_groups(query)}, selection, verbose)
             if SAMPLED * len(sample.table("groups")["rows"]) <= _MOST_CELLS:
                 break
-    return log_sums(log, queries, _FIT, verbose)
+    return log_sums(log, queries, selection, verbose)
 
 
 def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:

@@ -76,7 +76,8 @@ def _equal_rows(rows: Rows) -> np.ndarray | None:
     starts = np.diff(logit[order], prepend=-np.inf) > _ROUNDING
     group[order] = order[starts][np.cumsum(starts) - 1]
     # Columns of one value a row take the least time, and mostly tell the rows apart.
-    for column in sorted(rows.features.values(), key=lambda each: int(np.prod(each.shape[1:]))):
+    columns = [*rows.features.values(), *([] if rows.times is None else [rows.times])]
+    for column in sorted(columns, key=lambda each: int(np.prod(each.shape[1:]))):
         sizes = np.bincount(group, minlength=number)
         tied = np.flatnonzero(sizes[group] > 1)
         if not len(tied):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_folds import Folds, fold_of_rows
+from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
 
-FORWARD = "forward"
 # Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.
 _NUM_BLOCKS = 8
 
@@ -25,11 +24,15 @@ class Splits:
             then not scored. Otherwise it is scored by a fit on all other folds.
         in_order: Whether the folds are blocks of consecutive rows. The rows of a block are then not
             treated as independent.
+        times: The times of the rows (n,), if a gap is kept.
+        gap: How much earlier than the first row of a block the rows of its fit are, at least.
     """
 
     fold: np.ndarray
     is_forward: bool
     in_order: bool
+    times: np.ndarray | None = None
+    gap: float = 0.0
 
     @property
     def num_folds(self) -> int:
@@ -37,9 +40,17 @@ class Splits:
         return int(self.fold.max()) + 1
 
     @property
+    def first(self) -> int:
+        """The first fold that is scored."""
+        if not self.is_forward:
+            return 0
+        has_rows = [self._fitted(number).any() for number in range(self.num_folds)]
+        return int(np.argmax(has_rows)) if any(has_rows) else self.num_folds
+
+    @property
     def scored(self) -> np.ndarray:
         """Numbers of the scored rows (m,)."""
-        return np.flatnonzero(self.fold >= self.is_forward)
+        return np.flatnonzero(self.fold >= self.first)
 
     @property
     def clusters(self) -> np.ndarray | None:
@@ -52,7 +63,17 @@ class Splits:
 
         The final calibration is fitted to all rows, so fits on few rows say less about it.
         """
-        return self.fold[self.scored] / self.num_folds if self.is_forward else None
+        if not self.is_forward:
+            return None
+        shares = [self._fitted(number).mean() for number in range(self.num_folds)]
+        return np.array(shares)[self.fold[self.scored]]
+
+    def weighted(self, rows: Rows) -> Rows:
+        """The scored ones of all rows, weighted by `weights` too."""
+        scored = rows.take(self.scored)
+        if self.weights is None:
+            return scored
+        return replace(scored, weights=scored.row_weights * self.weights)
 
     def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Iterates over the scored folds.
@@ -60,9 +81,17 @@ class Splits:
         Yields:
             Numbers of the rows to fit, and of the rows that this fit scores.
         """
-        for number in range(self.is_forward, self.num_folds):
-            fitted = self.fold < number if self.is_forward else self.fold != number
-            yield np.flatnonzero(fitted), np.flatnonzero(self.fold == number)
+        for number in range(self.first, self.num_folds):
+            yield np.flatnonzero(self._fitted(number)), np.flatnonzero(self.fold == number)
+
+    def _fitted(self, number: int) -> np.ndarray:
+        """Whether each row is one to which the fit that scores a fold is fitted, (n,)."""
+        if not self.is_forward:
+            return self.fold != number
+        earlier = self.fold < number
+        if self.times is None or not self.gap:
+            return earlier
+        return earlier & (self.times <= self.times[self.fold == number].min() - self.gap)
 
 
 def default_folds(rows: Rows, most: int) -> int:
@@ -84,22 +113,24 @@ def default_folds(rows: Rows, most: int) -> int:
     return min(most, len(rows.logits))
 
 
-def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
-    """The splits for the argument `folds` of `calibrate`.
+def splits_of(folds: Folds | None, rows: Rows, seed: int | None, gap: float = 0.0) -> Splits:
+    """The splits for the argument `folds` of `calibrate`; forward, if the rows have times.
 
     Example:
-        >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None)
-        >>> for fitted, scored in list(splits_of("forward", rows, 0).parts())[:3]:
+        >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None, times=np.arange(16.0))
+        >>> for fitted, scored in list(splits_of(None, rows, 0).parts())[:3]:
         ...     print(fitted, scored)
         [0 1] [2 3]
         [0 1 2 3] [4 5]
         [0 1 2 3 4 5] [6 7]
     """
-    is_forward = isinstance(folds, str) and folds == FORWARD
-    num_rows = len(rows.logits)
-    blocks = np.arange(num_rows) * _NUM_BLOCKS // num_rows
-    fold = fold_of_rows(blocks if is_forward else folds, rows, seed)
-    splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
+    if rows.times is not None:
+        splits = Splits(blocks_of_time(rows.times, _NUM_BLOCKS), True, True, rows.times, gap)
+        _check_forward(splits)
+    else:
+        fold = fold_of_rows(folds, rows, seed)
+        splits = Splits(fold, False, in_order=isinstance(folds, str))
+    fold = splits.fold
     for fitted, scored in splits.parts():
         if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:
             raise ValueError(
@@ -108,3 +139,15 @@ def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
                 "all of one class. Use other folds, or more rows."
             )
     return splits
+
+
+def _check_forward(splits: Splits) -> None:
+    """Raises unless at least two blocks of time are scored, so that they can disagree."""
+    if splits.num_folds - splits.first < 2:
+        cause = "times, of which there must be at least three with rows."
+        if splits.gap:
+            cause = f"times that a gap of {splits.gap:g} leaves too few fits for."
+        raise ValueError(
+            "Argument `time` must tell at least two blocks of rows from the rows before them. "
+            f"Received: {cause} Use a smaller `gap`, rows of a longer time, or no `time`."
+        )

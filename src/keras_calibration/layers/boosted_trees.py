@@ -16,7 +16,7 @@ from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLI
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
-from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.field_bias import FieldBias
@@ -38,6 +38,7 @@ from keras_calibration.layers.logits import as_column
 from keras_calibration.layers.network_trainer import copy_of
 
 _NUM_FOLDS = 3
+_NUM_BLOCKS = 8  # of time, if the head follows it
 # A field of at most this many values gets a column for each.
 _NUM_CATEGORIES = 16
 
@@ -222,17 +223,21 @@ class BoostedTrees(Head):
     ) -> BoostedFitSummary:
         """Fits h, and trees on top of its cross-fitted logits."""
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
+        if self.follows_time:
+            # What h predicts for a row is right after the rows of its fit alone.
+            folds = blocks_of_time(np.asarray(rows.times), _NUM_BLOCKS)
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
         parts, heads = [], []
-        for number in range(num_folds if enough_for(num_folds, rows) else 0):
-            fitted = np.flatnonzero(fold != number)
+        numbers = range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ()
+        for number in numbers:
+            fitted = np.flatnonzero(fold < number if self.follows_time else fold != number)
             head = copy_of(self.head)
             head.fit_checked(rows.take(fitted), settings)
             parts.append((fitted, np.flatnonzero(fold == number)))
             heads.append(head)
         self.head.fit_rows(rows, settings, verbose)
-        return self.fit_trees(rows, parts, heads, settings)
+        return self.fit_trees(rows, parts, heads, settings, fold if self.follows_time else None)
 
     def fit_trees(
         self,

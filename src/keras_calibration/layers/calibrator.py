@@ -18,6 +18,11 @@ def check_calibrator(calibrator: Any) -> None:
         or None. Received: calibrator='ilps'. To use a layer of your own, subclass Head.
     """
     is_head = calibrator is None or isinstance(calibrator, Head)
+    if isinstance(calibrator, Head) and calibrator.follows_time:
+        raise ValueError(
+            "Argument `calibrator` must not follow time: that is for the head around it. Received: "
+            f"calibrator={calibrator!r}. Use FieldBias(fields, ILPS(), follows_time=True)."
+        )
     if not is_head or (calibrator is not None and calibrator.feature_names != ()):
         raise ValueError(
             "Argument `calibrator` must be a head that reads no features, for example ILPS(), or "

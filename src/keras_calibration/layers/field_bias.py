@@ -21,8 +21,17 @@ from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
-from keras_calibration._solvers.logit_histogram import bin_numbers
+from keras_calibration._solvers.level import Level, level_column, line_of_means
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.effect_tables import (
+    LEVEL_SHAPES,
+    curve_tables,
+    level_of_tables,
+    level_tables,
+    line_of_spread,
+    offset_table,
+    padded,
+)
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -58,6 +67,11 @@ class FieldBias(FieldHead):
     with standard deviation s_j, estimated in the same way, and missing values (NaN) have an effect
     of their own. A column that the base model has used well gets a flat curve.
 
+    With `follows_time=True`, `fit` takes the times of the rows, and the logits have a level over
+    time too: a random walk, and deviations from it that do not persist, such as those of a day,
+    each with a standard deviation that is estimated. The layer predicts with the last value of the
+    walk, and needs no time. Where nothing drifts, the level is flat.
+
     `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
     weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
     curves keep the knots of the last `fit`.
@@ -65,11 +79,13 @@ class FieldBias(FieldHead):
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids. May be
-            empty with `numeric`.
+            empty with `numeric` or `follows_time`.
         calibrator: η, a head that reads no features and that `fit` fits first, for example
             `ILPS()`; None uses the logit itself.
+        follows_time: Whether a level follows the time of the rows.
         numeric: Names of real-valued columns.
-        prior_scale: Median of the half-Cauchy prior on each s, in logits.
+        prior_scale: Median of the half-Cauchy prior on each s, in logits; on that of the walk of
+            the level, a tenth of it.
         num_knots: Largest number of knots of a numeric column. All columns together have at most
             1,024, or 16 each.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -118,10 +134,12 @@ class FieldBias(FieldHead):
         numeric: Sequence[str] = (),
         prior_scale: float = 1.0,
         num_knots: int = 64,
+        follows_time: bool = False,
         **kwargs: Any,
     ) -> None:
         self.numeric = tuple(names_of(numeric))
         self.num_knots = num_knots
+        self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
 
     @property
@@ -140,6 +158,18 @@ class FieldBias(FieldHead):
             values = numeric_curves(self._numeric_places(features), self._curves)
             calibrated = calibrated + ops.sum(values, axis=0)[:, None]
         return calibrated
+
+    @property
+    def follows_time(self) -> bool:
+        """Whether `fit` takes the times of the rows, which a level follows."""
+        return self._follows_time
+
+    def level(self) -> Level | None:
+        """The level over time of the last fit; None without `follows_time`, and before a fit."""
+        if not self._follows_time or not self.built:
+            return None
+        names = "level", "level_figures"
+        return level_of_tables(*(ops.convert_to_numpy(self.posterior[name]) for name in names))
 
     @property
     def starts_from_whole(self) -> bool:
@@ -275,6 +305,7 @@ class FieldBias(FieldHead):
             **super().get_config(),
             "numeric": list(self.numeric),
             "num_knots": self.num_knots,
+            "follows_time": self._follows_time,
         }
 
     def _add_weights(self) -> None:
@@ -304,6 +335,8 @@ class FieldBias(FieldHead):
         )
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
+        if self._follows_time:
+            shapes |= LEVEL_SHAPES
         self.posterior = Posterior(self, **shapes)
 
     def _knots_per_column(self) -> int:
@@ -341,8 +374,12 @@ class FieldBias(FieldHead):
                 value = ops.take(table, at, axis=0)
                 right = ops.minimum(at + 1, table.shape[0] - 1)
                 rows = rows + value + beyond * (ops.take(table, right, axis=0) - value)
-            total = total + rows[:, :3]
-            variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
+        else:
+            rows = ops.zeros((1, CURVE_RANK + 3), self.compute_dtype)
+        if self._follows_time:
+            rows = rows + self.posterior["last"]
+        total = total + rows[:, :3]
+        variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
         return total[:, 0] + variance, total[:, 1], total[:, 2]
 
     def _covariance(self, codes: Tensor, covariances: Tensor) -> Tensor:
@@ -368,27 +405,52 @@ class FieldBias(FieldHead):
         like: FieldBias | None = None,
     ) -> FieldOffsets:
         knots, columns = self._numeric_columns(rows.features, rows.weights)
+        times = rows.times if self._follows_time else None
+        level = None if times is None else level_column(times, rows.weights)
         fit = fit_field_offsets(
             Rows(curve, rows.labels, rows.weights),
             ids,
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
-            columns,
+            [*columns, *([] if level is None else [level.column])],
             None if like is None else like._spreads,
         )
         self._spreads = fit.spreads
+        of_level: dict[str, np.ndarray] = {}
+        if level is not None:
+            logits = fit.logits(curve, ids, columns) + fit.curves[-1][-1]
+            fit = fit.mapped(line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1]))
+            if fit.posterior is not None:
+                of_level = level_tables(fit, fit.posterior, level, line)
+        last = 0.0 if level is None else fit.curves[-1][-1]
         self._slope.assign(fit.slope * line.scale)
-        self._bias.assign(fit.bias + fit.slope * line.shift)
+        self._bias.assign(fit.bias + last + fit.slope * line.shift)
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
-            num_knots = self._knots.shape[1]
             self._assign_knots(knots)
-            self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
-        self._deviations.assign(fit.spreads.deviations)
+            num_knots, curves = self._knots.shape[1], fit.curves[: len(columns)]
+            self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
+        self._deviations.assign(fit.spreads.deviations[: len(self.feature_names)])
         if fit.posterior is not None:
-            self._keep_posterior_of(fit.posterior, rows, line)
+            self._keep_posterior_of(fit.posterior, rows, line, of_level)
         return fit
+
+    def _keep_posterior_of(
+        self, found: FieldPosterior, rows: Rows, line: Line, of_level: Mapping[str, np.ndarray]
+    ) -> None:
+        """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
+        by_line, by_one = found.factor
+        factor = np.stack([line.scale * by_line, by_one + line.shift * by_line])
+        values = {"factor": factor, **of_level}
+        if self.fields:
+            values["offsets"], values["leaders"] = offset_table(found, line), found.leaders
+        if self.numeric:
+            values["curves"] = curve_tables(found, line, *self._knots.shape)
+        calibrator = self.calibrator
+        if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
+            values["curve"] = line_of_spread(calibrator, rows.logits, found.curvature)
+        self.posterior.keep(are_counts(rows.weights), **values)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
@@ -409,40 +471,12 @@ class FieldBias(FieldHead):
             columns.append(numeric_column(values, knots[-1]))
         return knots, columns
 
-    def _keep_posterior_of(self, found: FieldPosterior, rows: Rows, line: Line) -> None:
-        """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
-        by_line, by_one = found.factor
-        values = {"factor": np.stack([line.scale * by_line, by_one + line.shift * by_line])}
-        if self.fields:
-            responses = [_of_logit(each, line) for each in found.responses]
-            columns = found.variances, responses, found.codes, found.covariances
-            values["offsets"] = np.concatenate(
-                [
-                    # A value without rows, and "other", have codes of their own.
-                    np.vstack([np.column_stack(each), [spread**2, 0.0, 0.0, -1.0 - number, 0.0]])
-                    for number, (spread, *each) in enumerate(
-                        zip(found.spreads, *columns, strict=True)
-                    )
-                ]
-            )
-            values["leaders"] = found.leaders
-        if self.numeric:
-            responses = [_of_logit(each, line) for each in found.curve_responses]
-            parts = zip(found.curve_variances, responses, found.curve_factors, strict=True)
-            tables = [_padded(np.column_stack(each), self._knots.shape[1]) for each in parts]
-            width = CURVE_RANK + 3
-            tables = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in tables]
-            values["curves"] = np.stack(tables)
-        calibrator = self.calibrator
-        if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
-        self.posterior.keep(are_counts(rows.weights), **values)
-
     def _check_arguments(self) -> None:
-        if not self.feature_names:
+        if not self.feature_names and not self._follows_time:
             raise ValueError(
-                "Arguments `fields` and `numeric` of FieldBias must name at least one feature. "
-                'Received: fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
+                "Arguments `fields` and `numeric` of FieldBias must name at least one feature, "
+                "unless it follows time. Received: fields={}, numeric=(). Pass "
+                'fields={"site_id": 5000}, for example, or follows_time=True.'
             )
         super()._check_arguments()
         if both := sorted({*self.fields} & {*self.numeric}):
@@ -456,33 +490,3 @@ class FieldBias(FieldHead):
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0
-
-
-def _of_logit(responses: np.ndarray, line: Line) -> np.ndarray:
-    """Responses (k, 2) of effects to η and to the constant, for η in place of its line."""
-    return np.stack(
-        [(responses[:, 0] - line.shift * responses[:, 1]) / line.scale, responses[:, 1]], axis=1
-    )
-
-
-def _padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
-    """Values at the knots and, last, of missing values, with that of the last knot repeated."""
-    repeated = np.repeat(curve[-2:-1], num_knots - len(curve) + 1, axis=0)
-    return np.concatenate([curve[:-1], repeated, curve[-1:]])
-
-
-def _line_of_spread(
-    calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
-    """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
-    # Within a bin, η and its spread are straight lines, or nearly.
-    histogram = calibrator.histogram
-    bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
-    totals = np.bincount(bins, weights)
-    filled = totals > 0
-    means = np.bincount(bins, weights * logits)[filled] / totals[filled]
-    curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
-    columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_SCORE, LARGEST_SCORE)])
-    weighted = columns * totals[filled]
-    spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
-    return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -141,9 +141,9 @@ class FieldHead(Head):
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self.ensure_built()
-        names = self.feature_names
-        deviations = ops.convert_to_numpy(self._deviations).reshape(len(names), -1)[:, 0]
-        return dict(zip(names, map(float, deviations), strict=True))
+        deviations = ops.convert_to_numpy(self._deviations)
+        of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
+        return dict(zip(self.feature_names, map(float, of_levels), strict=True))
 
     def with_served_calibrator(self) -> Self:
         """The head on the served η, with the same weights but for the posterior."""
@@ -195,7 +195,7 @@ class FieldHead(Head):
         return table_rows(features or {}, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:
-        if not self.feature_names:
+        if not self.feature_names and not self.follows_time:
             raise ValueError(
                 f"Argument `fields` of {type(self).__name__} must hold at least one field. "
                 'Received: fields={}. Pass fields={"site_id": 5000}, for example.'

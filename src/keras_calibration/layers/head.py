@@ -20,6 +20,8 @@ from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, column_of, ids_of, take, warn_of_lost_digits
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
+from keras_calibration._solvers.level import Level
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._typing import Features, Shape, Tensor
@@ -194,6 +196,18 @@ class Head(keras.layers.Layer):
         return next((c for part in self.parts() if (c := part.curve()) is not None), None)
 
     @property
+    def follows_time(self) -> bool:
+        """Whether a direct fit needs the times of the rows."""
+        return any(part.follows_time for part in self.parts())
+
+    def level(self) -> Level | None:
+        """The level over time of the last fit; None if the head follows no time, or is not fitted.
+
+        It is kept to be shown: the head predicts with its last value.
+        """
+        return next((found for part in self.parts() if (found := part.level()) is not None), None)
+
+    @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has been called, or is not needed."""
         return all(part.is_adapted for part in self.parts())
@@ -225,6 +239,7 @@ class Head(keras.layers.Layer):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
         *,
+        time: ArrayLike | str | None = None,
         from_logits: bool = True,
         weights_are: str = "importance",
         settings: FitSettings | None = None,
@@ -241,6 +256,8 @@ class Head(keras.layers.Layer):
             features: A mapping of feature names to arrays with n rows, or a data frame.
             sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default. A row of
                 weight 0 is no row.
+            time: For a head with `follows_time`: the time of each row (n,), numbers or dates; the
+                name of a column of `features`; or `"order"`, if the rows are in order of time.
             weights_are: `"importance"`, known up to a common factor: 1, 1,000 or 1 / n for all rows
                 are the same fit, and unequal weights count as the number of equal ones that say as
                 much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows. Heads that draw
@@ -271,9 +288,10 @@ class Head(keras.layers.Layer):
         taker = type(self).__name__
         check_labels_given(labels, taker)
         warn_of_other_order(
-            logits=logits, labels=labels, features=features, sample_weight=sample_weight
+            logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
         self.check_direct_fit()
+        self.check_time(time)
         self.check_logits(np.shape(logits))
         rows = read_rows(
             logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
@@ -282,6 +300,7 @@ class Head(keras.layers.Layer):
         for name in numeric_names(self.field_readers()):
             if name in given:
                 warn_of_lost_digits(given[name], name)
+        rows = with_times(rows, time, given)
         return self.fit_checked(self.with_features(rows, features), settings, verbose)
 
     def fit_checked(
@@ -304,6 +323,8 @@ class Head(keras.layers.Layer):
         Returns:
             A `FitSummary`.
         """
+        if self.follows_time:
+            self.check_time(rows.times)
         first = rows.take(np.arange(1))
         self(first.logits, first.features)  # builds the head and checks the shapes
         settings, given = settings or FitSettings(), rows
@@ -368,6 +389,21 @@ class Head(keras.layers.Layer):
             raise ValueError(
                 f"{type(self).__name__} has no direct fit, or one of its parts has none. Received: "
                 f"{self!r}. Train it by gradient, with Keras' `fit`, or define `fit_rows`."
+            )
+
+    def check_time(self, time: ArrayLike | str | None) -> None:
+        """Raises unless times are given if, and only if, the head follows time."""
+        if self.follows_time and time is None:
+            raise ValueError(
+                "Argument `time` must hold the time of each row, because this "
+                f"{type(self).__name__} follows time. Received: time=None. Pass an array, the name "
+                'of a column, or "order" if the rows are in order of time.'
+            )
+        if time is not None and not self.follows_time:
+            raise ValueError(
+                f"Argument `time` must be None, because this {type(self).__name__} does not follow "
+                "time. Received: times. Use FieldBias(fields, ILPS(), follows_time=True), which "
+                "may also have fields={}, or leave the times out."
             )
 
     def remember_fit(self, summary: FitSummary | None) -> None:

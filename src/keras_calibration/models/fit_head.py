@@ -35,6 +35,7 @@ def fit_head(
     *,
     calibrated_output: str | int | None = None,
     steps_per_epoch: int | None = None,
+    time: ArrayLike | str | None = None,
     weights_are: str = "importance",
     settings: FitSettings | None = None,
     verbose: int | str = "auto",
@@ -56,6 +57,9 @@ def fit_head(
             also be a dictionary by output.
         sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
             holds arrays.
+        time: For a head that follows time, such as `FieldBias(…, follows_time=True)`: the name of
+            an input or of another column of `x`, an array (n,) of numbers or dates, or `"order"`,
+            if the rows are in order of time.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         calibrated_output: Key, index or name of the output whose head is fitted. By default all
@@ -99,11 +103,13 @@ def fit_head(
 
     def rows_of(found: HeadInModel) -> Rows:
         found.head.check_direct_fit()
+        found.head.check_time(time)
         rows = found.reader.read(
             x,
             y,
             sample_weight,
             steps_per_epoch=steps_per_epoch,
+            time=time,
             weights_are=weights_are,
             verbose=verbose,
         )
@@ -137,8 +143,9 @@ def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y
 def _fit(head: Head, rows: Rows, settings: FitSettings | None, verbose: int | str) -> FitSummary:
     """Fits a head to checked rows; warns if mean prediction and mean label differ."""
     summary = head.fit_checked(rows, settings, int(bool(verbose)))
-    weights = rows.row_weights
-    _warn_of_bias(head_logits(head, rows.logits, rows.features), rows.labels, weights)
+    if not head.follows_time:  # else it has the level of the last rows
+        calibrated = head_logits(head, rows.logits, rows.features)
+        _warn_of_bias(calibrated, rows.labels, rows.row_weights)
     # `refresh_savedmodel` tells logits from probabilities by their distribution.
     summary = replace(summary, logits=describe_logits(rows.logits, "fit", rows.weights))
     head.fit_summary = summary

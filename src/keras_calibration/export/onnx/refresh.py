@@ -41,6 +41,7 @@ def refresh_onnx(
     *,
     destination: str | os.PathLike[str],
     from_logits: bool = False,
+    time: ArrayLike | str | None = None,
     weights_are: str = "importance",
     forget: float = 1.0,
     settings: FitSettings | None = None,
@@ -63,6 +64,9 @@ def refresh_onnx(
             otherwise; ones by default.
         destination: The file to write; it must not exist.
         from_logits: Whether `predictions` holds logits.
+        time: The time of each row (n,), numbers or dates; the name of a column of `features`; or
+            `"order"`, if the rows are in order of time. A head that follows time, as `calibrate`
+            makes with `time`, needs it; any other ignores it.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         forget: Share of the weight of the rows of earlier fits to drop, in [0, 1].
@@ -91,7 +95,15 @@ def refresh_onnx(
     saved = SavedHead.read(content, source)
     old = Exported(provenance, saved, {"file": source.name})
     new = NewRows(
-        predictions, labels, features, sample_weight, from_logits, weights_are, forget, settings
+        predictions,
+        labels,
+        features,
+        sample_weight,
+        from_logits,
+        weights_are,
+        forget,
+        settings,
+        time,
     )
     return refresh(old, new, target, lambda told: _Refreshed(model, saved, told))
 

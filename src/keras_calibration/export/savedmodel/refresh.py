@@ -40,6 +40,7 @@ def refresh_savedmodel(
     sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = False,
+    time: ArrayLike | str | None = None,
     weights_are: str = "importance",
     forget: float = 1.0,
     settings: FitSettings | None = None,
@@ -69,6 +70,9 @@ def refresh_savedmodel(
             otherwise; ones by default.
         from_logits: Whether `predictions` holds logits. Must be True for K classes, whose
             probabilities leave open a constant of each row.
+        time: The time of each row (n,), numbers or dates; the name of a column of `features`; or
+            `"order"`, if the rows are in order of time. A head that follows time, as `calibrate`
+            makes with `time`, needs it; any other ignores it.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         forget: Share of the weight of the rows of earlier fits to drop, in [0, 1]. With 1, the head
@@ -120,7 +124,15 @@ def refresh_savedmodel(
     _check_served(source, saved.head, keys)
     old = Exported(provenance, saved, {"version": source.name})
     new = NewRows(
-        predictions, labels, features, sample_weight, from_logits, weights_are, forget, settings
+        predictions,
+        labels,
+        features,
+        sample_weight,
+        from_logits,
+        weights_are,
+        forget,
+        settings,
+        time,
     )
     return refresh(old, new, target, lambda told: _Refreshed(source, saved, keys, told, verify))
 

@@ -1,0 +1,62 @@
+"""Times as numbers, datetimes or columns of data frames: in UTC, exactly, or with an error."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+
+from calibration_records._columns import as_array, is_missing, numbers_of
+
+DAY = np.timedelta64(86_400_000_000, "us")
+# With its unit: NumPy 2.5 deprecates times and durations that have none.
+MISSING = np.datetime64("NaT", "us")
+
+
+def times_of(values: Any, name: str) -> np.ndarray:
+    """A column of times (n,), datetime64 in UTC or float64; missing ones are NaT or NaN.
+
+    Example:
+        >>> times_of([datetime.date(2026, 3, 7)], "time")
+        array(['2026-03-07T00:00:00.000000'], dtype='datetime64[us]')
+    """
+    if getattr(getattr(values, "dtype", None), "tz", None) is not None:
+        values = getattr(values, "dt", values).tz_convert(None)
+    array = as_array(values, name)
+    if array.dtype.kind == "O" and any(isinstance(each, datetime.date) for each in array.flat):
+        array = np.array([moment_of(each) for each in array.flat], dtype="datetime64[us]")
+    if array.dtype.kind == "M":
+        return array.astype("datetime64[us]").reshape(-1)
+    if array.dtype.kind in "SUT" or any(isinstance(each, str) for each in array.flat[:10]):
+        raise ValueError(
+            f"Argument `{name}` must hold numbers or dates. Received: strings, such as "
+            f"{array.flat[0]!r}. Convert them, for example with pandas.to_datetime."
+        )
+    return numbers_of(array, "Times").astype(np.float64).reshape(-1)
+
+
+def moment_of(value: Any) -> Any:
+    """A time in UTC as a datetime64; a number as it is; a missing one as NaT.
+
+    Example:
+        >>> moment_of("2026-03-07T01:00+01:00")
+        np.datetime64('2026-03-07T00:00:00.000000')
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(
+                "Times must be numbers, dates or ISO 8601 strings, for example 2026-03-07. "
+                f"Received: {value!r}."
+            ) from None
+    if isinstance(value, datetime.datetime) and not is_missing(value):
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        return np.datetime64(value.replace(fold=0), "us")
+    if isinstance(value, datetime.date) and not is_missing(value):
+        return np.datetime64(value, "us")
+    if isinstance(value, np.datetime64):
+        return value
+    return MISSING if value is None or is_missing(value) else value

@@ -1,0 +1,152 @@
+"""`calibrate` with the times of the rows: what is tried, what is chosen, and what it says."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+
+import keras_calibration as kc
+from calibration.test_calibrate import base_model
+from keras_calibration._rows.rows import Rows
+from keras_calibration.calibration.splits import splits_of
+
+NUM_ROWS = 6000
+
+
+def make_rows(level, seed=0, num_rows=NUM_ROWS):
+    """Rows in order of time, whose level is a function of the share of the time that has passed."""
+    generator = np.random.default_rng(seed)
+    x = {
+        "score": generator.normal(-1, 1, (num_rows, 1)).astype("float32"),
+        "site": generator.integers(0, 6, num_rows),
+        "price": generator.exponential(size=num_rows).astype("float32"),
+    }
+    passed = np.arange(num_rows) / num_rows
+    eta = x["score"][:, 0] + 0.4 * (x["site"] % 3 - 1) + np.vectorize(level)(passed)
+    return x, (generator.random(num_rows) < expit(eta)).astype("float32"), eta
+
+
+def calibrated(x, y, **kwargs):
+    kwargs = {"methods": "quick", "fields": ["site"], "verbose": 0, **kwargs}
+    return kc.calibrate(base_model(), x, y, **kwargs)
+
+
+def share_of_levels(report):
+    return sum(weight for name, weight in report.weights.items() if name.endswith("+level"))
+
+
+def test_a_step_is_followed_and_reported():
+    x, y, eta = make_rows(lambda passed: 0.8 * (passed > 0.6))
+    days = pd.date_range("2026-03-01", periods=NUM_ROWS, freq="10min", tz="UTC")
+    model = calibrated({**x, "at": days}, y, time="at")
+    report = model.report
+    assert share_of_levels(report) > 0.5
+    assert report.time_unit == "day"
+    assert report.level.last > 0.3
+    last = slice(-1500, None)
+    received = model.predict({name: column[last] for name, column in x.items()}, verbose=0)
+    assert abs(received.mean() - expit(eta[last]).mean()) < 0.03
+    text = str(report)
+    assert "The level drifted by +0.0" in text
+    assert "logits a day" in text
+    assert "older when they predict, in days: log loss" in text
+    told = json.loads(json.dumps(report.to_dict()))
+    assert told["level"]["times"][-1] == 0.0
+    assert told["aging"]["ages"] == sorted(told["aging"]["ages"])
+    # Other folds do not know of it.
+    other = calibrated(x, y)
+    assert other.report.level is None
+    assert not [score for score in other.report.scores if "+level" in score.name]
+
+
+def test_all_forms_of_the_times_are_the_same():
+    x, y, _ = make_rows(lambda passed: passed, num_rows=3000)
+    first = calibrated(x, y, time="order", seed=1)
+    order = np.random.default_rng(0).permutation(3000)
+    shuffled = {name: column[order] for name, column in x.items()}
+    other = calibrated(shuffled, y[order], time=np.arange(3000)[order] * 60.0, seed=1)
+    for name, weight in first.report.weights.items():
+        assert other.report.weights[name] == pytest.approx(weight, abs=1e-3)
+    expected = first.predict(x, verbose=0)
+    np.testing.assert_allclose(other.predict(x, verbose=0), expected, atol=1e-5)
+    scores = kc.calibrate_scores(
+        x["score"][:, 0], y, {**x, "at": np.arange(3000)}, from_logits=True, fields=["site"],
+        methods="quick", time="at", seed=1, verbose=0,
+    )  # fmt: skip
+    assert set(scores.report.weights) == set(first.report.weights)
+
+
+def test_a_null_changes_nothing():
+    changed = []
+    for seed in range(3):
+        x, y, _ = make_rows(lambda passed: 0.0, seed, 3000)
+        new, _, eta = make_rows(lambda passed: 0.0, 100 + seed, 3000)
+        by_time, by_chance = calibrated(x, y, time="order"), calibrated(x, y)
+        losses = []
+        for model in (by_time, by_chance):
+            probability = model.predict(new, verbose=0, batch_size=3000)[:, 0].astype(float)
+            true = expit(eta)
+            losses.append(
+                -np.mean(true * np.log(probability) + (1 - true) * np.log1p(-probability))
+            )
+        changed.append(losses[0] - losses[1])
+    assert np.mean(changed) < 0.002
+
+
+def test_a_gap_is_kept():
+    times = np.arange(800.0)
+    rows = Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times)
+    for (fitted, scored), number in zip(
+        splits_of(None, rows, 0, 150.0).parts(), range(2, 8), strict=True
+    ):
+        assert scored.min() == 100 * number
+        assert fitted.max() == 100 * number - 150
+    with pytest.raises(ValueError, match="a gap of 700 leaves too few fits"):
+        splits_of(None, rows, 0, 700.0)
+
+
+def test_rows_of_one_time_are_in_one_block():
+    times = np.floor(np.arange(800.0) / 90)
+    splits = splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times), 0)
+    assert all(len(set(splits.fold[times == each])) == 1 for each in set(times))
+    with pytest.raises(ValueError, match="at least two blocks of rows"):
+        splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times // 5), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"time": "order", "folds": 5}, "Argument `folds` must be None with `time`"),
+        ({"time": "order", "gap": -1}, "Argument `gap` must be a duration of at least 0"),
+        ({"time": "order", "gap": np.timedelta64(1, "D")}, "must be a number, in the unit"),
+        ({"time": "when"}, "must name a column of the rows"),
+        ({"time": np.zeros(5)}, "the time of each of the 800 rows"),
+        ({"time": np.zeros(800)}, "at least two blocks of rows"),
+    ],
+    ids=["folds", "negative gap", "timedelta", "no column", "few times", "one time"],
+)
+def test_bad_times_are_refused(arguments, message):
+    x, y, _ = make_rows(lambda passed: 0.0, num_rows=800)
+    with pytest.raises(ValueError, match=message):
+        calibrated(x, y, **arguments)
+
+
+def test_times_tell_apart_rows_that_are_else_the_same():
+    x, y, _ = make_rows(lambda passed: 0.0, num_rows=800)
+    twice = {name: np.concatenate([column, column]) for name, column in x.items()}
+    assert calibrated(twice, np.r_[y, y], time=np.arange(1600)).report.num_rows == 1600
+
+
+def test_what_was_calibrated_with_times_is_refreshed_with_times(tmp_path):
+    x, y, _ = make_rows(lambda passed: passed, num_rows=2000)
+    model = calibrated(x, y, time="order", methods="field_bias+level")
+    path = kc.export_savedmodel(model, tmp_path / "ctr" / "1", verify="same_process")
+    logits, rows = x["score"][:, 0], {"site": x["site"], "at": np.arange(2000)}
+    with pytest.raises(ValueError, match="follows time"):
+        kc.refresh_savedmodel(path, logits, y, rows, from_logits=True, verify="same_process")
+    new = kc.refresh_savedmodel(
+        path, logits, y, rows, from_logits=True, time="at", verify="same_process"
+    )
+    assert new.name == "2"

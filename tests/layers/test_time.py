@@ -1,0 +1,255 @@
+"""Heads that follow time: the same facts in any form, what is refused, and what is kept."""
+
+import datetime
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+
+import keras_calibration as kc
+from keras_calibration.layers import ILPS, BlendedHead, BoostedTrees, FieldBias, PlattScaling
+
+NUM_ROWS = 3000
+
+
+def make_rows(seed=0, num_rows=NUM_ROWS, drift=0.8, effect=0.5):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1.0, 1.0, num_rows)
+    site = generator.integers(0, 5, num_rows)
+    time = np.sort(generator.uniform(0, 30, num_rows))
+    truth = logits + effect * (site - 2) / 2 + drift * time / 30
+    return logits, (generator.random(num_rows) < expit(truth)).astype(float), {"site": site}, time
+
+
+def head(**kwargs):
+    return FieldBias({"site": 5}, follows_time=True, **kwargs)
+
+
+def predictions(fitted, logits, features):
+    return np.asarray(fitted(logits[:200], {"site": features["site"][:200]})).reshape(-1)
+
+
+def forms_of_time(time):
+    start = np.datetime64("2026-03-01", "us")
+    dates = start + (time * 86_400e6).astype("timedelta64[us]")
+    zone = datetime.timezone(datetime.timedelta(hours=5))
+    return {
+        "column": time[:, None],
+        "list": time.tolist(),
+        "seconds": 86_400 * time + 1.7e9,
+        "nanoseconds": (86_400e9 * time).astype("uint64") + np.uint64(2**63),
+        "float32": time.astype("float32"),
+        "dates": dates,
+        "pandas": pd.Series(pd.to_datetime(dates))
+        .dt.tz_localize("UTC")
+        .dt.tz_convert("Asia/Tokyo"),
+        "datetimes": [
+            datetime.datetime.fromisoformat(str(each)).replace(tzinfo=datetime.UTC).astimezone(zone)
+            for each in dates
+        ],
+        "small": np.round(time * 4).astype("int8"),
+    }
+
+
+def test_any_form_of_the_times_gives_the_same_fit():
+    logits, labels, features, time = make_rows()
+    first = head()
+    first.fit(logits, labels, features, time=time)
+    expected = predictions(first, logits, features)
+    assert first.level().last > 0.2
+    for form, given in forms_of_time(time).items():
+        wanted = expected
+        if form == "small":
+            rounded = head()
+            rounded.fit(logits, labels, features, time=np.round(time * 4))
+            wanted = predictions(rounded, logits, features)
+        other = head()
+        other.fit(logits, labels, features, time=given)
+        np.testing.assert_allclose(
+            predictions(other, logits, features), wanted, atol=1e-4, err_msg=form
+        )
+    other = head()
+    other.fit(logits, labels, pd.DataFrame({**features, "day": time}), time="day")
+    np.testing.assert_array_equal(predictions(other, logits, features), expected)
+
+
+def test_order_weights_and_rows_of_weight_0_do_not_matter():
+    logits, labels, features, time = make_rows()
+    first = head()
+    first.fit(logits, labels, features, time=time)
+    expected = predictions(first, logits, features)
+    order = np.random.default_rng(0).permutation(NUM_ROWS)
+    other = head()
+    other.fit(logits[order], labels[order], {"site": features["site"][order]}, time=time[order])
+    np.testing.assert_allclose(predictions(other, logits, features), expected, atol=1e-5)
+    extra = np.r_[time, np.full(50, np.nan)]
+    weights = np.r_[np.full(NUM_ROWS, 7.0), np.zeros(50)]
+    other = head()
+    other.fit(
+        np.r_[logits, np.zeros(50)],
+        np.r_[labels, np.ones(50)],
+        {"site": np.r_[features["site"], np.zeros(50, int)]},
+        weights,
+        time=extra,
+    )
+    np.testing.assert_allclose(predictions(other, logits, features), expected, atol=1e-5)
+    # In order of time, "order" says as much as their numbers.
+    by_number, by_order = head(), head()
+    by_number.fit(logits, labels, features, time=np.arange(NUM_ROWS))
+    by_order.fit(logits, labels, features, time="order")
+    np.testing.assert_array_equal(
+        predictions(by_order, logits, features), predictions(by_number, logits, features)
+    )
+
+
+def test_counts_are_rows_and_labels_may_be_turned_round():
+    logits, labels, features, time = make_rows(num_rows=1500)
+    counts = np.random.default_rng(1).integers(1, 4, 1500)
+    counted, repeated, mirrored = head(), head(), head()
+    counted.fit(logits, labels, features, counts, time=time, weights_are="counts")
+    many = np.repeat(np.arange(1500), counts)
+    repeated.fit(logits[many], labels[many], {"site": features["site"][many]}, time=time[many])
+    expected = predictions(counted, logits, features)
+    np.testing.assert_allclose(predictions(repeated, logits, features), expected, atol=1e-5)
+    mirrored.fit(-logits, 1 - labels, features, counts, time=time, weights_are="counts")
+    np.testing.assert_allclose(predictions(mirrored, -logits, features), -expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (None, "Argument `time` must hold the time of each row, because this FieldBias follows"),
+        (np.arange(10.0), "must have the time of each of the 3,000 rows"),
+        ("day", "must name a column of the rows"),
+        (np.full(NUM_ROWS, np.nan), "Times must be known"),
+        (np.full(NUM_ROWS, np.inf), "Times must be known"),
+        (["2026-03-01"] * NUM_ROWS, "must hold numbers or dates"),
+        (1e-300 * np.arange(NUM_ROWS), "Give them in another unit"),
+        (1e300 * np.arange(NUM_ROWS), "Give them in another unit"),
+    ],
+    ids=["none", "few", "no column", "NaN", "infinite", "strings", "short", "long"],
+)
+def test_bad_times_are_refused_and_change_nothing(time, message):
+    logits, labels, features, _ = make_rows()
+    fitted = head()
+    fitted.fit(logits, labels, features, time="order")
+    before = fitted.get_weights()
+    with pytest.raises(ValueError, match=message):
+        fitted.fit(logits, labels, features, time=time)
+    for one, other in zip(before, fitted.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_heads_that_follow_no_time_refuse_times():
+    logits, labels, features, time = make_rows(num_rows=300)
+    for other in (PlattScaling(), FieldBias({"site": 5})):
+        with pytest.raises(ValueError, match="does not follow time"):
+            other.fit(logits, labels, features, time=time)
+    with pytest.raises(ValueError, match="must not follow time"):
+        FieldBias({"site": 5}, FieldBias({}, follows_time=True))
+
+
+def test_rows_of_one_time_have_no_level():
+    logits, labels, features, _ = make_rows()
+    fitted, plain = head(), FieldBias({"site": 5})
+    fitted.fit(logits, labels, features, time=np.full(NUM_ROWS, 5))
+    plain.fit(logits, labels, features)
+    np.testing.assert_array_equal(
+        predictions(fitted, logits, features), predictions(plain, logits, features)
+    )
+    assert fitted.level() is None
+
+
+def test_a_level_alone_needs_no_features_and_is_kept_in_a_file(tmp_path):
+    logits, labels, _, time = make_rows()
+    fitted = FieldBias({}, ILPS(), follows_time=True)
+    fitted.fit(logits, labels, time=time)
+    inputs = keras.Input((1,), name="score")
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(fitted(inputs)))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(
+        loaded.predict(logits[:50, None], verbose=0), model.predict(logits[:50, None], verbose=0)
+    )
+    level, kept = fitted.level(), loaded.layers[1].level()
+    np.testing.assert_array_equal(kept.values, level.values)
+    assert kept.to_dict() == level.to_dict()
+    assert level.times[0] == pytest.approx(time[0] - time[-1], rel=1e-5)
+    slope, error = level.drift
+    assert slope == pytest.approx(0.8 / 30, abs=4 * error)
+    # The mean of the last rows is right, that of all rows is not.
+    last = np.arange(NUM_ROWS - 600, NUM_ROWS)
+    calibrated = expit(np.asarray(fitted(logits))).reshape(-1)
+    assert abs(calibrated[last].mean() - labels[last].mean()) < 0.04
+    assert calibrated.mean() - labels.mean() > 0.03
+
+
+def test_parts_that_follow_time_make_the_whole_follow_it():
+    logits, labels, features, time = make_rows()
+    blend = BlendedHead([head(), PlattScaling()], [0.75, 0.25])
+    with pytest.raises(ValueError, match="follows time"):
+        blend.fit(logits, labels, features)
+    blend.fit(logits, labels, features, time=time)
+    alone = head()
+    alone.fit(logits, labels, features, time=time)
+    assert blend.level().to_dict() == alone.level().to_dict()
+
+
+def test_trees_on_a_level_are_fitted_forward():
+    logits, labels, features, time = make_rows(num_rows=4000)
+    trees = BoostedTrees({"site": 5}, (), head())
+    summary = trees.fit(logits, labels, features, time=time)
+    assert summary.converged
+    # On folds by chance, the level of the last rows would be wrong for the others.
+    last = slice(3200, None)
+    calibrated = expit(np.asarray(trees(logits, features))).reshape(-1)
+    assert abs(calibrated[last].mean() - labels[last].mean()) < 0.05
+
+
+def test_fit_head_takes_times_in_every_form():
+    logits, labels, features, time = make_rows()
+    inputs = {"score": keras.Input((1,), name="score"), "site": keras.Input((), name="site")}
+
+    def model():
+        return keras.Model(
+            inputs,
+            keras.layers.Activation("sigmoid")(
+                head()(keras.layers.Identity()(inputs["score"]), {"site": inputs["site"]})
+            ),
+        )
+
+    x = {"score": logits.astype("float32")[:, None], **features}
+    expected = model()
+    kc.fit_head(expected, x, labels, time=time, verbose=0)
+    expected = expected.predict(x, verbose=0)
+    named = model()
+    kc.fit_head(named, {**x, "day": time}, labels, time="day", verbose=0)
+    np.testing.assert_array_equal(named.predict(x, verbose=0), expected)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        batched = model()
+        rows = tf.data.Dataset.from_tensor_slices(({**x, "day": time}, labels)).batch(256)
+        kc.fit_head(batched, rows, time="day", verbose=0)
+        np.testing.assert_allclose(batched.predict(x, verbose=0), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="must hold the time of each row"):
+        kc.fit_head(model(), x, labels, verbose=0)
+    with pytest.raises(ValueError, match="Did you mean 'day'"):
+        kc.fit_head(model(), {**x, "day": time}, labels, time="days", verbose=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("drift", "effect"), [(0.0, 0.0), (0.8, 0.5)])
+def test_intervals_hold_the_truth_of_the_last_rows(drift, effect):
+    held = []
+    for seed in range(60):
+        logits, labels, features, time = make_rows(seed, drift=drift, effect=effect)
+        fitted = head()
+        fitted.fit(logits, labels, features, time=time)
+        lower, upper = fitted.interval(logits[-100:], {"site": features["site"][-100:]})
+        truth = logits + effect * (features["site"] - 2) / 2 + drift
+        true = expit(truth[-100:])
+        held.append(np.mean((lower.reshape(-1) <= true) & (true <= upper.reshape(-1))))
+    assert np.mean(held) > 0.9
