@@ -4,7 +4,7 @@
 the labels. What does the bias change on test rows, and where would it do harm? For each table with
 a `base_logits.npz`: the test log loss with the bias, found on the rows of the fit, less that
 without, in 1e-4 nats. Random splits: the mean over samples of the development rows, with its
-standard error; tables in order of time: the last development rows, with `folds="forward"` and
+standard error; tables in order of time: the last development rows, with `time="order"` and
 `"blocks"`, for which `calibrate` itself adds no bias.
 
 The data are looked for as by `calibrators.py`. `--tables NAME ...` runs some of them.
@@ -45,7 +45,7 @@ def main() -> None:
             field = table.fields[0]
             fields = {} if sees == "logit" else {field: table.num_values[field]}
             is_random = raw["split"] == "random"
-            for folds in (3,) if is_random else ("forward", "blocks"):
+            for folds in (3,) if is_random else ("time", "blocks"):
                 found = []
                 for seed in range(arguments.samples if is_random else 1):
                     rows = sample(development, arguments.rows, seed if is_random else None)
@@ -70,8 +70,8 @@ def measure(rows: Part, test: Part, fields: dict[str, int], folds: Any) -> tuple
         rows.features if fields else None,
         from_logits=True,
         fields=fields,
-        folds=folds,
         verbose=0,
+        **({"time": "order"} if folds == "time" else {"folds": folds}),
     )
     head = model.head
     if not isinstance(head, BlendedHead):

@@ -55,11 +55,11 @@ def test_a_bias_that_lasts_is():
 def test_blocks_of_time_are_blended_without_a_bias():
     """A bias of all rows would undo what the next blocks decided on the level."""
     x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
-    folds_of_each = {"forward": False, "blocks": False, 3: True, "own": True}
-    for folds, has_bias in folds_of_each.items():
-        given = np.arange(NUM_ROWS) % 4 if folds == "own" else folds
+    own = np.arange(NUM_ROWS) % 4
+    in_order = [({"time": "order"}, False), ({"folds": "blocks"}, False)]
+    for arguments, has_bias in (*in_order, ({"folds": 3}, True), ({"folds": own}, True)):
         model = kc.calibrate(
-            base_model(), x, y, folds=given, methods=["bias", "platt", "ilps"], verbose=0
+            base_model(), x, y, methods=["bias", "platt", "ilps"], verbose=0, **arguments
         )
         assert model.report.chosen == "blend"
         assert (model.head.bias != 0) == has_bias

@@ -30,7 +30,7 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
         >>> with_times(rows, "order").times, with_times(rows, "day", {"day": [3, 1]}).times
-        (array([0., 1.]), array([3., 1.]))
+        (array([0., 1.]), array([2., 0.]))
     """
     if time is None:
         return rows
