@@ -201,6 +201,21 @@ def test_a_field_that_says_where_a_column_is_missing_converges():
     assert summary.num_iterations < 100
 
 
+def test_spreads_are_learnt_near_the_optimum():
+    """The first steps to a column that tells all labels are too long, and say little of spreads."""
+    generator = np.random.default_rng(0)
+    columns = generator.normal(size=(600, 5))[:300]
+    columns = np.sqrt(0.7) * columns + np.sqrt(0.3) * columns[:, :1]
+    columns[:, 0] = 5 * np.round(12 * np.abs(columns[:, 0]))
+    logits, labels = generator.normal(-2, 1, 600)[:300], (columns[:, 0] < 30).astype(float)
+    features = {f"x{number}": column for number, column in enumerate(columns.T)}
+    head = FieldBias({}, numeric=list(features))
+    assert head.fit(logits, labels, features).log_loss_after < 0.01
+    deviations = np.array(list(head.get_deviations().values()))
+    assert deviations[0] > 5
+    assert deviations[1:].max() < 0.1
+
+
 def test_what_is_beyond_the_knots_is_as_the_outermost():
     logits, labels, features = made_rows()
     head = FieldBias({}, numeric=["x"])
