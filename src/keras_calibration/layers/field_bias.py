@@ -54,9 +54,10 @@ class FieldBias(FieldHead):
 
     The curve of a numeric column is linear between knots at quantiles of the rows, and constant
     outside them. A value with many rows, such as a special code, is a knot of its own; so are all
-    values of a column that has few. The curve's values at the knots have the prior of a random walk
-    with standard deviation s_j, estimated in the same way, and missing values (NaN) have an effect
-    of their own. A column that the base model has used well gets a flat curve.
+    values of a column that has few. The curve is a straight line plus a random walk over the knots.
+    Their standard deviations are estimated in the same way, one for the lines of all columns and
+    one for each walk, and missing values (NaN) have an effect of their own. A column that the base
+    model has used well gets a flat curve.
 
     `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
     weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
@@ -87,7 +88,7 @@ class FieldBias(FieldHead):
         >>> site = np.repeat([0, 1], 500)
         >>> labels = np.arange(1000) % 10 < np.where(site == 0, 2, 5)
         >>> print(head.fit(np.zeros(1000), labels, {"site": site}))
-        1,000 rows: log loss 0.693147 before, 0.596811 after (-0.096337); converged in 5 steps
+        1,000 rows: log loss 0.693147 before, 0.596811 after (-0.096337); converged in 6 steps
         >>> print(head.get_offsets("site").round(2))
         [-0.67  0.67  0.  ]
 
@@ -385,7 +386,7 @@ class FieldBias(FieldHead):
             num_knots = self._knots.shape[1]
             self._assign_knots(knots)
             self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
-        self._deviations.assign(fit.spreads.deviations)
+        self._deviations.assign(fit.deviations)
         if fit.posterior is not None:
             self._keep_posterior_of(fit.posterior, rows, line)
         return fit
