@@ -101,7 +101,7 @@ class FieldBias(FieldHead):
         >>> summary = head.fit(np.zeros(5000), labels, {"age": age})
         >>> knots, values, missing = head.get_curve("age")
         >>> print(knots[[0, -1]].round(), values[[0, -1]].round(1), round(missing, 1))
-        [20. 70.] [-1.  1.] 0.2
+        [20. 70.] [-1.   1.1] 0.2
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*;
@@ -188,7 +188,7 @@ class FieldBias(FieldHead):
         are then too narrow.
 
         With one or three numeric columns, 95 % intervals hold the truth in 93 to 99 % where it is a
-        random walk or a sine of the column, in 91 to 99 % far out in its tails.
+        random walk, a sine or a straight line of the column, in 91 to 99 % far out in its tails.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
