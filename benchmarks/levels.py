@@ -6,7 +6,7 @@ Five tables, each figure from 1,000 simulated data sets:
   value, and standard deviation of the offsets, and the mean width of the intervals compared with
   those of an oracle that knows this standard deviation;
 - coverage of those of `FieldBias` with numeric columns (100 data sets a figure), whose true effects
-  are random walks or sines;
+  are random walks, sines, straight lines, or nothing;
 - share of data sets in which right predictions have a p-value of `multicalibration_error` below 5
   and 1 %, by number and size of segments;
 - share of decisions for one of two equal pipelines, by number of seeds, with planned looks and with
@@ -190,8 +190,8 @@ def numeric(num_samples: int) -> None:
     print(f"{'rows':>6}{'columns':>9}{'shape':>10}{'size':>6}{'all':>7}{'beyond':>8}{'missing':>9}")
     for num_rows in (1000, 5000):
         for num_columns in (1, 3):
-            for shape in ("walk", "sine"):
-                for size in (0.2, 0.5):
+            for shape in ("walk", "sine", "line", "none"):
+                for size in (0.2, 0.5) if shape != "none" else (0.0,):
                     rng = np.random.default_rng(0)
                     number = max(num_samples // 10, 1)
                     cells = [
@@ -219,13 +219,14 @@ def one_set_of_columns(
     true = 0.9 * logits + 0.2
     for name, values in columns.items():
         walk = np.cumsum(rng.normal(size=1001)) / np.sqrt(1000 / 6)
-        effect = (
-            np.interp(ndtr(values), np.linspace(0, 1, 1001), walk - walk.mean())
-            if shape == "walk"
-            else np.sqrt(2) * np.sin(1.5 * values)
-        )
+        effects = {
+            "walk": np.interp(ndtr(values), np.linspace(0, 1, 1001), walk - walk.mean()),
+            "sine": np.sqrt(2) * np.sin(1.5 * values),
+            "line": values,
+            "none": 0.0,
+        }
         missing = rng.random(2 * num_rows) < 0.1
-        true += size * np.where(missing, rng.normal(), effect)
+        true += size * np.where(missing, rng.normal(), effects[shape])
         columns[name] = np.where(missing, np.nan, values)
     labels = rng.random(2 * num_rows) < expit(true)
     head = FieldBias({}, numeric=list(columns))

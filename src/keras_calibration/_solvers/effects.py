@@ -9,6 +9,8 @@ import numpy as np
 _SCALES = np.geomspace(1e-3, 10.0, 17)
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
+# Number of the group of straight lines, in the groups of each numeric column.
+_LINES = -1
 # Curves keep their Hessian while no row's curvature changes by more than this share. A step is then
 # that far from Newton's, in every direction.
 _SAME_CURVATURE = 0.1
@@ -173,7 +175,8 @@ class NumericColumn:
         left: The knot at or left of each value (n,); the number of knots where it is missing.
         share: Share of the gap to the next knot that the value is beyond it (n,).
         basis: Values of the curve for each coefficient of unit variance (K + 1, p).
-        group: The coefficients of one standard deviation (p,), whole numbers from 0.
+        group: The coefficients of one standard deviation (p,), whole numbers from 0; -1 is that of
+            the lines, which all columns share.
     """
 
     left: np.ndarray
@@ -183,8 +186,8 @@ class NumericColumn:
 
     @property
     def num_groups(self) -> int:
-        """Number of standard deviations."""
-        return int(self.group[-1]) + 1
+        """Number of standard deviations of its own."""
+        return int(self.group.max()) + 1
 
     def at_rows(self, curve: np.ndarray) -> np.ndarray:
         """The value of a curve (K + 1,) at each row (n,)."""
@@ -200,7 +203,11 @@ class NumericColumn:
 
 
 def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
-    """A column on its knots, with the prior of a random walk over the knots.
+    """A column on its knots, whose curve is a straight line plus a random walk over the knots.
+
+    On the scale of `walk_places` the line is straight, and the walk even: a walk with a drift.
+    The lines of all columns share one standard deviation, as in ridge regression: that of a single
+    slope would be large or 0 by chance. Each walk has its own, with the effect of missing values.
 
     Repeated knots at the end are left out. Values beyond the outermost knots are as these.
 
@@ -214,48 +221,81 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     left = np.searchsorted(knots, inside, side="right") - 1
     gaps = np.append(np.diff(knots), 1.0)
     share = (inside - knots[left]) / gaps[left]
-    basis = np.zeros((len(knots) + 1, len(knots)))
-    basis[:-1, :-1], basis[-1, -1] = random_walk_basis(knots), 1.0
+    basis = np.zeros((len(knots) + 1, len(knots) + 1))
+    basis[:-1, 0], basis[:-1, 1:-1], basis[-1, -1] = (
+        line_basis(knots),
+        random_walk_basis(knots),
+        1.0,
+    )
+    group = np.append(_LINES, np.zeros(len(knots), int))
     left, share = np.where(missing, len(knots), left), np.where(missing, 0.0, share)
-    return NumericColumn(left, share, basis, np.zeros(len(knots), int))
+    return NumericColumn(left, share, basis, group)
+
+
+def walk_places(knots: np.ndarray) -> np.ndarray:
+    """Places of the knots (K,) on the scale on which a random walk over them has equal steps.
+
+    One half of each step is the same for all, which suits skewed columns; the other half is
+    proportional to the gap, so that a curve may change more over a long one.
+
+    Example:
+        >>> walk_places(np.array([0.0, 1.0, 4.0]))
+        array([0.  , 0.75, 2.  ])
+    """
+    gaps = np.diff(knots)
+    return np.append(0.0, np.cumsum(0.5 + 0.5 * gaps / gaps.mean())) if len(gaps) else np.zeros(1)
+
+
+def line_basis(knots: np.ndarray) -> np.ndarray:
+    """The straight line on the scale of `walk_places`, of mean 0 and mean square 1 (K,).
+
+    It is 0 with a single knot.
+
+    Example:
+        >>> line_basis(np.array([0.0, 5.0]))
+        array([-1.,  1.])
+    """
+    away = walk_places(knots) - walk_places(knots).mean()
+    return away / (np.sqrt(np.mean(away**2)) or 1.0)
 
 
 def random_walk_basis(knots: np.ndarray) -> np.ndarray:
     """B (K, K - 1): with `θ ~ N(0, 1)`, Bθ is a random walk over the knots of mean 0.
 
-    One half of the variance of its steps is the same for all, which suits skewed columns; the other
-    half is proportional to the gaps, so that a curve may change more over a long one. It is scaled
-    so that the mean variance over the knots is 1.
+    Its steps have the variances of those of `walk_places`, scaled so that the mean variance over
+    the knots is 1.
 
     Example:
         >>> random_walk_basis(np.array([0.0, 5.0]))
         array([[-1.],
                [ 1.]])
     """
-    gaps = np.diff(knots)
-    passed = np.cumsum(0.5 + 0.5 * gaps / gaps.mean()) if len(gaps) else gaps
-    place = np.append(0.0, passed)
+    place = walk_places(knots)
     covariance = np.minimum(place[:, None], place)
     covariance -= covariance.mean(axis=0)
     covariance -= covariance.mean(axis=1, keepdims=True)
     variances, directions = np.linalg.eigh(covariance)
     basis = directions[:, 1:] * np.sqrt(np.maximum(variances[1:], 0.0))
     basis *= np.sign(basis[-1:])
-    return basis / np.sqrt(np.mean(np.sum(basis**2, axis=1))) if len(gaps) else basis
+    return basis / (np.sqrt(np.mean(np.sum(basis**2, axis=1))) or 1.0)
 
 
 class CurvesEffect(Effect):
     """Each numeric column has a curve. All of them are one block: columns are often correlated.
 
     Args:
-        columns: The columns, each with an s for each of its groups.
+        columns: The columns, each with an s for each of its groups. That of the lines comes first:
+            a walk can be nearly straight, and would take their place.
     """
 
     def __init__(self, columns: Sequence[NumericColumn]) -> None:
         sizes = [column.basis.shape[1] for column in columns]
         starts = np.cumsum([0, *(column.num_groups for column in columns)])
-        groups = [start + column.group for start, column in zip(starts, columns, strict=False)]
-        super().__init__(1, np.concatenate(groups))
+        groups = [
+            np.where(column.group == _LINES, _LINES, start + column.group)
+            for start, column in zip(starts, columns, strict=False)
+        ]
+        super().__init__(1, np.unique(np.concatenate(groups), return_inverse=True)[1])
         self.columns = columns
         self._ends = np.cumsum(sizes)[:-1]
         # The last curvature, and the Hessians that belong to it.
@@ -266,6 +306,11 @@ class CurvesEffect(Effect):
         """What coefficients (p, …) give each column at its knots and for missing values."""
         parts = np.split(coefficients, self._ends)
         return [column.basis @ part for column, part in zip(self.columns, parts, strict=True)]
+
+    def deviations_of_columns(self) -> list[float]:
+        """The standard deviation of each column's curve, the mean over its knots."""
+        groups = [np.unique(part) for part in np.split(self.group, self._ends)]
+        return [float(np.linalg.norm(self.deviations[each])) for each in groups]
 
     def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
         """Adds the curves at the rows to the common curve (n,), in place."""

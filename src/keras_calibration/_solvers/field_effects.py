@@ -23,6 +23,9 @@ _CURVE_TOLERANCE = 1e-6
 # A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
+# Standard deviations are set after a pass that gained at most this, in nats a row. Far from the
+# optimum, where a step has gone to saturated probabilities, working responses do not tell them.
+_NEAR_OPTIMUM = 1e-3
 # Below this, in logits, a change of a standard deviation counts as if it were this.
 _SMALL_SCALE = 0.05
 # After so many passes, the parameters are extrapolated if the steps shrink this slowly.
@@ -103,14 +106,15 @@ class FieldEffects:
         settled, num_passes, gain = not learn_scales, 0, 0.0
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
+            sets_scales = not settled and gain <= _NEAR_OPTIMUM
             previous, last_gain, start = self._deviations(), gain, self._parameters()
-            gain = max(self.improve_effect(effect, not settled) for effect in self.effects)
+            gain = max(self.improve_effect(effect, sets_scales) for effect in self.effects)
             if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
                 self._extrapolate(start, gain / last_gain if last_gain else 0.0)
             if settled and not self.tighten() and gain <= tolerance:
                 break
             moved = np.abs(self._deviations() - previous) / np.maximum(previous, _SMALL_SCALE)
-            settled = settled or bool(moved.max() <= scale_tolerance)
+            settled = settled or (sets_scales and bool(moved.max() <= scale_tolerance))
             settled = settled or num_passes >= _LARGEST_NUM_SCALE_PASSES
         return num_passes, bool(gain <= _CONVERGED)
 

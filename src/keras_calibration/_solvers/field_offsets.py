@@ -39,7 +39,7 @@ class Spreads(NamedTuple):
     """The standard deviations of effects, of fields first, and by what those of fields were raised.
 
     Args:
-        deviations: s of each field and column.
+        deviations: s of each field, and those of the curves, in the order of `CurvesEffect`.
         factor: By which those of fields were multiplied (`improve_spreads`); 0 if they were not.
     """
 
@@ -56,7 +56,9 @@ class FieldOffsets:
         bias: c.
         offsets: u of each field (num_values,).
         curves: v of each numeric column: at its knots, and for missing values.
-        spreads: s of each field and numeric column, the standard deviation of offsets or curve.
+        deviations: Standard deviation of the offsets of each field, and of the curve of each
+            numeric column, line and walk together.
+        spreads: The s that were fitted, from which fits to parts of the rows start.
         posterior: The covariance of slope, bias, offsets and curves, of all values. One without
             rows has the variance of the offsets, averaged over s.
         log_loss: Mean log loss, in nats a row, without the priors.
@@ -68,6 +70,7 @@ class FieldOffsets:
     bias: float
     offsets: list[np.ndarray]
     curves: list[np.ndarray]
+    deviations: np.ndarray
     spreads: Spreads
     posterior: FieldPosterior | None
     log_loss: float
@@ -93,6 +96,7 @@ class FieldOffsets:
             bias=line.scale * self.bias + line.shift,
             offsets=[line.scale * values for values in self.offsets],
             curves=[line.scale * values for values in self.curves],
+            deviations=line.scale * self.deviations,
             posterior=self.posterior and self.posterior.scaled(line.scale),
         )
 
@@ -140,8 +144,9 @@ def fit_field_offsets(
     Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
     then has an equal part of it.
 
-    The curves of all numeric columns are a further block, with one s for each of them, whose
-    likelihood has the other curves integrated out.
+    The curves of all numeric columns are a further block (`effects.numeric_column`): one s for the
+    straight lines of all, one for the random walk of each. The likelihood of an s has everything
+    else in the block integrated out.
 
     For fits to parts of the rows, `like` has the s of that to all rows: their own start from these
     and settle less exactly, the factor is the same, and there is no posterior, which takes less
@@ -167,8 +172,8 @@ def fit_field_offsets(
     fit = fit_to(rows.weights)
     run = fit.run
     if like is not None:
-        of_fields, of_columns = np.split(like.deviations, [len(ids)])
-        fit.set_deviations(np.append(index.deviations_of_groups(of_fields), of_columns))
+        of_fields, of_curves = np.split(like.deviations, [len(ids)])
+        fit.set_deviations(np.append(index.deviations_of_groups(of_fields), of_curves))
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
     factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
@@ -177,13 +182,14 @@ def fit_field_offsets(
         num_passes += num_more
     posterior = _posterior_by_id(fit, index, factor > 0) if like is None else None
     tables, others = _by_kind(fit)
-    deviations = [index.deviations(tables), *(each.deviations for each in others)]
+    of_fields = index.deviations(tables)
     return FieldOffsets(
         slope=float(fit.shared[0]),
         bias=float(fit.shared[1]),
         offsets=index.offsets(tables),
         curves=[curve for each in others for curve in each.on_knots(each.coefficients[0])],
-        spreads=Spreads(np.concatenate(deviations), factor),
+        deviations=np.concatenate([of_fields, *(each.deviations_of_columns() for each in others)]),
+        spreads=Spreads(np.concatenate([of_fields, *(each.deviations for each in others)]), factor),
         posterior=posterior,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,

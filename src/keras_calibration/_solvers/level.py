@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from keras_calibration._rows.line import Line
-from keras_calibration._solvers.effects import NumericColumn, numeric_column
+from keras_calibration._solvers.effects import NumericColumn, numeric_column, random_walk_basis
 from keras_calibration._solvers.knots import separate_quantile_knots
 
 # With 64, a fit to few rows took the last few for what is to come; with 16, days were lost.
@@ -138,7 +138,7 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
     if len(knots) == 1:
         return None
     column, num_knots = numeric_column(times, knots), len(knots)
-    walk = _WALK_SCALE * column.basis[:-1, :-1]
+    walk = _WALK_SCALE * random_walk_basis(knots)
     basis = np.zeros((num_knots + 1, 2 * num_knots - 1))
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
     basis[-1, : num_knots - 1] = walk[-1]

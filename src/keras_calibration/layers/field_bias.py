@@ -63,9 +63,10 @@ class FieldBias(FieldHead):
 
     The curve of a numeric column is linear between knots at quantiles of the rows, and constant
     outside them. A value with many rows, such as a special code, is a knot of its own; so are all
-    values of a column that has few. The curve's values at the knots have the prior of a random walk
-    with standard deviation s_j, estimated in the same way, and missing values (NaN) have an effect
-    of their own. A column that the base model has used well gets a flat curve.
+    values of a column that has few. The curve is a straight line plus a random walk over the knots.
+    Their standard deviations are estimated in the same way, one for the lines of all columns and
+    one for each walk, and missing values (NaN) have an effect of their own. A column that the base
+    model has used well gets a flat curve.
 
     With `follows_time=True`, `fit` takes the times of the rows, and the logits have a level over
     time too: a random walk, and deviations from it that do not persist, such as those of a day,
@@ -103,7 +104,7 @@ class FieldBias(FieldHead):
         >>> site = np.repeat([0, 1], 500)
         >>> labels = np.arange(1000) % 10 < np.where(site == 0, 2, 5)
         >>> print(head.fit(np.zeros(1000), labels, {"site": site}))
-        1,000 rows: log loss 0.693147 before, 0.596811 after (-0.096337); converged in 5 steps
+        1,000 rows: log loss 0.693147 before, 0.596811 after (-0.096337); converged in 6 steps
         >>> print(head.get_offsets("site").round(2))
         [-0.67  0.67  0.  ]
 
@@ -116,7 +117,7 @@ class FieldBias(FieldHead):
         >>> summary = head.fit(np.zeros(5000), labels, {"age": age})
         >>> knots, values, missing = head.get_curve("age")
         >>> print(knots[[0, -1]].round(), values[[0, -1]].round(1), round(missing, 1))
-        [20. 70.] [-1.  1.] 0.2
+        [20. 70.] [-1.   1.1] 0.2
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*;
@@ -217,7 +218,7 @@ class FieldBias(FieldHead):
         are then too narrow.
 
         With one or three numeric columns, 95 % intervals hold the truth in 93 to 99 % where it is a
-        random walk or a sine of the column, in 91 to 99 % far out in its tails.
+        random walk, a sine or a straight line of the column, in 91 to 99 % far out in its tails.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
@@ -431,7 +432,7 @@ class FieldBias(FieldHead):
             self._assign_knots(knots)
             num_knots, curves = self._knots.shape[1], fit.curves[: len(columns)]
             self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
-        self._deviations.assign(fit.spreads.deviations[: len(self.feature_names)])
+        self._deviations.assign(fit.deviations[: len(self.feature_names)])
         if fit.posterior is not None:
             self._keep_posterior_of(fit.posterior, rows, line, of_level)
         return fit
