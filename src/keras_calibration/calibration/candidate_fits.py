@@ -207,14 +207,18 @@ class Race:
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
 
     def _best_of(self, names: Sequence[str]) -> str:
-        """The candidate whose fits have the lowest mean log loss."""
+        """The first of the candidates, unless a later one is better by a standard error."""
         rows = self.splits.weighted(self.rows)
         losses = {
-            name: float(rows.row_weights @ head_log_losses(rows.labels, logits))
+            name: head_log_losses(rows.labels, logits)
             for name in names
             if (logits := self.fits[name].logits) is not None
         }
-        return min(losses, key=losses.__getitem__, default=names[0])
+        best = next(iter(losses), names[0])
+        for name, loss in losses.items():
+            change, error = mean_and_error(loss - losses[best], rows.weights, self.splits.clusters)
+            best = name if change < -error else best
+        return best
 
     def _check_gain(self, numbers: np.ndarray, logits: np.ndarray) -> None:
         """Raises if a candidate with these logits of a fold adds nothing to those before it."""
