@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_calibration._rows.checks import (
+    are_0_or_1,
     check_rows,
     logits_of_probabilities,
     read_rows,
@@ -193,3 +194,12 @@ def test_importances_count_as_many_rows_as_say_as_much(unit):
     rows = read_rows(np.linspace(-2, 2, 200), np.arange(200) % 2, unit * weights)
     assert rows.weights.sum() == pytest.approx(weights.sum() ** 2 / (weights @ weights))
     np.testing.assert_allclose(rows.weights / rows.weights[0], weights / weights[0])
+
+
+def test_few_predictions_in_bfloat16_are_read():
+    from ml_dtypes import bfloat16
+
+    predictions = np.array([0.0, 1.0, 0.0]).astype(bfloat16)
+    assert are_0_or_1(predictions)
+    assert not are_0_or_1(np.array([0.5]).astype(bfloat16))
+    warn_if_swapped(np.array([0, 1, 1]), predictions)

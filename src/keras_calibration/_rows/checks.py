@@ -253,6 +253,16 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
         )
 
 
+def are_0_or_1(values: np.ndarray) -> bool:
+    """Whether all values are 0 or 1, in any dtype: `np.isin` does not take bfloat16.
+
+    Example:
+        >>> are_0_or_1(np.array([0.0, 1.0])), are_0_or_1(np.array([0.5]))
+        (True, False)
+    """
+    return bool(((values == 0) | (values == 1)).all())
+
+
 def warn_if_swapped(
     labels: ArrayLike,
     predictions: np.ndarray,
@@ -268,7 +278,7 @@ def warn_if_swapped(
     """
     if predictions.ndim > 1 and predictions.shape[1] != 1:
         return
-    if not all(np.isin(part, (0, 1)).all() for part in (predictions[:100], predictions)):
+    if not all(are_0_or_1(part) for part in (predictions[:100], predictions)):
         return
     distinct = np.unique(np.asarray(labels))
     # A fit refuses labels outside [0, 1], with the same remedy.

@@ -14,7 +14,11 @@ from calibration_records._limits import SUM_TOLERANCE
 from calibration_records._warn import warn
 from keras_calibration._ops.field_sums import id_tensor
 from keras_calibration._ops.losses import logits_from_probabilities
-from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
+from keras_calibration._rows.checks import (
+    are_0_or_1,
+    logits_of_probabilities,
+    warn_if_swapped,
+)
 from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
 from keras_calibration._typing import Tensor
 
@@ -139,7 +143,7 @@ def _warn_if_swapped(labels: Tensor, predictions: Tensor) -> None:
     if is_symbolic(predictions) or is_symbolic(labels):
         return
     # Mostly, the first rows tell, and no more are read.
-    if np.isin(as_array(predictions[:100]), (0, 1)).all():
+    if are_0_or_1(as_array(predictions[:100])):
         warn_if_swapped(as_array(labels), as_array(predictions))
 
 

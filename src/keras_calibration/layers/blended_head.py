@@ -205,5 +205,4 @@ class BlendedHead(Head):
     def from_config(cls, config: dict[str, Any]) -> BlendedHead:
         """Creates the layer from its `get_config`."""
         heads = [keras.saving.deserialize_keras_object(head) for head in config["heads"]]
-        # Without a bias are those that were saved before there was one.
-        return cls(**{"use_bias": False, **config, "heads": heads})
+        return cls(**{**config, "heads": heads})
