@@ -9,6 +9,7 @@ from keras_calibration._rows.checks import (
     check_rows,
     logits_of_probabilities,
     read_rows,
+    warn_if_swapped,
     warn_of_contradicted_ends,
 )
 from keras_calibration._rows.rows import Rows
