@@ -219,8 +219,8 @@ def test_the_logits_of_a_part_are_those_of_its_own_rounds():
     rows, columns = rows_of(1500, 0, 1.0)
     parts = folds_of(1500)
     found = boost(rows, columns, parts, largest_num_rounds=80)
-    trainer = _Trainer(rows, rows.logits, columns, 80, 0, ())
-    fits = [trainer.fit_part(fitted, scored) for fitted, scored in parts]
+    trainer = _Trainer(rows, columns, 80, 0, ())
+    fits = [trainer.fit_part(*part, rows.logits, columns) for part in parts]
     length = max(len(curve) for curve, _ in fits)
     curves = np.stack([np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits])
     rounds = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,7 @@ def boost(
     seed: int | None = 0,
     increasing: Sequence[int] = (),
     clusters: np.ndarray | None = None,
+    training: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> Boosting:
     """Fits trees on top of given logits, with the number of rounds that is best on held-out rows.
 
@@ -100,15 +101,25 @@ def boost(
         seed: Seed of the columns that each tree sees.
         increasing: Columns in which the sum of the trees must not decrease.
         clusters: Which rows are dependent (n,).
+        training: From the number of a part to the logits (n,) and columns (n, C) of the rows that
+            its trees are fitted to, which know nothing of the labels of the rows that it scores;
+            None if `rows` and `columns` do not.
     """
     rows = _trained_rows(rows)
-    starts = rows.logits
-    if clusters is not None and starts.ndim == 1:
-        scored_rows = np.concatenate([scored for _, scored in parts])
-        starts = starts.copy()
-        starts[scored_rows] += biases_of(rows.take(scored_rows), clusters[scored_rows])
-    trainer = _Trainer(rows, starts, columns, largest_num_rounds, seed, increasing)
-    fits = [trainer.fit_part(fitted, held_out) for fitted, held_out in parts]
+    scored_rows = np.concatenate([scored for _, scored in parts])
+
+    def starts(logits: np.ndarray) -> np.ndarray:
+        if clusters is None or logits.ndim > 1:
+            return logits
+        own, found = replace(rows, logits=logits).take(scored_rows), logits.copy()
+        found[scored_rows] += biases_of(own, clusters[scored_rows])
+        return found
+
+    trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
+    fits = []
+    for number, part in enumerate(parts):
+        logits, seen = (rows.logits, columns) if training is None else training(number)
+        fits.append(trainer.fit_part(*part, starts(logits), seen))
     held_out = _HeldOut(rows, columns, [scored for _, scored in parts], fits, clusters)
     everything = list(range(len(parts)))
     rounds = [
@@ -122,7 +133,7 @@ def boost(
     without, change, error = held_out.change(everything, rounds)
     scored = np.concatenate(held_out.parts)
     return Boosting(
-        model=trainer.fit(scored, num_rounds) if num_rounds else None,
+        model=trainer.fit(scored, num_rounds, starts(rows.logits)) if num_rounds else None,
         num_rounds=num_rounds,
         logits=held_out.logits(rounds) if num_rounds else rows.logits,
         log_loss_without=without,
@@ -223,19 +234,18 @@ def _trained_rows(rows: Rows) -> Rows:
 
 
 class _Trainer:
-    """LightGBM on subsets of the same rows, from their `starts`."""
+    """LightGBM on subsets of the same rows."""
 
     def __init__(
         self,
         rows: Rows,
-        starts: np.ndarray,
         columns: np.ndarray,
         largest_num_rounds: int,
         seed: int | None,
         increasing: Sequence[int],
     ) -> None:
         self.lightgbm = load_lightgbm()
-        self.rows, self.starts, self.columns = rows, starts, columns
+        self.rows, self.columns = rows, columns
         self.largest_num_rounds = largest_num_rounds
         self.parameters = {
             **_PARAMETERS,
@@ -250,13 +260,22 @@ class _Trainer:
             signs = np.isin(np.arange(columns.shape[1]), increasing).astype(int)
             self.parameters["monotone_constraints"] = signs.tolist()
 
-    def fit_part(self, fitted: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, Any]:
-        """The log loss of held-out rows after 0, 1, 2 … rounds, and the model."""
+    def fit_part(
+        self, fitted: np.ndarray, held_out: np.ndarray, logits: np.ndarray, columns: np.ndarray
+    ) -> tuple[np.ndarray, Any]:
+        """The log loss of held-out rows after 0, 1, 2 … rounds, and the model.
+
+        Args:
+            fitted: Numbers of the rows to fit.
+            held_out: Numbers of the rows to score.
+            logits: Logits (n,) or (n, K) on top of which trees are fitted.
+            columns: What the trees then see (n, C).
+        """
         losses = log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
         start = np.average(losses, weights=self.rows.row_weights[held_out])
         if len(single_rows(fitted, self.rows.row_weights)[0]) < 2 * _PARAMETERS["min_data_in_leaf"]:
             return np.array([start]), None
-        train = self._dataset(fitted, self.starts)
+        train = self._dataset(fitted, logits, columns)
         curve = [start]
 
         def end_early(state: Any) -> None:
@@ -270,17 +289,19 @@ class _Trainer:
             self.parameters,
             train,
             self.largest_num_rounds,
-            valid_sets=[self._dataset(held_out, self.rows.logits, reference=train)],
+            valid_sets=[self._dataset(held_out, self.rows.logits, self.columns, train)],
             callbacks=[end_early],
         )
         return np.array(curve), model
 
-    def fit(self, fitted: np.ndarray, num_rounds: int) -> Any:
-        """The model of these rows after a number of rounds."""
-        data = self._dataset(fitted, self.starts)
+    def fit(self, fitted: np.ndarray, num_rounds: int, logits: np.ndarray) -> Any:
+        """The model of these rows after a number of rounds, on top of logits (n,) or (n, K)."""
+        data = self._dataset(fitted, logits, self.columns)
         return self.lightgbm.train(self.parameters, data, num_rounds)
 
-    def _dataset(self, chosen: np.ndarray, logits: np.ndarray, reference: Any = None) -> Any:
+    def _dataset(
+        self, chosen: np.ndarray, logits: np.ndarray, columns: np.ndarray, reference: Any = None
+    ) -> Any:
         # Rows, not weights, are counted in a leaf.
         chosen, weights = single_rows(chosen, self.rows.row_weights)
         labels = self.rows.labels[chosen]
@@ -290,7 +311,7 @@ class _Trainer:
             chosen, weights = chosen[place], (weights[:, None] * labels)[place, label]
             labels = label
         return self.lightgbm.Dataset(
-            self.columns[chosen],
+            columns[chosen],
             labels,
             weight=weights,
             init_score=logits[chosen],

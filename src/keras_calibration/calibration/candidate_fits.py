@@ -194,6 +194,7 @@ class Race:
             fits.fold_heads,
             FitSettings(seed=self.seed),
             self.splits.fold if self.splits.in_order else None,
+            self.head_of(self._candidates[base]),
         )
         if not summary.num_iterations and not is_forced:
             change = summary.cross_fitted_both - summary.cross_fitted_head

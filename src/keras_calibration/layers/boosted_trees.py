@@ -237,7 +237,8 @@ class BoostedTrees(Head):
             parts.append((fitted, np.flatnonzero(fold == number)))
             heads.append(head)
         self.head.fit_rows(rows, settings, verbose)
-        return self.fit_trees(rows, parts, heads, settings, fold if self.follows_time else None)
+        clusters = fold if self.follows_time else None
+        return self.fit_trees(rows, parts, heads, settings, clusters, self.head)
 
     def fit_trees(
         self,
@@ -246,6 +247,7 @@ class BoostedTrees(Head):
         heads: Sequence[Head],
         settings: FitSettings,
         clusters: np.ndarray | None = None,
+        whole: Head | None = None,
     ) -> BoostedFitSummary:
         """Fits trees on top of h, which is fitted to all rows, and assigns their tables.
 
@@ -256,11 +258,12 @@ class BoostedTrees(Head):
             heads: For each part, h fitted to its rows.
             settings: Its seed counts.
             clusters: Which rows are dependent (n,), for the standard error.
+            whole: h as it was fitted to all rows, from which fits to parts of them start.
         """
         self._set_categories(rows.features)
         found = None
         if parts:
-            found = self._boost(rows, parts, heads, settings, clusters)
+            found = self._boost(rows, parts, heads, settings, clusters, whole)
         self._set_trees(None if found is None else found.model)
         num_rounds = 0 if found is None else found.num_rounds
         # Without trees, it is h, which takes less time.
@@ -313,15 +316,36 @@ class BoostedTrees(Head):
         heads: Sequence[Head],
         settings: FitSettings,
         clusters: np.ndarray | None,
+        whole: Head | None,
     ) -> Boosting:
-        crossed = rows.logits.copy()
-        columns = np.empty((len(crossed), self._num_tree_columns()), "float32")
+        folds = [scored for _, scored in parts]
+        crossed, columns = self._crossed(rows, folds, heads)
         is_scored = np.zeros(len(crossed), bool)
-        for (_, scored), head in zip(parts, heads, strict=True):
-            own = rows.take(scored)
-            crossed[scored] = head_logits(head, own.logits, own.features)
-            columns[scored] = self._columns_of(head, own, crossed[scored])
-            is_scored[scored] = True
+        is_scored[np.concatenate(folds)] = True
+        # An offset that did not see a fold tells, beside one that did, what the labels there are:
+        # trees that had both would look better on the fold than on new rows.
+        is_nested = bool(self.head.effect_names) and all(
+            len(fitted) + len(scored) == len(crossed) for fitted, scored in parts
+        )
+        pairs: dict[frozenset[int], Head] = {}
+
+        def without(*left_out: int) -> Head:
+            """The inner head, fitted to the rows of all other folds."""
+            found = pairs.get(frozenset(left_out))
+            if found is None:
+                fitted = np.ones(len(crossed), bool)
+                for number in left_out:
+                    fitted[folds[number]] = False
+                found = pairs[frozenset(left_out)] = copy_of(self.head)
+                like = whole if found.starts_from_whole else None
+                found.fit_checked(rows.take(fitted).as_given(), settings, like=like)
+            return found
+
+        def training(part: int) -> tuple[np.ndarray, np.ndarray]:
+            others = [number for number in range(len(folds)) if number != part]
+            inner = [without(part, number) for number in others]
+            return self._crossed(rows, [folds[number] for number in others], inner)
+
         with_logits = [(fitted[is_scored[fitted]], scored) for fitted, scored in parts]
         return boost(
             replace(rows, logits=crossed),
@@ -331,7 +355,20 @@ class BoostedTrees(Head):
             seed=settings.seed,
             increasing=range(2 * self.num_outputs) if self.monotonic else (),
             clusters=clusters,
+            training=training if is_nested and len(folds) > 2 else None,
         )
+
+    def _crossed(
+        self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Logits of h (n,) or (n, K), and what the trees see (n, C), of folds with a head each."""
+        crossed = rows.logits.copy()
+        columns = np.zeros((len(crossed), self._num_tree_columns()), "float32")
+        for scored, head in zip(folds, heads, strict=True):
+            own = rows.take(scored)
+            crossed[scored] = head_logits(head, own.logits, own.features)
+            columns[scored] = self._columns_of(head, own, crossed[scored])
+        return crossed, columns
 
     def _columns_of(self, head: Head, rows: Rows, inner: np.ndarray) -> np.ndarray:
         """`_tree_columns` of many rows."""
