@@ -846,7 +846,7 @@ from keras_calibration.seeds import train
 from seed_pipelines import SHAPE, SMALL, build_small
 
 ledger, engine = sys.argv[1:]
-arguments = {"pipeline": "p", "seeds": range(40), "engine": engine, "num_parallel": 2}
+arguments = {"pipeline": "p", "seeds": range(200), "engine": engine, "num_parallel": 2}
 train(build_small, SMALL, ledger=ledger, verbose=0, **arguments, **SHAPE)
 """
 
@@ -889,9 +889,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine, number):
     assert bool(others) == (engine == "processes")
     assert not list(temporary.iterdir()), "the rows of the sweep are still on disk"
     num_ended = len(ended_seeds(tmp_path / "runs"))
-    assert 0 < num_ended < 40
-    runs = small(tmp_path / "runs", seeds=range(40))
-    assert sorted(ended_seeds(tmp_path / "runs")) == list(range(40))
+    assert 0 < num_ended < 200
+    runs = small(tmp_path / "runs", seeds=range(200))
+    assert sorted(ended_seeds(tmp_path / "runs")) == list(range(200))
     assert all(len(run["metrics"]["loss"]) == SHAPE["epochs"] for run in runs)
 
 
