@@ -59,7 +59,8 @@ class BoostedTrees(Head):
     2. LightGBM adds trees of eight leaves to these logits, on the rows outside each fold, and
        scores the rows of the fold after every round. A fold is scored with the number of rounds
        that has the lowest mean log loss over the other folds. It is 0 if that is not lower than
-       without trees by a standard error.
+       without trees by a standard error. The offsets that these trees see are of fits without
+       both their own fold and the scored one, else they would tell the labels there.
     3. h is fitted to all rows, and trees to the cross-fitted logits of all rows, with the mean of
        these numbers of rounds.
 
