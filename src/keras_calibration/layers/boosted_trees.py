@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -347,17 +348,20 @@ class BoostedTrees(Head):
             inner = [without(part, number) for number in others]
             return self._crossed(rows, [folds[number] for number in others], inner)
 
-        with_logits = [(fitted[is_scored[fitted]], scored) for fitted, scored in parts]
-        return boost(
+        boosted = functools.partial(
+            boost,
             replace(rows, logits=crossed),
             columns,
-            with_logits,
+            [(fitted[is_scored[fitted]], scored) for fitted, scored in parts],
             largest_num_rounds=self.num_rounds,
             seed=settings.seed,
             increasing=range(2 * self.num_outputs) if self.monotonic else (),
             clusters=clusters,
-            training=training if is_nested and len(folds) > 2 else None,
         )
+        found = boosted()
+        # Where trees look no better even so, the fits to all others are spared.
+        is_nested = is_nested and len(folds) > 2 and found.num_rounds > 0
+        return boosted(training=training) if is_nested else found
 
     def _crossed(
         self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]
