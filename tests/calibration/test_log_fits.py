@@ -232,7 +232,7 @@ def test_heads_have_no_update():
 
 
 def test_numeric_columns_and_their_gaps():
-    missing = np.arange(N) % 10 == 0
+    missing = (DEVICE == 3) & (np.arange(N) % 2 == 0)
     whole = pd.array(DEVICE * 3, dtype="Int64")
     whole[missing] = pd.NA
     rows = frame().assign(size=whole)
