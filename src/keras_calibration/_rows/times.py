@@ -17,7 +17,9 @@ from keras_calibration._rows.rows import Rows
 ORDER = "order"
 
 
-def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
+def with_times(
+    rows: Rows, time: ArrayLike | str | None, columns: Any = None, first: float = 0.0
+) -> Rows:
     """The rows with their times; days since 1970 in UTC, if they are dates.
 
     Args:
@@ -25,6 +27,7 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
         time: The time of each row that was given (n,) or (n, 1), numbers or dates; the name of the
             column that has them; `"order"` if the rows are in order of time; or None.
         columns: A mapping of names to columns with all rows that were given, or a data frame.
+        first: The time of the first row, if they are in order of time.
 
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
@@ -35,7 +38,7 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
         return rows
     num_given = len(rows) if rows.num_given is None else rows.num_given
     if isinstance(time, str) and time == ORDER:
-        times = np.arange(num_given, dtype="float64")
+        times = np.asarray(first + np.arange(num_given))
     else:
         given = time_column(time, columns) if isinstance(time, str) else time
         times = times_of(given, "time")

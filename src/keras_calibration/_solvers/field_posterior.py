@@ -61,6 +61,11 @@ class FieldPosterior:
     factor: np.ndarray
     curvature: np.ndarray
 
+    def curve_errors(self, number: int) -> np.ndarray:
+        """Standard errors of a curve, given β, at its knots and of missing values (K + 1,)."""
+        factor = self.curve_factors[number]
+        return np.asarray(np.sqrt(self.curve_variances[number] + np.sum(factor**2, axis=1)))
+
     def scaled(self, scale: float) -> FieldPosterior:
         """The posterior of the logits times a factor."""
         square = scale**2
@@ -117,24 +122,53 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         else _mean_squares(effect, sums[number], fit.log_prior)[effect.group] ** -1
         for number, effect in enumerate(fit.effects)
     ]
+    variances = [each for each, _ in averaged]
+    return _posterior(fit, sums, shrinkages, variances, spreads)
+
+
+def posterior_of_known(fit: FieldEffects) -> FieldPosterior:
+    """The posterior of a finished fit whose prior is known: it averages over no spread."""
+    residual, curvature, _ = fit.derivatives()
+    sums = [effect.sums(residual, curvature, fit.functions) for effect in fit.effects]
+    shrinkages = [effect.shrinkage for effect in fit.effects]
+    variances = [
+        1 / (precision[:-1, 0, 0] + shrinkage[:-1, 0])
+        for effect, (_, precision, _), shrinkage in zip(fit.effects, sums, shrinkages, strict=True)
+        if isinstance(effect, TableEffect)
+    ]
+    return _posterior(fit, sums, shrinkages, variances, np.ones(len(variances)))
+
+
+def _posterior(
+    fit: FieldEffects,
+    sums: Sequence[Sums],
+    shrinkages: Sequence[np.ndarray],
+    variances: list[np.ndarray],
+    spreads: np.ndarray,
+) -> FieldPosterior:
+    """The posterior with these variances of offsets, by place."""
+    _, curvature, _ = fit.derivatives()
+    num_fields = len(variances)
     responses = _responses(fit, sums, shrinkages, curvature)
-    schur = hessian - sum(
+    schur = fit.hessian(curvature) - sum(
         np.tensordot(cross, response, axes=((0, 1), (0, 1)))
         for (_, _, cross), response in zip(sums, responses, strict=True)
     )
     curves = [
-        _curve_covariance(effect, *each)
-        for effect, *each in zip(fit.effects, sums, shrinkages, responses, strict=True)
+        _curve_covariance(effect, own, shrinkage, response)
+        for effect, own, shrinkage, response in zip(
+            fit.effects, sums, shrinkages, responses, strict=True
+        )
         if isinstance(effect, CurvesEffect)
     ]
     factors, of_curves, curve_responses = curves[0] if curves else ([], [], [])
     return FieldPosterior(
-        variances=[variances for variances, _ in averaged],
+        variances=variances,
         spreads=spreads,
         responses=[each[:-1, 0] for each in responses[:num_fields]],
         leaders=np.arange(num_fields),
-        codes=[np.arange(len(variances)) for variances, _ in averaged],
-        covariances=[np.zeros(len(variances)) for variances, _ in averaged],
+        codes=[np.arange(len(each)) for each in variances],
+        covariances=[np.zeros(len(each)) for each in variances],
         curve_factors=factors,
         curve_variances=of_curves,
         curve_responses=curve_responses,
@@ -193,7 +227,7 @@ def _responses(
     shapes = [effect.coefficients.shape for effect in fit.effects]
     ends = np.cumsum([blocks * p for blocks, p in shapes])
     inverses = [
-        np.linalg.inv(precision + np.diag(shrinkage))
+        np.linalg.inv(precision + shrinkage[..., None] * np.eye(precision.shape[2]))
         for (_, precision, _), shrinkage in zip(sums, shrinkages, strict=True)
     ]
 
