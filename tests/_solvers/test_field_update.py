@@ -9,7 +9,6 @@ from scipy.special import expit
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import numeric_column
-from keras_calibration._solvers.field_offsets import Spreads
 from keras_calibration._solvers.field_update import Belief, Known, update_field_offsets
 from keras_calibration._solvers.level import Level, LevelEnd, next_level_column
 
@@ -30,8 +29,7 @@ def make_known(generator, sizes, with_curve, with_level):
     return Known(
         line=np.array([0.8, -0.3]),
         information=30 * (square @ square.T + 0.1 * np.eye(2)),
-        spreads=Spreads(np.linspace(0.3, 0.7, len(sizes) + with_curve), 0.0),
-        unknown=np.linspace(0.3, 0.7, len(sizes) + with_curve)[: len(sizes)] + 0.1,
+        spreads=np.linspace(0.3, 0.7, len(sizes)),
         offsets=[belief(generator, size) for size in sizes],
         curves=belief(generator, len(root)),
         root=root,
@@ -46,7 +44,7 @@ class Dense:
     def __init__(self, known, logits, ids, numbers, level):
         self.known = known
         num_rows, blocks = len(logits), []
-        for spread, each, own in zip(known.spreads.deviations, known.offsets, ids, strict=False):
+        for spread, each, own in zip(known.spreads, known.offsets, ids, strict=True):
             blocks.append(spread * np.eye(len(each.means) + 1)[own][:, :-1])
         if len(known.root):
             hats = [np.interp(numbers, KNOTS, each) for each in np.eye(len(KNOTS))]

@@ -47,8 +47,7 @@ class Known:
     Args:
         line: Means of slope and bias (2,), the bias with the level of now.
         information: The precision of these (2, 2).
-        spreads: The standard deviations of the effects, which stay as they are.
-        unknown: That of the offset of a value without rows, of each field.
+        spreads: s of each field, the standard deviation of the offset of a value without rows.
         offsets: Of each field, what is known of `u / s` (num_values,).
         curves: What is known of the coefficients of all curves.
         root: Values of the curves at all knots, and of missing values, by coefficient (ΣK, k).
@@ -59,8 +58,7 @@ class Known:
 
     line: np.ndarray
     information: np.ndarray
-    spreads: Spreads
-    unknown: np.ndarray
+    spreads: np.ndarray
     offsets: list[Belief]
     curves: Belief
     root: np.ndarray
@@ -200,7 +198,7 @@ def update_field_offsets(
     functions = functions - _responses_at_rows(known, ids, columns, level)
     fixed = before.logits(rows.logits, ids, columns)
     line, basis = _common_curve(functions, fixed, known, rows)
-    pairs = zip(known.spreads.deviations, known.offsets, strict=False)
+    pairs = zip(known.spreads, known.offsets, strict=True)
     effects: list[Effect] = [
         KnownOffsets(places, each.precisions[seen] / spread**2)
         for places, seen, (spread, each) in zip(index.places, index.seen, pairs, strict=True)
@@ -224,13 +222,12 @@ def update_field_offsets(
 def _offsets_of(known: Known) -> FieldOffsets:
     """The known means as a fit."""
     slope, bias = known.line
-    spreads = known.spreads.deviations
     return FieldOffsets(
         slope=float(slope),
         bias=float(bias),
-        offsets=[s * each.means for s, each in zip(spreads, known.offsets, strict=False)],
+        offsets=[s * each.means for s, each in zip(known.spreads, known.offsets, strict=True)],
         curves=known.on_knots(known.curves.means),
-        spreads=known.spreads,
+        spreads=Spreads(known.spreads, 0.0),
         posterior=None,
         log_loss=np.nan,
         num_iterations=0,
@@ -246,7 +243,7 @@ def _responses_at_rows(
 ) -> np.ndarray:
     """By how much the effects of each row fall if slope or bias rise by 1, (2, n)."""
     found = known.level[1][:, None] if level is not None else np.zeros((2, 1))
-    for spread, each, own in zip(known.spreads.deviations, known.offsets, ids, strict=False):
+    for spread, each, own in zip(known.spreads, known.offsets, ids, strict=True):
         values = np.vstack([spread * each.responses, np.zeros(2)])
         found = found + values[np.minimum(own, len(each.means))].T
     of_curves = known.on_knots(known.curves.responses)
@@ -288,7 +285,7 @@ def _moved(
     )
     responses = [
         spread * each.responses @ change
-        for spread, each in zip(known.spreads.deviations, known.offsets, strict=False)
+        for spread, each in zip(known.spreads, known.offsets, strict=True)
     ]
     curves = list(before.curves)
     for effect in fit.effects:
@@ -314,16 +311,14 @@ def _posterior_by_id(
     variances, responses = [], []
     parts = zip(
         known.offsets,
-        known.spreads.deviations,
-        known.unknown,
+        known.spreads,
         index.seen,
         found.variances,
         found.responses,
-        strict=False,
+        strict=True,
     )
-    for each, spread, unknown, seen, variance, response in parts:
-        # Where no rows tell anything, what is not known of s counts.
-        own = np.where(each.precisions > 1, spread**2 / each.precisions, unknown**2)
+    for each, spread, seen, variance, response in parts:
+        own = spread**2 / each.precisions
         own[seen] = variance
         variances.append(own)
         responses.append(spread * each.responses)
@@ -334,7 +329,7 @@ def _posterior_by_id(
         found,
         variances=variances,
         responses=responses,
-        spreads=known.unknown,
+        spreads=known.spreads,
         codes=[np.arange(len(each)) for each in variances],
         covariances=[np.zeros(len(each)) for each in variances],
         curve_responses=[

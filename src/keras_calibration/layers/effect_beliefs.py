@@ -10,7 +10,6 @@ from scipy.linalg import block_diag
 
 from keras_calibration._rows.line import Line
 from keras_calibration._solvers.effects import numeric_column
-from keras_calibration._solvers.field_offsets import Spreads
 from keras_calibration._solvers.field_update import Belief, Known
 
 # Smallest share of its prior variance that a coefficient has: less is rounding.
@@ -23,7 +22,6 @@ class Tables(NamedTuple):
     Args:
         line: Slope and bias.
         factor: Theirs, as in the posterior.
-        deviations: s of each feature.
         offsets: Of each field, the offsets (num_values,), and the table of these and "other".
         curves: Of each numeric column, its knots (K,), its values and its table (K + 1, …).
         last: t, r and V of the level of now; None without time.
@@ -33,7 +31,6 @@ class Tables(NamedTuple):
 
     line: np.ndarray
     factor: np.ndarray
-    deviations: np.ndarray
     offsets: Sequence[tuple[np.ndarray, np.ndarray]]
     curves: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
     last: np.ndarray | None
@@ -42,15 +39,19 @@ class Tables(NamedTuple):
 
 
 def known_of(tables: Tables) -> Known:
-    """What the tables say of the logits of the fit."""
-    scale, num_fields = tables.means.scale, len(tables.offsets)
-    spreads = tables.deviations
-    offsets = []
-    for spread, (values, table) in zip(spreads, tables.offsets, strict=False):
+    """What the tables say of the logits of the fit.
+
+    The posterior is averaged over what is not known of the spreads s. So each s is here the root
+    of its mean square. The most probable s, which the fit takes, may be about 0 after few rows, and
+    then nothing could be learnt from those that follow.
+    """
+    scale, offsets = tables.means.scale, []
+    spreads = np.array([table[-1, 0] ** 0.5 / scale for _, table in tables.offsets])
+    for spread, (values, table) in zip(spreads, tables.offsets, strict=True):
         variances, responses = table[:-1, 0] / scale**2, table[:-1, 1:3]
         precisions = np.maximum(spread**2 / variances, 1.0)
         offsets.append(Belief(values / scale / spread, precisions, responses / spread))
-    curves, root = _known_curves(tables.curves, spreads[num_fields:], scale)
+    curves, root = _known_curves(tables.curves, scale)
     level = 0.0, np.zeros(2)
     if tables.last is not None:
         variance = max(tables.last[0] - tables.noise**2, 0.0) + float(np.sum(tables.last[3:] ** 2))
@@ -58,8 +59,7 @@ def known_of(tables: Tables) -> Known:
     return Known(
         line=(tables.line - [0.0, tables.means.shift]) / scale,
         information=_information(tables.factor / scale),
-        spreads=Spreads(spreads, 0.0),
-        unknown=np.array([table[-1, 0] ** 0.5 / scale for _, table in tables.offsets]),
+        spreads=spreads,
         offsets=offsets,
         curves=curves,
         root=root,
@@ -77,24 +77,31 @@ def _information(factor: np.ndarray) -> np.ndarray:
 
 
 def _known_curves(
-    curves: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], spreads: np.ndarray, scale: float
+    curves: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], scale: float
 ) -> tuple[Belief, np.ndarray]:
     """What is known of all curves, in coefficients that are independent before and after."""
     if not curves:
         return Belief(np.zeros(0), np.zeros(0), np.zeros((0, 2))), np.zeros((0, 0))
-    bases = [
-        spread * numeric_column(knots, knots).basis
-        for spread, (knots, _, _) in zip(spreads, curves, strict=True)
-    ]
-    inverse = block_diag(*map(np.linalg.pinv, bases))
-    values = np.concatenate([values for _, values, _ in curves]) / scale
+    bases = [numeric_column(knots, knots).basis for knots, _, _ in curves]
+    inverses = [np.linalg.pinv(basis) for basis in bases]
+    for number, (_, _, table) in enumerate(curves):
+        # The least known coefficient tells s.
+        spread = np.linalg.eigvalsh(_covariance(inverses[number], table / scale))[-1] ** 0.5
+        bases[number], inverses[number] = bases[number] * spread, inverses[number] / spread
+    inverse = block_diag(*inverses)
     table = np.concatenate([table for _, _, table in curves])
-    factor = inverse @ (table[:, 3:] / scale)
-    covariance = factor @ factor.T + (inverse * (table[:, 0] / scale**2)) @ inverse.T
-    variances, directions = np.linalg.eigh(covariance)
+    variances, directions = np.linalg.eigh(_covariance(inverse, table / scale))
+    directions = directions.T @ inverse
+    values = np.concatenate([values for _, values, _ in curves]) / scale
     belief = Belief(
-        means=directions.T @ inverse @ values,
+        means=directions @ values,
         precisions=1 / np.clip(variances, _SMALLEST_VARIANCE, 1.0),
-        responses=directions.T @ inverse @ table[:, 1:3],
+        responses=directions @ table[:, 1:3],
     )
-    return belief, block_diag(*bases) @ directions
+    return belief, np.linalg.pinv(directions)
+
+
+def _covariance(inverse: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """The covariance of coefficients, from the table of the curves that they give."""
+    factor = inverse @ table[:, 3:]
+    return np.asarray(factor @ factor.T + (inverse * table[:, 0]) @ inverse.T)

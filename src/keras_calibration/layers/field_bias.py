@@ -522,7 +522,7 @@ class FieldBias(FieldHead):
         old = head_logits(self.calibrator, rows.logits, {})
         if self.calibrator.histogram is None:
             return old, IDENTITY
-        self.calibrator.update_rows(rows, forget)
+        self.calibrator.update_rows(replace(rows, unit=self.calibrator.histogram.unit), forget)
         line = nearest_line(head_logits(self.calibrator, rows.logits, {}), old, rows.row_weights)
         return line(head_logits(self.calibrator, rows.logits, {})), line
 
@@ -541,7 +541,6 @@ class FieldBias(FieldHead):
             Tables(
                 line=np.array([float(self._slope), float(self._bias)]),
                 factor=tables["factor"],
-                deviations=ops.convert_to_numpy(self._deviations).astype("float64"),
                 offsets=offsets,
                 curves=curves,
                 last=tables["last"] if self._follows_time else None,
