@@ -10,7 +10,7 @@ from scipy.special import expit
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_update import Belief, Known, update_field_offsets
-from keras_calibration._solvers.level import Level, LevelEnd, next_level_column
+from keras_calibration._solvers.level import LevelEnd, next_level_column
 
 KNOTS = np.array([-1.0, 0.0, 0.5, 2.0])
 
@@ -106,9 +106,8 @@ def world(seed, sizes, with_curve, with_level, num_rows=300):
     labels = (generator.random(num_rows) < expit(logits + 0.7)).astype(float)
     level = None
     if with_level:
-        before = Level(np.array([-3.0, 0.0]), np.zeros(2), np.ones(2), 0.4, 0.3, 0.25)
         times = 7.5 + generator.integers(0, 4, num_rows)
-        level = next_level_column(before, LevelEnd(7.0, 1.0), known.level[0], times, weights)
+        level = next_level_column(LevelEnd(7.0, 1.0, 0.3, 0.25), known.level[0], times, weights)
         assert len(level.knots) == 4
     rows = Rows(logits, labels, weights)
     return rows, ids, known, numbers, level
@@ -192,14 +191,14 @@ def test_what_is_not_known_of_the_level_grows_as_it_is_forgotten():
 
 
 def test_a_level_goes_on_from_its_end():
-    level = Level(np.array([-3.0, 0.0]), np.zeros(2), np.ones(2), 0.4, 0.3, 0.25)
-    one = next_level_column(level, LevelEnd(7.0, 1.0), 0.2, np.array([8.0, 8.5, 8.9]), None)
+    end = LevelEnd(7.0, 1.0, 0.3, 0.25)
+    one = next_level_column(end, 0.2, np.array([8.0, 8.5, 8.9]), None)
     # Two days later: the variances of the end, of the walk, and, on that day alone, of a deviation.
     np.testing.assert_allclose(one.knots, [8.9])
     covariance = one.column.basis @ one.column.basis.T
     lasting = 0.2**2 + 0.3**2 * 1.9
     np.testing.assert_allclose(covariance, [[lasting + 0.25**2, lasting], [lasting, lasting]])
-    three = next_level_column(level, LevelEnd(7.0, 1.0), 0.0, np.array([7.0, 8.0, 9.0]), None)
+    three = next_level_column(end, 0.0, np.array([7.0, 8.0, 9.0]), None)
     walk = three.column.basis[:, 1:4]
     np.testing.assert_allclose((walk @ walk.T)[-1], [0, 0.09, 0.18, 0.18])
 

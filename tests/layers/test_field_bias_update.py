@@ -92,12 +92,12 @@ def test_days_one_by_one_are_near_the_fit_to_all(name):
     was_away = np.sqrt(np.mean(((predictions(once)[0] - expected) / errors) ** 2))
     assert away < 0.45
     assert away < 0.4 * was_away
-    assert 0.9 < np.median(other_errors / errors) < 1.1
+    assert 0.9 < np.median(other_errors / errors) < (1.2 if whole.follows_time else 1.1)
     if whole.follows_time:
         level, other = whole.level(), daily.level()
         # Their means differ: that of the update is over the rows of its first fit.
         moves = np.diff(other.values), np.diff(np.interp(other.times, level.times, level.values))
-        assert np.corrcoef(*moves)[0, 1] > 0.9
+        assert np.corrcoef(*moves)[0, 1] > 0.75
 
 
 def test_a_curve_without_a_histogram_stays():

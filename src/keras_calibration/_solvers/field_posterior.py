@@ -45,6 +45,7 @@ class FieldPosterior:
             covariance of all curves, given β, is about `V Vᵀ`.
         curve_variances: t of each numeric column (K + 1,): what their variances are above that.
         curve_responses: r of each numeric column (K + 1, q).
+        curve_spreads: Root mean square of s of each group of coefficients of the curves.
         factor: F (q, q): the covariance of β is `F Fᵀ`.
         curvature: Second derivative of the log loss of each row of the fit (n,).
     """
@@ -58,6 +59,7 @@ class FieldPosterior:
     curve_factors: list[np.ndarray]
     curve_variances: list[np.ndarray]
     curve_responses: list[np.ndarray]
+    curve_spreads: np.ndarray
     factor: np.ndarray
     curvature: np.ndarray
 
@@ -76,6 +78,7 @@ class FieldPosterior:
             covariances=[square * each for each in self.covariances],
             curve_factors=[scale * each for each in self.curve_factors],
             curve_variances=[square * each for each in self.curve_variances],
+            curve_spreads=scale * self.curve_spreads,
             factor=scale * self.factor,
         )
 
@@ -116,14 +119,17 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         if isinstance(effect, TableEffect)
     ]
     num_fields, spreads = len(averaged), np.array([spread for _, spread in averaged])
-    shrinkages = [
-        spreads[number] ** -2.0 * np.ones(1)
-        if number < num_fields
-        else _mean_squares(effect, sums[number], fit.log_prior)[effect.group] ** -1
-        for number, effect in enumerate(fit.effects)
+    of_curves = [
+        _mean_squares(effect, each, fit.log_prior)
+        for effect, each in zip(fit.effects[num_fields:], sums[num_fields:], strict=True)
     ]
-    variances = [each for each, _ in averaged]
-    return _posterior(fit, sums, shrinkages, variances, spreads)
+    shrinkages = [spread**-2.0 * np.ones(1) for spread in spreads]
+    shrinkages += [
+        squares[effect.group] ** -1
+        for effect, squares in zip(fit.effects[num_fields:], of_curves, strict=True)
+    ]
+    found = _posterior(fit, sums, shrinkages, [each for each, _ in averaged], spreads)
+    return replace(found, curve_spreads=np.sqrt(np.concatenate([*of_curves, []])))
 
 
 def posterior_of_known(fit: FieldEffects) -> FieldPosterior:
@@ -172,6 +178,7 @@ def _posterior(
         curve_factors=factors,
         curve_variances=of_curves,
         curve_responses=curve_responses,
+        curve_spreads=np.ones(0),
         factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
         curvature=curvature,
     )

@@ -130,11 +130,16 @@ class LevelEnd:
     Args:
         time: The last time.
         spacing: Mean time between its knots: how long a deviation lasts.
+        walk: Standard deviation of a change in a unit of time of what persists: the root of the
+            mean square of its posterior. The most probable one may be 0 after few times.
+        noise: That of what does not persist.
         means: The line from logits under noise to those that are served (`line_of_means`).
     """
 
     time: float
     spacing: float = 0.0
+    walk: float = 0.0
+    noise: float = 0.0
     means: Line = IDENTITY
 
 
@@ -150,10 +155,18 @@ class LevelColumn:
     knots: np.ndarray
     column: NumericColumn
 
-    def end(self, means: Line) -> LevelEnd:
-        """Where the level of a fit ends."""
+    def walk(self, spread: float) -> float:
+        """Standard deviation of a change of the walk in a unit of time, from its spread."""
+        steps = np.diff(self.column.basis[:-1, : len(self.knots) - 1], axis=0)
+        return spread * float(np.sqrt(np.sum(steps**2) / (self.knots[-1] - self.knots[0])))
+
+    def end(self, fit: FieldOffsets, means: Line) -> LevelEnd:
+        """Where the level of a fit ends, before its logits are mapped."""
         first, last, steps = self.knots[0], self.knots[-1], len(self.knots) - 1
-        return LevelEnd(float(last), float(last - first) / steps, means)
+        spreads = fit.spreads.deviations if fit.posterior is None else fit.posterior.curve_spreads
+        walk, noise = spreads[-NUM_SPREADS:]
+        spacing = float(last - first) / steps
+        return LevelEnd(float(last), spacing, self.walk(walk), float(noise), means)
 
 
 def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn | None:
@@ -190,7 +203,7 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
 
 
 def next_level_column(
-    level: Level, end: LevelEnd, deviation: float, times: np.ndarray, weights: np.ndarray | None
+    end: LevelEnd, deviation: float, times: np.ndarray, weights: np.ndarray | None
 ) -> LevelColumn:
     """The change of a level since it ended, over the times of further rows.
 
@@ -198,8 +211,7 @@ def next_level_column(
     there, and the deviations.
 
     Args:
-        level: The level before.
-        end: Where it ended.
+        end: Where the level ended.
         deviation: Standard deviation of what was not known of it there.
         times: The times (n,), none before the end.
         weights: Sample weights (n,), or None.
@@ -208,28 +220,26 @@ def next_level_column(
     knots = separate_quantile_knots(times, min(num_knots, NUM_KNOTS), weights)
     knots[-1] = times.max()
     num_knots, column = len(knots), numeric_column(times, knots)
-    steps = level.walk * np.sqrt(np.diff(knots, prepend=end.time))
+    steps = end.walk * np.sqrt(np.diff(knots, prepend=end.time))
     walk = np.tril(np.broadcast_to(steps, (num_knots, num_knots)))
     basis = np.zeros((num_knots + 1, 1 + 2 * num_knots))
     basis[:, 0] = deviation
     basis[:-1, 1 : num_knots + 1] = walk
     basis[-1, 1 : num_knots + 1] = walk[-1]
-    basis[:-1, num_knots + 1 :] = level.noise * np.eye(num_knots)
+    basis[:-1, num_knots + 1 :] = end.noise * np.eye(num_knots)
     return LevelColumn(knots, replace(column, basis=basis, group=np.zeros(basis.shape[1], int)))
 
 
 def level_of(column: LevelColumn, fit: FieldOffsets) -> Level:
     """The level of a fit, its last curve."""
-    knots, basis = column.knots, column.column.basis
-    steps = np.diff(basis[:-1, : len(knots) - 1], axis=0)
+    knots = column.knots
     walk, noise = fit.spreads.deviations[-NUM_SPREADS:]
-    total = walk**2 * float(np.sum(steps**2))
     return Level(
         times=knots - knots[-1],
         values=fit.curves[-1][:-1],
         errors=errors_of_level(fit),
         last=float(fit.curves[-1][-1]),
-        walk=float(np.sqrt(total / (knots[-1] - knots[0]))),
+        walk=column.walk(walk),
         noise=float(noise),
     )
 

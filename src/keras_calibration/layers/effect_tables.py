@@ -14,7 +14,7 @@ from keras_calibration.layers.logits import LARGEST_SCORE
 
 # Of each value: t, two columns of r, and V.
 _WIDTH = CURVE_RANK + 3
-LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (8,), "last": (_WIDTH,)}
+LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (10,), "last": (_WIDTH,)}
 
 
 def offset_table(found: FieldPosterior, line: Line) -> np.ndarray:
@@ -58,7 +58,8 @@ def level_tables(
     last[0] += shown.noise**2
     # In two numbers, because seconds since 1970 have more digits than one float32.
     time = np.float32(end.time)
-    figures = end.spacing, end.means.scale, end.means.shift, time, end.time - float(time)
+    means = end.means.scale, end.means.shift
+    figures = end.spacing, end.walk, end.noise, *means, time, end.time - float(time)
     return {
         "level": np.pad(rows, ((0, 0), (0, NUM_KNOTS - rows.shape[1]))),
         "level_figures": np.array([shown.last, shown.walk, shown.noise, *figures]),
@@ -68,8 +69,8 @@ def level_tables(
 
 def end_of_tables(figures: np.ndarray) -> LevelEnd:
     """Where the level ended, from the second of `level_tables`."""
-    spacing, scale, shift, *time = map(float, figures[3:])
-    return LevelEnd(sum(time), spacing, Line(scale, shift))
+    spacing, walk, noise, scale, shift, *time = map(float, figures[3:])
+    return LevelEnd(sum(time), spacing, walk, noise, Line(scale, shift))
 
 
 def level_of_tables(shown: np.ndarray, figures: np.ndarray) -> Level | None:

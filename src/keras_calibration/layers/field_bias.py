@@ -442,7 +442,7 @@ class FieldBias(FieldHead):
             if level is not None:
                 noise = fit.spreads.deviations[-1]
                 logits = fit.logits(curve, ids, columns) + fit.curves[-1][-1]
-                end = level.end(line_of_means(logits, rows.row_weights, noise))
+                end = level.end(fit, line_of_means(logits, rows.row_weights, noise))
                 fit = fit.mapped(end.means)
                 shown = level_of(level, fit)
             of_level = level_tables(shown, end, fit.posterior if level else None, line)
@@ -463,6 +463,7 @@ class FieldBias(FieldHead):
 
     def check_update(self) -> None:
         """Raises if there is no posterior of the weights, or fields share effects."""
+        super().check_update()
         self.ensure_built()
         if not self.can_forget_a_share and (self.posterior.is_kept or self._is_trained()):
             raise ValueError(
@@ -500,7 +501,7 @@ class FieldBias(FieldHead):
         before, end, level = self.level() or NO_LEVEL, self._level_end(), None
         if times is not None:
             _check_later(times, end.time)
-            level = next_level_column(before, end, known.level[0], times, rows.weights)
+            level = next_level_column(end, known.level[0], times, rows.weights)
         curve, line = self._updated_curve(rows, forget)
         new = Rows(curve, rows.labels, rows.weights)
         fit = update_field_offsets(new, ids, known, columns, level).mapped(end.means)

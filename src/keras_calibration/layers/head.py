@@ -383,19 +383,14 @@ class Head(keras.layers.Layer):
                 unknown. The layer is then unchanged, without the new rows.
         """
         taker = type(self).__name__
-        if type(self).update_rows is Head.update_rows:
-            raise ValueError(
-                f"{taker} has no `update`: its fit needs the rows themselves. Received: {self!r}. "
-                "Call `fit` with all rows, or use FieldBias or a calibrator such as ILPS."
-            )
         check_labels_given(labels, taker)
         warn_of_other_order(
             logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
         check_column(np.shape(logits), f"`update` of {taker}", "logits")
         share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
-        self.check_time(time)
         self.check_update()
+        self.check_time(time)
         rows = read_rows(
             logits,
             labels,
@@ -406,6 +401,11 @@ class Head(keras.layers.Layer):
         )
         self.ensure_built()
         rows = self._with_columns(rows, features, time, self.next_in_order)
+        return self.update_checked(rows, forget)
+
+    def update_checked(self, rows: Rows, forget: float = 0.0) -> FitSummary:
+        """As `update`, for rows that are checked, with features as `with_features` reads them."""
+        self.check_update()
         with unchanged_if_refused(self):
             summary = self.update_rows(rows.as_given(), forget)
         self.remember_fit(summary)
@@ -416,7 +416,13 @@ class Head(keras.layers.Layer):
         raise NotImplementedError(f"{type(self).__name__} does not define `update_rows`.")
 
     def check_update(self) -> None:
-        """Raises if the weights were trained or set in another way than by a direct fit."""
+        """Raises if there is no `update`, or the weights are not those of a direct fit."""
+        if type(self).update_rows is Head.update_rows:
+            raise ValueError(
+                f"{type(self).__name__} has no `update`: its fit needs the rows themselves. "
+                f"Received: {self!r}. Call `fit` with all rows, or use FieldBias or a calibrator "
+                "such as ILPS."
+            )
 
     @property
     def can_forget_a_share(self) -> bool:
