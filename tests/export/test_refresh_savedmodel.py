@@ -268,7 +268,7 @@ def exported(tmp_path_factory):
         ({"predictions": np.full(NUM_ROWS, np.nan)}, "must be finite"),
         ({"predictions": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
-        ({"forget": 0.5}, r"a FieldBias without one.*or is a head without `update`"),
+        ({"forget": 0.5}, r"a FieldBias without that.*or is a head without `update`"),
         ({"verify": "never"}, "`verify` must be one of"),
     ],
 )

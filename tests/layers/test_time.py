@@ -128,8 +128,9 @@ def test_counts_are_rows_and_labels_may_be_turned_round():
         (["2026-03-01"] * NUM_ROWS, "must hold numbers or dates"),
         (1e-300 * np.arange(NUM_ROWS), "Give them in another unit"),
         (1e300 * np.arange(NUM_ROWS), "Give them in another unit"),
+        (np.uint64(2**63) + np.arange(NUM_ROWS, dtype="uint64"), "that float64 tells apart"),
     ],
-    ids=["none", "few", "no column", "NaN", "infinite", "strings", "short", "long"],
+    ids=["none", "few", "no column", "NaN", "infinite", "strings", "short", "long", "large"],
 )
 def test_bad_times_are_refused_and_change_nothing(time, message):
     logits, labels, features, _ = make_rows()

@@ -113,7 +113,7 @@ def check_rows(
     if weights is not None and not weights.all():
         rows = rows.take(np.flatnonzero(weights))
     if both_classes and labels is not None:
-        _check_both_classes(rows)
+        check_both_classes(rows)
     return rows
 
 
@@ -132,7 +132,7 @@ def _check_binary_labels(labels: np.ndarray, logits: np.ndarray, counts: np.ndar
     )
 
 
-def _check_both_classes(rows: Rows) -> None:
+def check_both_classes(rows: Rows) -> None:
     """Raises unless at least two classes have a label."""
     if rows.labels.ndim == 2:
         present = rows.present

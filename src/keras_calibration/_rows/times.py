@@ -16,30 +16,34 @@ from keras_calibration._rows.rows import Rows
 
 ORDER = "order"
 _SHORTEST, _LONGEST = 1e-30, 1e30
+_FEWEST_STEPS = 1000
 
 
-def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
-    """The rows with their times: of dates, days since 1970; of whole numbers, since the first.
+def with_times(
+    rows: Rows, time: ArrayLike | str | None, columns: Any = None, first: float = 0.0
+) -> Rows:
+    """The rows with their times; days since 1970 in UTC, if they are dates.
 
     Args:
         rows: The rows that count, of all that were given.
         time: The time of each row that was given (n,) or (n, 1), numbers or dates; the name of the
             column that has them; `"order"` if the rows are in order of time; or None.
         columns: A mapping of names to columns with all rows that were given, or a data frame.
+        first: The time of the first row, if they are in order of time.
 
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
         >>> with_times(rows, "order").times, with_times(rows, "day", {"day": [3, 1]}).times
-        (array([0., 1.]), array([2., 0.]))
+        (array([0., 1.]), array([3., 1.]))
     """
     if time is None:
         return rows
     num_given = len(rows) if rows.num_given is None else rows.num_given
-    if isinstance(time, str) and time == ORDER:
-        times = np.arange(num_given, dtype="float64")
-    else:
-        given = time_column(time, columns) if isinstance(time, str) else time
-        times = times_of(_since_first(given), "time")
+    given = time
+    if isinstance(time, str):
+        is_order = time == ORDER
+        given = first + np.arange(num_given) if is_order else time_column(time, columns)
+    times = times_of(given, "time")
     if len(times) != num_given:
         raise ValueError(
             f"Argument `time` must have the time of each of the {num_given:,} rows, be the name of "
@@ -51,6 +55,11 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
     if are_dates:
         times = (times - np.datetime64(0, "us")) / DAY
+    elif np.ptp(times) < _FEWEST_STEPS * np.spacing(np.abs(times).max()) and _are_lost(given):
+        raise ValueError(
+            "Argument `time` must hold times that float64 tells apart. Received: times near "
+            f"{times.max():g}. Give the time since the first of them."
+        )
     elif not _SHORTEST < np.ptp(times) < _LONGEST and np.ptp(times) > 0:
         raise ValueError(
             f"Argument `time` must hold times from {_SHORTEST:g} to {_LONGEST:g} apart, the range "
@@ -73,14 +82,11 @@ def time_column(name: str, columns: Any) -> Any:
     return names[name]
 
 
-def _since_first(times: Any) -> Any:
-    """Whole numbers less the smallest: float64 does not hold large ones, such as nanoseconds."""
+def _are_lost(times: Any) -> bool:
+    """Whether whole numbers differ that are the same in float64."""
     array = as_array(times, "time")
-    if array.dtype.kind not in "iu" or not array.size:
-        return times
-    # Modulo 2^64, so that no difference is out of range.
-    numbers = array.astype("int64" if array.dtype.kind == "i" else "uint64")
-    return numbers.astype("uint64") - numbers.min().astype("uint64")
+    distinct = np.unique(array) if array.dtype.kind in "iu" else array[:0]
+    return len(np.unique(distinct.astype("float64"))) < len(distinct)
 
 
 def duration(gap: Any, unit: str) -> float:

@@ -41,7 +41,7 @@ class Effect:
 
     @property
     def shrinkage(self) -> np.ndarray:
-        """Prior precisions of the coefficients of a block (p,)."""
+        """Prior precisions of the coefficients: of any block (p,), or of each (num_blocks, p)."""
         return self.deviations[self.group] ** -2
 
     def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
@@ -364,14 +364,14 @@ class CurvesEffect(Effect):
         places = np.split(np.arange(len(self.group)), self._ends)
         for i, one in enumerate(self.columns):
             for j, other in enumerate(self.columns[i:], start=i):
-                by_knots = _sums_by_knots(one, other, curvature)
+                by_knots = sums_by_knots(one, other, curvature)
                 block = one.basis.T @ by_knots @ other.basis
                 hessian[np.ix_(places[i], places[j])] = block
                 hessian[np.ix_(places[j], places[i])] = block.T
         return hessian
 
 
-def _sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:
+def sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:
     """Weighted sums of the products of the hat functions of two columns (K + 1, L + 1)."""
     shape = len(one.basis), len(other.basis)
     cell = one.left * shape[1] + other.left

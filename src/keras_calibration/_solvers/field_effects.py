@@ -137,7 +137,7 @@ class FieldEffects:
         by_block = by_block + shrinkage * effect.coefficients
         # A prior is lost to rounding beside huge weights, and the block could not be solved.
         least = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
-        precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(len(shrinkage))
+        precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(least.shape[1])
         # The Schur complement of the blocks.
         solved = np.linalg.solve(precision, np.concatenate([cross, by_block[:, :, None]], axis=2))
         reduction = np.tensordot(cross, solved, axes=((0, 1), (0, 1)))
@@ -249,7 +249,7 @@ class FieldEffects:
         """The prior terms that a step on β and one effect changes."""
         prior = 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
         if effect is not None:
-            prior += 0.5 * float(np.sum(effect.coefficients**2 @ effect.shrinkage))
+            prior += 0.5 * float(np.sum(effect.coefficients**2 * effect.shrinkage))
         return prior
 
     def _take_step(

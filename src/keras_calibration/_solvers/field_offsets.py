@@ -28,7 +28,7 @@ from keras_calibration._solvers.field_spreads import improve_spreads
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
 
 # Prior precision of a about 1: it matters only where positives and negatives are separated.
-_SLOPE_PRECISION = 1e-3
+SLOPE_PRECISION = 1e-3
 # Prior precision of each bend of the common curve about 0.
 _BEND_PRECISION = 1.0
 # When a fit to a part of the rows ends.
@@ -160,7 +160,7 @@ def fit_field_offsets(
     line = CommonCurve(
         functions=np.stack([rows.logits, np.ones_like(rows.logits)]),
         centre=np.array([1.0, 0.0]),
-        ridge=np.array([_SLOPE_PRECISION, 0.0]),
+        ridge=np.array([SLOPE_PRECISION, 0.0]),
         lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
 
@@ -245,7 +245,7 @@ def fit_field_curves(
     share = (rows.logits - knots[segment]) / gaps[segment]
     unit = knots.std()
     straight = np.r_[knots.mean(), unit, np.zeros(len(knots) - 2)]
-    ridge = np.r_[0.0, _SLOPE_PRECISION / unit**2, np.full(len(knots) - 2, _BEND_PRECISION)]
+    ridge = np.r_[0.0, SLOPE_PRECISION / unit**2, np.full(len(knots) - 2, _BEND_PRECISION)]
     lower = np.full(len(knots), -np.inf)
     lower[1] = SMALLEST_SCALE * unit
     curve = CommonCurve(

@@ -45,6 +45,7 @@ class FieldPosterior:
             covariance of all curves, given β, is about `V Vᵀ`.
         curve_variances: t of each numeric column (K + 1,): what their variances are above that.
         curve_responses: r of each numeric column (K + 1, q).
+        curve_spreads: Root mean square of s of each group of coefficients of the curves.
         factor: F (q, q): the covariance of β is `F Fᵀ`.
         curvature: Second derivative of the log loss of each row of the fit (n,).
     """
@@ -58,8 +59,14 @@ class FieldPosterior:
     curve_factors: list[np.ndarray]
     curve_variances: list[np.ndarray]
     curve_responses: list[np.ndarray]
+    curve_spreads: np.ndarray
     factor: np.ndarray
     curvature: np.ndarray
+
+    def curve_errors(self, number: int) -> np.ndarray:
+        """Standard errors of a curve, given β, at its knots and of missing values (K + 1,)."""
+        factor = self.curve_factors[number]
+        return np.asarray(np.sqrt(self.curve_variances[number] + np.sum(factor**2, axis=1)))
 
     def scaled(self, scale: float) -> FieldPosterior:
         """The posterior of the logits times a factor."""
@@ -71,6 +78,7 @@ class FieldPosterior:
             covariances=[square * each for each in self.covariances],
             curve_factors=[scale * each for each in self.curve_factors],
             curve_variances=[square * each for each in self.curve_variances],
+            curve_spreads=scale * self.curve_spreads,
             factor=scale * self.factor,
         )
 
@@ -111,33 +119,66 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         if isinstance(effect, TableEffect)
     ]
     num_fields, spreads = len(averaged), np.array([spread for _, spread in averaged])
-    shrinkages = [
-        spreads[number] ** -2.0 * np.ones(1)
-        if number < num_fields
-        else _mean_squares(effect, sums[number], fit.log_prior)[effect.group] ** -1
-        for number, effect in enumerate(fit.effects)
+    of_curves = [
+        _mean_squares(effect, each, fit.log_prior)
+        for effect, each in zip(fit.effects[num_fields:], sums[num_fields:], strict=True)
     ]
+    shrinkages = [spread**-2.0 * np.ones(1) for spread in spreads]
+    shrinkages += [
+        squares[effect.group] ** -1
+        for effect, squares in zip(fit.effects[num_fields:], of_curves, strict=True)
+    ]
+    found = _posterior(fit, sums, shrinkages, [each for each, _ in averaged], spreads)
+    return replace(found, curve_spreads=np.sqrt(np.concatenate([*of_curves, []])))
+
+
+def posterior_of_known(fit: FieldEffects) -> FieldPosterior:
+    """The posterior of a finished fit whose prior is known: it averages over no spread."""
+    residual, curvature, _ = fit.derivatives()
+    sums = [effect.sums(residual, curvature, fit.functions) for effect in fit.effects]
+    shrinkages = [effect.shrinkage for effect in fit.effects]
+    variances = [
+        1 / (precision[:-1, 0, 0] + shrinkage[:-1, 0])
+        for effect, (_, precision, _), shrinkage in zip(fit.effects, sums, shrinkages, strict=True)
+        if isinstance(effect, TableEffect)
+    ]
+    return _posterior(fit, sums, shrinkages, variances, np.ones(len(variances)))
+
+
+def _posterior(
+    fit: FieldEffects,
+    sums: Sequence[Sums],
+    shrinkages: Sequence[np.ndarray],
+    variances: list[np.ndarray],
+    spreads: np.ndarray,
+) -> FieldPosterior:
+    """The posterior with these variances of offsets, by place."""
+    _, curvature, _ = fit.derivatives()
+    num_fields = len(variances)
     responses = _responses(fit, sums, shrinkages, curvature)
-    schur = hessian - sum(
+    schur = fit.hessian(curvature) - sum(
         np.tensordot(cross, response, axes=((0, 1), (0, 1)))
         for (_, _, cross), response in zip(sums, responses, strict=True)
     )
     curves = [
-        _curve_covariance(effect, *each)
-        for effect, *each in zip(fit.effects, sums, shrinkages, responses, strict=True)
+        _curve_covariance(effect, own, shrinkage, response)
+        for effect, own, shrinkage, response in zip(
+            fit.effects, sums, shrinkages, responses, strict=True
+        )
         if isinstance(effect, CurvesEffect)
     ]
     factors, of_curves, curve_responses = curves[0] if curves else ([], [], [])
     return FieldPosterior(
-        variances=[variances for variances, _ in averaged],
+        variances=variances,
         spreads=spreads,
         responses=[each[:-1, 0] for each in responses[:num_fields]],
         leaders=np.arange(num_fields),
-        codes=[np.arange(len(variances)) for variances, _ in averaged],
-        covariances=[np.zeros(len(variances)) for variances, _ in averaged],
+        codes=[np.arange(len(each)) for each in variances],
+        covariances=[np.zeros(len(each)) for each in variances],
         curve_factors=factors,
         curve_variances=of_curves,
         curve_responses=curve_responses,
+        curve_spreads=np.ones(0),
         factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
         curvature=curvature,
     )
@@ -193,7 +234,7 @@ def _responses(
     shapes = [effect.coefficients.shape for effect in fit.effects]
     ends = np.cumsum([blocks * p for blocks, p in shapes])
     inverses = [
-        np.linalg.inv(precision + np.diag(shrinkage))
+        np.linalg.inv(precision + shrinkage[..., None] * np.eye(precision.shape[2]))
         for (_, precision, _), shrinkage in zip(sums, shrinkages, strict=True)
     ]
 

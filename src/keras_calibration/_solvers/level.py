@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from keras_calibration._rows.line import Line
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._solvers.effects import NumericColumn, numeric_column, random_walk_basis
+from keras_calibration._solvers.field_offsets import FieldOffsets
 from keras_calibration._solvers.knots import separate_quantile_knots
 
 # With 64, a fit to few rows took the last few for what is to come; with 16, days were lost.
@@ -27,7 +28,7 @@ class Level:
 
     Args:
         times: Times (K,), increasing, as differences to the last one.
-        values: The level at these times, in logits, without its mean over the rows.
+        values: The level at these times, in logits, without its mean over the rows of the fit.
         errors: Their standard errors.
         last: What of it persists, and is served.
         walk: Standard deviation of a change in a unit of time of what persists.
@@ -55,6 +56,24 @@ class Level:
         if not information:
             return 0.0, float("inf")
         return float(weights @ (away * self.values)) / information, information**-0.5
+
+    def followed_by(self, column: LevelColumn, end: float, fit: FieldOffsets) -> Level:
+        """The level after an update, at the last `NUM_KNOTS` times of both.
+
+        Args:
+            column: The level of the new rows.
+            end: The last time before them.
+            fit: The fit to them, whose last curve is the change of the level since then.
+        """
+        before = self.times + (end - column.knots[-1])
+        kept = before < column.knots[0] - column.knots[-1]
+        *values, last = (self.last + fit.curves[-1]).tolist()
+        new = column.knots - column.knots[-1], values, errors_of_level(fit)
+        old = before, self.values, self.errors
+        times, values, errors = (
+            np.append(a[kept], b)[-NUM_KNOTS:] for a, b in zip(old, new, strict=True)
+        )
+        return Level(times, values, errors, last, self.walk, self.noise)
 
     def to_dict(self) -> dict[str, Any]:
         """The level as plain Python values."""
@@ -100,6 +119,30 @@ def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return special.logsumexp(special.log_expit(logits), axis=-1, b=shares)
 
 
+# That of rows of one time.
+NO_LEVEL = Level(np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class LevelEnd:
+    """Where the rows of a level ended, and how those that follow go on from there.
+
+    Args:
+        time: The last time.
+        spacing: Mean time between its knots: how long a deviation lasts.
+        walk: Standard deviation of a change in a unit of time of what persists: the root of the
+            mean square of its posterior. The most probable one may be 0 after few times.
+        noise: That of what does not persist.
+        means: The line from logits under noise to those that are served (`line_of_means`).
+    """
+
+    time: float
+    spacing: float = 0.0
+    walk: float = 0.0
+    noise: float = 0.0
+    means: Line = IDENTITY
+
+
 @dataclass(frozen=True)
 class LevelColumn:
     """The level as a column of a fit.
@@ -111,6 +154,19 @@ class LevelColumn:
 
     knots: np.ndarray
     column: NumericColumn
+
+    def walk(self, spread: float) -> float:
+        """Standard deviation of a change of the walk in a unit of time, from its spread."""
+        steps = np.diff(self.column.basis[:-1, : len(self.knots) - 1], axis=0)
+        return spread * float(np.sqrt(np.sum(steps**2) / (self.knots[-1] - self.knots[0])))
+
+    def end(self, fit: FieldOffsets, means: Line) -> LevelEnd:
+        """Where the level of a fit ends, before its logits are mapped."""
+        first, last, steps = self.knots[0], self.knots[-1], len(self.knots) - 1
+        spreads = fit.spreads.deviations if fit.posterior is None else fit.posterior.curve_spreads
+        walk, noise = spreads[-NUM_SPREADS:]
+        spacing = float(last - first) / steps
+        return LevelEnd(float(last), spacing, self.walk(walk), float(noise), means)
 
 
 def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn | None:
@@ -146,25 +202,50 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
     return LevelColumn(knots, replace(column, basis=basis, group=group))
 
 
-def level_of(
-    level: LevelColumn, curve: np.ndarray, errors: np.ndarray, spreads: np.ndarray
-) -> Level:
-    """The level of a fit.
+def next_level_column(
+    end: LevelEnd, deviation: float, times: np.ndarray, weights: np.ndarray | None
+) -> LevelColumn:
+    """The change of a level since it ended, over the times of further rows.
+
+    Its coefficients have the variance 1: what was not known of its end, the steps of the walk from
+    there, and the deviations.
 
     Args:
-        level: The column.
-        curve: Its values at the knots and, last, of times to come (K + 1,).
-        errors: Standard errors of those at the knots (K,).
-        spreads: The standard deviations of the walk and of the deviations.
+        end: Where the level ended.
+        deviation: Standard deviation of what was not known of it there.
+        times: The times (n,), none before the end.
+        weights: Sample weights (n,), or None.
     """
-    knots, basis = level.knots, level.column.basis
-    steps = np.diff(basis[:-1, : len(knots) - 1], axis=0)
-    total = spreads[0] ** 2 * float(np.sum(steps**2))
+    num_knots = 1 + int(np.ptp(times) // end.spacing) if end.spacing else 1
+    knots = separate_quantile_knots(times, min(num_knots, NUM_KNOTS), weights)
+    knots[-1] = times.max()
+    num_knots, column = len(knots), numeric_column(times, knots)
+    steps = end.walk * np.sqrt(np.diff(knots, prepend=end.time))
+    walk = np.tril(np.broadcast_to(steps, (num_knots, num_knots)))
+    basis = np.zeros((num_knots + 1, 1 + 2 * num_knots))
+    basis[:, 0] = deviation
+    basis[:-1, 1 : num_knots + 1] = walk
+    basis[-1, 1 : num_knots + 1] = walk[-1]
+    basis[:-1, num_knots + 1 :] = end.noise * np.eye(num_knots)
+    return LevelColumn(knots, replace(column, basis=basis, group=np.zeros(basis.shape[1], int)))
+
+
+def level_of(column: LevelColumn, fit: FieldOffsets) -> Level:
+    """The level of a fit, its last curve."""
+    knots = column.knots
+    walk, noise = fit.spreads.deviations[-NUM_SPREADS:]
     return Level(
         times=knots - knots[-1],
-        values=curve[:-1],
-        errors=errors,
-        last=float(curve[-1]),
-        walk=float(np.sqrt(total / (knots[-1] - knots[0]))),
-        noise=float(spreads[1]),
+        values=fit.curves[-1][:-1],
+        errors=errors_of_level(fit),
+        last=float(fit.curves[-1][-1]),
+        walk=column.walk(walk),
+        noise=float(noise),
     )
+
+
+def errors_of_level(fit: FieldOffsets) -> np.ndarray:
+    """Standard errors of the level at the knots (K,); NaN if the fit has no posterior."""
+    if fit.posterior is None:
+        return np.full(len(fit.curves[-1]) - 1, np.nan)
+    return fit.posterior.curve_errors(-1)[:-1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from scipy import special
 
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
@@ -94,6 +95,23 @@ def reference_line(
     """
     bins = bins_of(logits, weights)
     return seen_as_logits(logit_histogram(logits, labels, weights, bins)).line
+
+
+def nearest_line(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Line:
+    """The line that maps values nearest to calibrated logits, by the variance of their labels.
+
+    Example:
+        >>> line = nearest_line(np.array([0.0, 1.0]), np.array([1.0, 3.0]), np.ones(2))
+        >>> round(line.scale, 6), round(line.shift, 6)
+        (2.0, 1.0)
+    """
+    one = special.expit(targets)
+    information = weights * one * (1 - one)
+    information = information if information.any() else weights
+    centre, middle = (np.average(each, weights=information) for each in (values, targets))
+    square = information @ (values - centre) ** 2
+    scale = information @ ((values - centre) * targets) / square if square > 0 else 1.0
+    return Line(float(scale), float(middle - scale * centre))
 
 
 def class_line(rows: Rows) -> Line:

@@ -112,26 +112,25 @@ def _fit(
 ) -> FitSummary:
     """Fits the head to the rows, or adds them to those of earlier fits."""
     weights: dict[str, Any] = {"sample_weight": new.sample_weight, "weights_are": new.weights_are}
-    if new.forget < 1 and head.histogram is None:
+    if new.forget < 1 and not head.can_forget_a_share:
         raise ValueError(
-            "With `forget` below 1, the head must hold the histogram of the rows of earlier fits. "
-            f"Received: forget={new.forget!r} and a {type(head).__name__} without one: it was "
+            "With `forget` below 1, the head must know the rows of earlier fits. "
+            f"Received: forget={new.forget!r} and a {type(head).__name__} without that: it was "
             "never fitted or only trained by gradient, serves classes, or is a head without "
-            "`update` (ILPS and PlattScaling have it). Pass forget=1 and all rows to fit, or call "
-            "the head's own `fit` and export the model again."
+            "`update` (FieldBias, ILPS and PlattScaling have it). Pass forget=1 and all rows to "
+            "fit, or call the head's own `fit` and export the model again."
         )
     with warnings.catch_warnings():
         if not new.from_logits:  # Logits of probabilities may all lie in [0, 1].
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
+        # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
+        time = new.time if head.follows_time else None
+        if isinstance(time, str) and time != ORDER:
+            time = time_column(time, new.features)
+        rows: dict[str, Any] = {"features": columns, "time": time, **weights}
         if new.forget == 1:
-            # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
-            time = new.time if head.follows_time else None
-            if isinstance(time, str) and time != ORDER:
-                time = time_column(time, new.features)
-            return head.fit(
-                logits, new.labels, columns, time=time, settings=new.settings, **weights
-            )
-        return head.update(logits, new.labels, forget=new.forget, **weights)
+            return head.fit(logits, new.labels, settings=new.settings, **rows)
+        return head.update(logits, new.labels, forget=new.forget, **rows)
 
 
 def _logits(predictions: ArrayLike, from_logits: bool) -> np.ndarray:

@@ -6,16 +6,15 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._rows.line import Line
-from keras_calibration._solvers.field_offsets import FieldOffsets
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
-from keras_calibration._solvers.level import NUM_KNOTS, NUM_SPREADS, Level, LevelColumn, level_of
+from keras_calibration._solvers.level import NUM_KNOTS, Level, LevelEnd
 from keras_calibration._solvers.logit_histogram import bin_numbers
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE
 
 # Of each value: t, two columns of r, and V.
 _WIDTH = CURVE_RANK + 3
-LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (3,), "last": (_WIDTH,)}
+LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (10,), "last": (_WIDTH,)}
 
 
 def offset_table(found: FieldPosterior, line: Line) -> np.ndarray:
@@ -43,27 +42,35 @@ def curve_tables(found: FieldPosterior, line: Line, num_columns: int, num_knots:
 
 
 def level_tables(
-    fit: FieldOffsets, found: FieldPosterior, level: LevelColumn, line: Line
+    shown: Level, end: LevelEnd, found: FieldPosterior | None, line: Line
 ) -> dict[str, np.ndarray]:
-    """The level of a fit, to be shown, and t, r and V of what is served of it."""
-    table = _table(found, line, -1, NUM_KNOTS)
-    total = table[:, 0] + np.sum(table[:, 3:] ** 2, axis=1)
-    num_knots = len(level.knots)
-    shown = level_of(
-        level,
-        fit.curves[-1],
-        np.sqrt(total[:num_knots]),
-        fit.spreads.deviations[-NUM_SPREADS:],
-    )
+    """The level of a fit, to be shown and continued, and t, r and V of what is served of it.
+
+    Args:
+        shown: The level.
+        end: Where it ended.
+        found: The posterior, with the level as its last curve; None if it has no level.
+        line: That through which η was seen.
+    """
     rows = np.stack([shown.times, shown.values, shown.errors])
-    last = table[-1].copy()
+    last = np.zeros(_WIDTH) if found is None else _table(found, line, -1, NUM_KNOTS)[-1]
     # What does not persist is there at any time to come, and is not known.
     last[0] += shown.noise**2
+    # In two numbers, because seconds since 1970 have more digits than one float32.
+    time = np.float32(end.time)
+    means = end.means.scale, end.means.shift
+    figures = end.spacing, end.walk, end.noise, *means, time, end.time - float(time)
     return {
-        "level": np.pad(rows, ((0, 0), (0, NUM_KNOTS - num_knots))),
-        "level_figures": np.array([shown.last, shown.walk, shown.noise]),
+        "level": np.pad(rows, ((0, 0), (0, NUM_KNOTS - rows.shape[1]))),
+        "level_figures": np.array([shown.last, shown.walk, shown.noise, *figures]),
         "last": last,
     }
+
+
+def end_of_tables(figures: np.ndarray) -> LevelEnd:
+    """Where the level ended, from the second of `level_tables`."""
+    spacing, walk, noise, scale, shift, *time = map(float, figures[3:])
+    return LevelEnd(sum(time), spacing, walk, noise, Line(scale, shift))
 
 
 def level_of_tables(shown: np.ndarray, figures: np.ndarray) -> Level | None:
@@ -72,7 +79,7 @@ def level_of_tables(shown: np.ndarray, figures: np.ndarray) -> Level | None:
     if not times.any():
         return None
     places = slice(1 + int(np.argmax(np.append(times, 0.0) == 0.0)))
-    return Level(*(row[places] for row in shown), *map(float, figures))
+    return Level(*(row[places] for row in shown), *map(float, figures[:3]))
 
 
 def padded(curve: np.ndarray, num_knots: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,19 +14,32 @@ from numpy.typing import ArrayLike
 from calibration_records._check import integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
-from keras_calibration._rows.line import Line
+from keras_calibration._rows.checks import check_both_classes
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.effects import NumericColumn, numeric_column
 from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
+from keras_calibration._solvers.field_update import Known, update_field_offsets
 from keras_calibration._solvers.knots import separate_quantile_knots
-from keras_calibration._solvers.level import Level, level_column, line_of_means
+from keras_calibration._solvers.level import (
+    NO_LEVEL,
+    Level,
+    LevelEnd,
+    level_column,
+    level_of,
+    line_of_means,
+    next_level_column,
+)
+from keras_calibration._solvers.reference_line import nearest_line
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.effect_beliefs import Tables, known_of
 from keras_calibration.layers.effect_tables import (
     LEVEL_SHAPES,
     curve_tables,
+    end_of_tables,
     level_of_tables,
     level_tables,
     line_of_spread,
@@ -38,7 +52,10 @@ from keras_calibration.layers.field_ids import (
     called_features,
     check_features,
 )
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.posterior import Posterior
@@ -417,28 +434,167 @@ class FieldBias(FieldHead):
             None if like is None else like._spreads,
         )
         self._spreads = fit.spreads
+        if self.numeric:
+            self._assign_knots(knots)
+        of_level: dict[str, np.ndarray] = {}
+        if times is not None:
+            shown, end = NO_LEVEL, LevelEnd(float(times.max()))
+            if level is not None:
+                noise = fit.spreads.deviations[-1]
+                logits = fit.logits(curve, ids, columns) + fit.curves[-1][-1]
+                end = level.end(fit, line_of_means(logits, rows.row_weights, noise))
+                fit = fit.mapped(end.means)
+                shown = level_of(level, fit)
+            of_level = level_tables(shown, end, fit.posterior if level else None, line)
+        self._deviations.assign(fit.deviations[: len(self.feature_names)])
+        self._keep(fit, rows, line, of_level)
+        return fit
+
+    @property
+    def can_forget_a_share(self) -> bool:
+        """Whether it has the posterior of a fit."""
+        return self.built and self.posterior.is_kept and self.posterior.is_of_weights
+
+    @property
+    def next_in_order(self) -> float:
+        """One after the last time, if there is one."""
+        if not self._follows_time or not self.posterior.is_kept:
+            return 0.0
+        return self._level_end().time + 1
+
+    def check_update(self) -> None:
+        """Raises if there is no posterior of the weights, or fields share effects."""
+        super().check_update()
+        self.ensure_built()
+        if not self.can_forget_a_share and (self.posterior.is_kept or self._is_trained()):
+            raise ValueError(
+                "`update` requires the posterior of the last fit. Received: a FieldBias whose "
+                "weights were trained or set in another way since then. Call `fit` with all rows."
+            )
+        leaders = ops.convert_to_numpy(self.posterior["leaders"]) if self.fields else np.zeros(0)
+        if self.posterior.is_kept and len(np.unique(leaders)) < len(leaders):
+            names = list(self.fields)
+            same = [
+                f"{names[int(leader)]!r} and {name!r}"
+                for number, (name, leader) in enumerate(zip(names, leaders, strict=True))
+                if leader != number
+            ]
+            raise ValueError(
+                "`update` requires fields that divided the rows of the last fit in different ways. "
+                f"Received: {', '.join(same)}, which always occurred together. Leave one of them "
+                "out, or call `fit` with all rows."
+            )
+
+    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
+        """Updates η, then fits to the new rows, with the posterior of now as the prior.
+
+        The spreads of the effects, of the walk and of the deviations stay as they are; a fit
+        estimates them anew.
+        """
+        is_first = not self.posterior.is_kept
+        if is_first or forget == 1:
+            check_both_classes(rows)
+        if is_first:
+            return self.fit_rows(rows, FitSettings(), 0)
+        known = self._known().after_forgetting(forget)
+        times = rows.times if self._follows_time else None
+        ids, columns = self._ids_of(rows), self._columns_on_knots(rows.features)
+        before, end, level = self.level() or NO_LEVEL, self._level_end(), None
+        if times is not None:
+            _check_later(times, end.time)
+            level = next_level_column(end, known.level[0], times, rows.weights)
+        curve, line = self._updated_curve(rows, forget)
+        new = Rows(curve, rows.labels, rows.weights)
+        fit = update_field_offsets(new, ids, known, columns, level).mapped(end.means)
         of_level: dict[str, np.ndarray] = {}
         if level is not None:
-            logits = fit.logits(curve, ids, columns) + fit.curves[-1][-1]
-            fit = fit.mapped(line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1]))
-            if fit.posterior is not None:
-                of_level = level_tables(fit, fit.posterior, level, line)
-        last = 0.0 if level is None else fit.curves[-1][-1]
+            shown = before.followed_by(level, end.time, fit)
+            end = replace(end, time=float(level.knots[-1]))
+            of_level = level_tables(shown, end, fit.posterior, line)
+        self._keep(fit, rows, line, of_level, is_update=True)
+        return self.summary_of(rows, fit.num_iterations, fit.converged)
+
+    def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line]:
+        """η of the rows as it was, or nearly: after its update, through the line nearest to that.
+
+        What the rows say of slope and level would count twice, if η told it too.
+        """
+        if self.calibrator is None:
+            return rows.logits, IDENTITY
+        old = head_logits(self.calibrator, rows.logits, {})
+        if self.calibrator.histogram is None:
+            return old, IDENTITY
+        self.calibrator.update_rows(replace(rows, unit=self.calibrator.histogram.unit), forget)
+        line = nearest_line(head_logits(self.calibrator, rows.logits, {}), old, rows.row_weights)
+        return line(head_logits(self.calibrator, rows.logits, {})), line
+
+    def _known(self) -> Known:
+        """What the posterior says, as the prior of an update."""
+        tables, offsets, curves = self.posterior.arrays(), [], []
+        for start, number in zip(self._starts(), self._num_values.values(), strict=True):
+            values, end = ops.convert_to_numpy(self._offsets).astype("float64"), start + number
+            offsets.append((values[start:end], tables["offsets"][start : end + 1]))
+        for number in range(len(self.numeric)):
+            knots = self._knots_of(number)
+            places = [*range(len(knots)), -1]
+            values = ops.convert_to_numpy(self._curves).astype("float64")[number]
+            curves.append((knots, values[places], tables["curves"][number, places]))
+        return known_of(
+            Tables(
+                line=np.array([float(self._slope), float(self._bias)]),
+                factor=tables["factor"],
+                offsets=offsets,
+                curves=curves,
+                last=tables["last"] if self._follows_time else None,
+                noise=(self.level() or NO_LEVEL).noise,
+                means=self._level_end().means,
+            )
+        )
+
+    def _knots_of(self, number: int) -> np.ndarray:
+        """The knots of a numeric column, float64."""
+        return np.unique(ops.convert_to_numpy(self._knots)[number].astype("float64"))
+
+    def _level_end(self) -> LevelEnd:
+        """Where the level of the last fit ended."""
+        if not self._follows_time:
+            return LevelEnd(0.0)
+        return end_of_tables(self.posterior.arrays()["level_figures"])
+
+    def _is_trained(self) -> bool:
+        """Whether weights differ from those of a new layer."""
+        weights = [self._slope - 1.0, self._bias]
+        weights += [self._offsets] if self.fields else []
+        weights += [self._curves] if self.numeric else []
+        return any(np.any(ops.convert_to_numpy(each)) for each in weights)
+
+    def _keep(
+        self,
+        fit: FieldOffsets,
+        rows: Rows,
+        line: Line,
+        of_level: Mapping[str, np.ndarray],
+        is_update: bool = False,
+    ) -> None:
+        """Assigns the weights of a fit, in which η was seen through a line, and the posterior."""
+        last = fit.curves[-1][-1] if len(fit.curves) > len(self.numeric) else 0.0
         self._slope.assign(fit.slope * line.scale)
         self._bias.assign(fit.bias + last + fit.slope * line.shift)
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
-            self._assign_knots(knots)
-            num_knots, curves = self._knots.shape[1], fit.curves[: len(columns)]
+            num_knots, curves = self._knots.shape[1], fit.curves[: len(self.numeric)]
             self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
-        self._deviations.assign(fit.deviations[: len(self.feature_names)])
         if fit.posterior is not None:
-            self._keep_posterior_of(fit.posterior, rows, line, of_level)
-        return fit
+            self._keep_posterior_of(fit.posterior, rows, line, of_level, is_update)
 
     def _keep_posterior_of(
-        self, found: FieldPosterior, rows: Rows, line: Line, of_level: Mapping[str, np.ndarray]
+        self,
+        found: FieldPosterior,
+        rows: Rows,
+        line: Line,
+        of_level: Mapping[str, np.ndarray],
+        is_update: bool,
     ) -> None:
         """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
         by_line, by_one = found.factor
@@ -451,7 +607,8 @@ class FieldBias(FieldHead):
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
             values["curve"] = line_of_spread(calibrator, rows.logits, found.curvature)
-        self.posterior.keep(are_counts(rows.weights), **values)
+        was_counts = not is_update or self.posterior.is_of_counts
+        self.posterior.keep(was_counts and are_counts(rows.weights), **values)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
@@ -460,17 +617,28 @@ class FieldBias(FieldHead):
     def _numeric_columns(
         self, features: Mapping[str, np.ndarray], weights: np.ndarray | None
     ) -> tuple[list[np.ndarray], list[NumericColumn]]:
-        """Knots of each numeric column, and the column on them, in the dtype of the layer."""
+        """Knots of each numeric column, and the column on them."""
         knots, columns = [], []
         for name in self.numeric:
-            with np.errstate(over="ignore"):
-                values = features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
-            is_far = np.abs(values) > _LARGEST_NUMBER
-            values = np.where(is_far, np.copysign(np.inf, values), values)
+            values = self._numbers(features[name])
             found = separate_quantile_knots(values, self._knots.shape[1], weights)
             knots.append(found if len(found) else np.zeros(1))
             columns.append(numeric_column(values, knots[-1]))
         return knots, columns
+
+    def _columns_on_knots(self, features: Mapping[str, np.ndarray]) -> list[NumericColumn]:
+        """The numeric columns on the knots of the last fit."""
+        return [
+            numeric_column(self._numbers(features[name]), self._knots_of(number))
+            for number, name in enumerate(self.numeric)
+        ]
+
+    def _numbers(self, values: np.ndarray) -> np.ndarray:
+        """A numeric column as the layer reads it, in its dtype."""
+        with np.errstate(over="ignore"):
+            values = values.reshape(-1).astype(self.variable_dtype).astype("float64")
+        is_far = np.abs(values) > _LARGEST_NUMBER
+        return np.where(is_far, np.copysign(np.inf, values), values)
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self._follows_time:
@@ -491,3 +659,13 @@ class FieldBias(FieldHead):
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0
+
+
+def _check_later(times: np.ndarray, end: float) -> None:
+    """Raises if a row of an update is earlier than the last row before."""
+    if times.min() < end:
+        raise ValueError(
+            "Argument `time` must not be before the last row of earlier fits, at "
+            f"{end:.10g}. Received: times from {times.min():.10g}. Call `fit` with all rows, or "
+            "leave late rows out."
+        )

@@ -98,10 +98,7 @@ class FieldHead(Head):
         like: FieldHead | None = None,
     ) -> FitSummary:
         """Fits η, then the table of field values on top of it."""
-        ids: list[np.ndarray] = []
-        if self.fields:
-            places = ops.convert_to_numpy(self._places(rows.features))
-            ids = list(places - self._starts()[:, None])
+        ids = self._ids_of(rows)
         if self.calibrator is None:
             line = reference_line(rows.logits, rows.labels, rows.weights)
             curve = line(rows.logits)
@@ -129,6 +126,13 @@ class FieldHead(Head):
         then to be written down for the logit itself.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `_fit_effects`.")
+
+    def _ids_of(self, rows: Rows) -> list[np.ndarray]:
+        """The ids of each field (n,)."""
+        if not self.fields:
+            return []
+        places = ops.convert_to_numpy(self._places(rows.features))
+        return list(places - self._starts()[:, None])
 
     def num_values(self, field: str) -> int:
         """Number of values of a field, which is also the id of "other"."""

@@ -14,7 +14,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from calibration_records._check import confidence_level
+from calibration_records._check import confidence_level, share
 from calibration_records._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._rows.checks import read_rows
@@ -296,12 +296,7 @@ class Head(keras.layers.Layer):
         rows = read_rows(
             logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
         )
-        given = {} if features is None else by_name(features)
-        for name in numeric_names(self.field_readers()):
-            if name in given:
-                warn_of_lost_digits(given[name], name)
-        rows = with_times(rows, time, given)
-        return self.fit_checked(self.with_features(rows, features), settings, verbose)
+        return self.fit_checked(self._with_columns(rows, features, time), settings, verbose)
 
     def fit_checked(
         self,
@@ -351,18 +346,93 @@ class Head(keras.layers.Layer):
         sample_weight: ArrayLike | None = None,
         *,
         forget: float = 0.0,
+        time: ArrayLike | str | None = None,
         from_logits: bool = True,
         weights_are: str = "importance",
     ) -> FitSummary:
-        """Adds rows to those of earlier fits, of a head that keeps their sums; others refuse.
+        """Adds rows to those of earlier fits and updates, without the earlier rows.
+
+        Calibrators such as `ILPS` keep the sums of the earlier rows: with `forget=0` the result is
+        that of one `fit` to all rows, except that the bins of their histogram, on whose edges knots
+        lie, are those of the first fit. `FieldBias` keeps its posterior, which is the prior of the
+        new fit. Other heads have no `update`. The new rows may be of one class, for example an hour
+        without positives.
+
+        Args:
+            logits: New uncalibrated logits (n,) or (n, 1), finite.
+            labels: Labels of the new rows in [0, 1], (n,) or (n, 1).
+            features: A mapping of feature names to arrays with n rows, or a data frame, for a head
+                that reads some.
+            sample_weight: Weights of the new rows, (n,) or (n, 1), not negative; ones by default.
+            forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
+                updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
+            time: As for `fit`, in the same unit; none before the last row of earlier fits. With
+                `"order"`, the new rows follow that row.
+            from_logits: As for `fit`.
+            weights_are: As for `fit`. For a calibrator, importances must be in the unit of those of
+                earlier rows: their common factor is that of all rows together, so that it does not
+                matter how rows are divided into batches. Rows without weights have weight 1, and so
+                has a row of counts.
+
+        Returns:
+            The `FitSummary` of the fit to all rows; of `FieldBias`, that of the new rows.
 
         Raises:
-            ValueError: If the head has no `update`.
+            ValueError: As for `fit`; if the head has no `update`; if `forget` is out of its range;
+                or if the head was trained or set by other means, so that its earlier rows are
+                unknown. The layer is then unchanged, without the new rows.
         """
-        raise ValueError(
-            f"{type(self).__name__} has no `update`: its fit needs the rows themselves. Received: "
-            f"{self!r}. Call `fit` with all rows, or use a calibrator such as ILPS."
+        taker = type(self).__name__
+        check_labels_given(labels, taker)
+        warn_of_other_order(
+            logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
+        check_column(np.shape(logits), f"`update` of {taker}", "logits")
+        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
+        self.check_update()
+        self.check_time(time)
+        rows = read_rows(
+            logits,
+            labels,
+            sample_weight,
+            from_logits=from_logits,
+            weights_are=weights_are,
+            both_classes=False,
+        )
+        self.ensure_built()
+        rows = self._with_columns(rows, features, time, self.next_in_order)
+        return self.update_checked(rows, forget)
+
+    def update_checked(self, rows: Rows, forget: float = 0.0) -> FitSummary:
+        """As `update`, for rows that are checked, with features as `with_features` reads them."""
+        self.check_update()
+        with unchanged_if_refused(self):
+            summary = self.update_rows(rows.as_given(), forget)
+        self.remember_fit(summary)
+        return summary
+
+    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
+        """Adds checked rows, with the features that the head reads, to those of earlier fits."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `update_rows`.")
+
+    def check_update(self) -> None:
+        """Raises if there is no `update`, or the weights are not those of a direct fit."""
+        if type(self).update_rows is Head.update_rows:
+            raise ValueError(
+                f"{type(self).__name__} has no `update`: its fit needs the rows themselves. "
+                f"Received: {self!r}. Call `fit` with all rows, or use FieldBias or a calibrator "
+                "such as ILPS."
+            )
+
+    @property
+    def can_forget_a_share(self) -> bool:
+        """Whether the head knows enough of the rows of earlier fits for an `update`."""
+        return self.histogram is not None
+
+    @property
+    def next_in_order(self) -> float:
+        """The time of the first new row of an update, if the rows are in order of time."""
+        return 0.0
 
     @property
     def needs_histogram_alone(self) -> bool:
@@ -588,6 +658,21 @@ class Head(keras.layers.Layer):
                     f"{num_rows} logits and {len(column)} rows of {name!r}."
                 )
         return columns
+
+    def _with_columns(
+        self,
+        rows: Rows,
+        features: Mapping[str, ArrayLike] | None,
+        time: ArrayLike | str | None,
+        first: float = 0.0,
+    ) -> Rows:
+        """The rows with their times, and with the features that the head reads."""
+        given = {} if features is None else by_name(features)
+        for name in numeric_names(self.field_readers()):
+            if name in given:
+                warn_of_lost_digits(given[name], name)
+        rows = with_times(rows, time, given, first)
+        return self.with_features(rows, features)
 
     def finalize(self) -> None:
         """Adjusts the weights after training by gradient, by default those of the parts."""

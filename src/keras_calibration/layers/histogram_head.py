@@ -12,7 +12,6 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import share
-from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
@@ -27,7 +26,7 @@ from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head, check_labels_given
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.logits import LARGEST_SCORE, check_column
 from keras_calibration.layers.posterior import Posterior
@@ -111,58 +110,8 @@ class HistogramHead(Head):
         )
         return replace(summary, log_loss_before=before, log_loss_after=after)
 
-    def update(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        forget: float = 0.0,
-        from_logits: bool = True,
-        weights_are: str = "importance",
-    ) -> FitSummary:
-        """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
-
-        With `forget=0` the result is the same as one `fit` to all rows, except that the bins of the
-        histogram, on whose edges knots lie, are those of the first fit. The new rows may be of one
-        class, for example an hour without positives, as long as all rows together hold both.
-
-        Args:
-            logits: New uncalibrated logits (n,) or (n, 1), finite.
-            labels: Labels of the new rows in [0, 1], (n,) or (n, 1).
-            features: Not read.
-            sample_weight: Weights of the new rows, (n,) or (n, 1), not negative; ones by default.
-            forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
-                updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
-            from_logits: As for `fit`.
-            weights_are: As for `fit`. Importances must be in the unit of those of earlier rows:
-                their common factor is that of all rows together, so that it does not matter how
-                rows are divided into batches. Rows without weights have weight 1, and so has a row
-                of counts.
-
-        Returns:
-            The `FitSummary` of the fit to all rows.
-
-        Raises:
-            ValueError: As for `fit`; if `forget` is out of its range; or if the curve was trained
-                or set by other means, so that its earlier rows are unknown. The layer is then
-                unchanged, without the new rows.
-        """
-        taker = type(self).__name__
-        check_labels_given(labels, taker)
-        warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
-        check_column(np.shape(logits), f"`update` of {taker}", "logits")
-        self._check_update(forget)
-        self.read_features(features, len(np.atleast_1d(logits)))
-        rows = read_rows(
-            logits,
-            labels,
-            sample_weight,
-            from_logits=from_logits,
-            weights_are=weights_are,
-            both_classes=False,
-        )
+    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
+        """Adds checked rows to the histogram, and fits the curve to all of them."""
         return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
@@ -200,7 +149,8 @@ class HistogramHead(Head):
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows that are summed in a histogram."""
-        self._check_update(forget)
+        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
+        self.check_update()
         # Forgetting makes fractions of counts, with which an interval is not too narrow.
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
@@ -335,8 +285,8 @@ class HistogramHead(Head):
         """Whether the log loss of the histogram is that of the rows."""
         return True
 
-    def _check_update(self, forget: float) -> None:
-        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
+    def check_update(self) -> None:
+        """Raises if the rows of earlier fits are unknown."""
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "

@@ -71,11 +71,24 @@ class Posterior:
         """Whether no fit since the last one to new rows had weights that are not counts."""
         return bool(ops.convert_to_numpy(self["is_of_counts"]))
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All weights, float64."""
+        return {name: ops.convert_to_numpy(self[name]).astype("float64") for name in self._weights}
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a fit has found a posterior."""
+        return bool(ops.convert_to_numpy(self["of"]) != 0)
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether it is that of the weights of now."""
+        return float(ops.convert_to_numpy(self["of"])) == _number_of(self._layer.weights)
+
     def check(self) -> None:
         """Raises if it is not the posterior of the layer's weights."""
         name = type(self._layer).__name__
-        kept = float(ops.convert_to_numpy(self["of"]))
-        if kept == 0:
+        if not self.is_kept:
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`. Received: a layer without a "
                 "fit. Call `fit` first."
@@ -88,7 +101,7 @@ class Posterior:
                 'without weights, or pass weights_are="counts" if they are counts of rows; for '
                 "sampled rows, see SamplingCorrection."
             )
-        if kept != _number_of(self._layer.weights):
+        if not self.is_of_weights:
             raise ValueError(
                 f"{name} must have the weights of its last `fit`, to which the interval belongs. "
                 "Received: a layer whose weights were trained or set since then. Call `fit` again."

@@ -69,7 +69,8 @@ def refresh_onnx(
             makes with `time`, needs it; any other ignores it.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
-        forget: Share of the weight of the rows of earlier fits to drop, in [0, 1].
+        forget: Share of the weight of the rows of earlier fits to drop, in [0, 1], see
+            `refresh_savedmodel`.
         settings: How to train the head's network, if it has one.
 
     Returns:

@@ -51,8 +51,8 @@ def refresh_savedmodel(
 
     It needs neither the Keras model nor its inputs, only what the base model predicted for logged
     rows, their labels, and the features that the head reads. The head's own `fit` replaces the
-    earlier fit. The graph and the base model's weights stay the same, bit for bit. The old version
-    is unchanged.
+    earlier fit; with `forget` below 1, its `update` adds to it. The graph and the base model's
+    weights stay the same, bit for bit. The old version is unchanged.
 
     The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
     the figures of this fit, and those of the previous version under `"refreshed_from"`.
@@ -76,8 +76,8 @@ def refresh_savedmodel(
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         forget: Share of the weight of the rows of earlier fits to drop, in [0, 1]. With 1, the head
-            is fitted to the new rows alone. Less requires a head that has `update`, as `ILPS` and
-            `PlattScaling` have, and adds the rows to the earlier ones.
+            is fitted to the new rows alone. Less requires a head that has `update`, as `FieldBias`,
+            `ILPS` and `PlattScaling` have, and updates it: the new rows suffice.
         settings: How to train the head's network, if it has one.
         destination: The folder to create; by default the next version number beside `path`.
         verify: See `export_savedmodel`.
@@ -87,8 +87,8 @@ def refresh_savedmodel(
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
-            the rows cannot be fitted; probabilities are outside [0, 1]; `forget` below 1 finds
-            no histogram of earlier rows; or the destination exists. Nothing is written.
+            the rows cannot be fitted; probabilities are outside [0, 1]; with `forget` below 1, the
+            head knows no earlier rows; or the destination exists. Nothing is written.
         RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
