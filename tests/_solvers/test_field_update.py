@@ -208,3 +208,15 @@ def test_a_slope_stays_above_zero():
     rows = replace(rows, labels=(rows.logits < -1.0).astype(float))
     fit = update_field_offsets(rows, ids, known.after_forgetting(1.0))
     assert 0 < fit.slope < 1e-2
+
+
+def test_another_curve_makes_the_slope_uncertain():
+    known = make_known(np.random.default_rng(0), [3], False, False)
+    before, after = (
+        np.linalg.inv(each.information) for each in (known, known.with_another_curve(0.1))
+    )
+    assert after[0, 0] == pytest.approx(before[0, 0] + 0.1 * 0.8**2)
+    # At the centre of the rows, the line is known as well as before.
+    centre = np.array([known.information[0, 1] / known.information[1, 1], 1.0])
+    assert centre @ after @ centre == pytest.approx(centre @ before @ centre)
+    np.testing.assert_array_equal(known.with_another_curve(0.0).information, known.information)

@@ -69,6 +69,19 @@ class Known:
         """What coefficients (k, …) of the curves give each of them."""
         return np.split(self.root @ coefficients, self.ends) if len(self.root) else []
 
+    def with_another_curve(self, share: float) -> Known:
+        """What is known of the slope of another η, whose line explains all but a share of it.
+
+        The variance of the slope grows by this share of its square, at the same centre.
+        """
+        (of_slope, both), (_, of_bias) = self.information
+        centre = both / of_bias if of_bias > 0 else 0.0
+        precision = of_slope - centre * both
+        if not precision > 0:
+            return self
+        lower = precision - 1 / (1 / precision + share * self.line[0] ** 2)
+        return replace(self, information=self.information - [[lower, 0.0], [0.0, 0.0]])
+
     def after_forgetting(self, share: float) -> Known:
         """What the same rows had told with weights of `1 - share`.
 

@@ -97,21 +97,33 @@ def reference_line(
     return seen_as_logits(logit_histogram(logits, labels, weights, bins)).line
 
 
-def nearest_line(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Line:
-    """The line that maps values nearest to calibrated logits, by the variance of their labels.
+def line_to(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Line, float]:
+    """The line that gives values the mean and the spread of calibrated logits.
+
+    Rows count by the variance of their labels. Least squares would give a smaller spread, each time
+    that it is repeated.
+
+    Returns:
+        The line, and the share of the targets' variance that no line explains.
 
     Example:
-        >>> line = nearest_line(np.array([0.0, 1.0]), np.array([1.0, 3.0]), np.ones(2))
-        >>> round(line.scale, 6), round(line.shift, 6)
-        (2.0, 1.0)
+        >>> line, share = line_to(np.array([0.0, 1.0]), np.array([1.0, 3.0]), np.array([1.0, 2.0]))
+        >>> line(np.array([0.0, 1.0])).round(6), round(share, 6)
+        (array([1., 3.]), 0.0)
     """
     one = special.expit(targets)
     information = weights * one * (1 - one)
     information = information if information.any() else weights
     centre, middle = (np.average(each, weights=information) for each in (values, targets))
-    square = information @ (values - centre) ** 2
-    scale = information @ ((values - centre) * targets) / square if square > 0 else 1.0
-    return Line(float(scale), float(middle - scale * centre))
+    away, aim = values - centre, targets - middle
+    square, other, both = (
+        information @ (a * b) for a, b in ((away, away), (aim, aim), (away, aim))
+    )
+    if not min(square, other) > 0:
+        return Line(1.0, float(middle - centre)), 0.0
+    scale = float(np.sqrt(other / square))
+    share = max(float(1 - both**2 / (square * other)), 0.0)
+    return Line(scale, float(middle - scale * centre)), share
 
 
 def class_line(rows: Rows) -> Line:

@@ -33,7 +33,7 @@ from keras_calibration._solvers.level import (
     line_of_means,
     next_level_column,
 )
-from keras_calibration._solvers.reference_line import nearest_line
+from keras_calibration._solvers.reference_line import line_to
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_beliefs import Tables, known_of
 from keras_calibration.layers.effect_tables import (
@@ -503,8 +503,8 @@ class FieldBias(FieldHead):
         if times is not None:
             _check_later(times, end.time)
             level = next_level_column(end, known.level[0], times, rows.weights)
-        curve, line = self._updated_curve(rows, forget)
-        new = Rows(curve, rows.labels, rows.weights)
+        curve, line, share = self._updated_curve(rows, forget)
+        new, known = Rows(curve, rows.labels, rows.weights), known.with_another_curve(share)
         fit = update_field_offsets(new, ids, known, columns, level).mapped(end.means)
         of_level: dict[str, np.ndarray] = {}
         if level is not None:
@@ -514,19 +514,27 @@ class FieldBias(FieldHead):
         self._keep(fit, rows, line, of_level, is_update=True)
         return self.summary_of(rows, fit.num_iterations, fit.converged)
 
-    def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line]:
-        """η of the rows as it was, or nearly: after its update, through the line nearest to that.
+    def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line, float]:
+        """η of the rows after its update, seen through the line that makes it most like before.
 
         What the rows say of slope and level would count twice, if η told it too.
+
+        Returns:
+            η through the line, the line, and the share of η before that no line explains.
         """
-        if self.calibrator is None:
-            return rows.logits, IDENTITY
-        old = head_logits(self.calibrator, rows.logits, {})
-        if self.calibrator.histogram is None:
-            return old, IDENTITY
-        self.calibrator.update_rows(replace(rows, unit=self.calibrator.histogram.unit), forget)
-        line = nearest_line(head_logits(self.calibrator, rows.logits, {}), old, rows.row_weights)
-        return line(head_logits(self.calibrator, rows.logits, {})), line
+        curve = self.calibrator
+        if curve is None:
+            return rows.logits, IDENTITY, 0.0
+        if curve.histogram is None:
+            return head_logits(curve, rows.logits, {}), IDENTITY, 0.0
+        # A line found on the rows of a day would follow bends of η that these rows lie on.
+        bins, atoms = curve.histogram.bins, curve.histogram.atoms()
+        logits = np.append(bins.inverse(atoms.means), rows.logits)
+        weights = np.append((1 - forget) * atoms.weights, rows.row_weights)
+        before = head_logits(curve, logits, {})
+        curve.update_rows(replace(rows, unit=curve.histogram.unit), forget)
+        line, share = line_to(head_logits(curve, logits, {}), before, weights)
+        return line(head_logits(curve, rows.logits, {})), line, share
 
     def _known(self) -> Known:
         """What the posterior says, as the prior of an update."""
