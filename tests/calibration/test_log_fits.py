@@ -226,9 +226,22 @@ def test_counts_are_whole_as_in_a_fit_to_rows(layer, weight):
         )
 
 
-def test_heads_have_no_update():
-    with pytest.raises(ValueError, match="Add the sums of `calibrator_queries`"):
-        update_calibrator(layers.FieldBias({"site": 3}), log(), verbose=0)
+def test_other_heads_have_no_update():
+    with pytest.raises(ValueError, match="FieldILPS has no `update`"):
+        update_calibrator(layers.FieldILPS({"site": 3}, layers.ILPS()), log(), verbose=0)
+
+
+def test_a_head_with_fields_is_updated_by_a_log():
+    first, second = slice(0, 7000), slice(7000, None)
+    head, expected = (layers.FieldBias({"site": 40}, layers.ILPS()) for _ in range(2))
+    fit_calibrator(head, log(first), verbose=0)
+    assert update_calibrator(head, log(second), forget=0.2, verbose=0).num_rows == N - 7000
+    for method, places, options in (
+        (expected.fit, first, {}),
+        (expected.update, second, {"forget": 0.2}),
+    ):
+        method(Z[places], Y[places], {"site": SITE[places]}, W[places], **options)
+    np.testing.assert_allclose(head.get_offsets("site"), expected.get_offsets("site"), atol=1e-3)
 
 
 def test_numeric_columns_and_their_gaps():
@@ -265,3 +278,7 @@ def test_a_head_that_follows_time_reads_the_days_of_the_log():
     np.testing.assert_allclose(np.asarray(head(*new)), np.asarray(expected(*new)), atol=1e-3)
     with pytest.raises(ValueError, match="must name its column of times"):
         fit_calibrator(head, ScoredLog(rows, logit="logit"), verbose=0)
+    later = rows.assign(at=times + np.timedelta64(30, "D"))
+    update_calibrator(head, ScoredLog(later, logit="logit", timestamp="at"), verbose=0)
+    expected.update(logits, labels, {"site": site}, time=day + 30)
+    np.testing.assert_allclose(np.asarray(head(*new)), np.asarray(expected(*new)), atol=1e-3)

@@ -9,12 +9,14 @@ from typing import cast
 import keras
 import numpy as np
 
+from calibration_records._check import share
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import whole_numbers
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.columns import take
+from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
@@ -86,6 +88,20 @@ def fit_calibrator(
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
     if layer.needs_histogram_alone:
         return cast(HistogramHead, layer).fit_sums(_histogram(sums, weights_are))
+    layer.check_direct_fit()
+    rows = _rows_of(layer, sums, weights_are, both_classes=True)
+    return _of_all_rows(layer, layer.fit_checked(rows), sums)
+
+
+def _of_all_rows(layer: Head, summary: FitSummary, sums: LogSums) -> FitSummary:
+    """The summary of a fit to groups, with the number of rows in them."""
+    summary = dataclasses.replace(summary, num_rows=sums.num_rows)
+    layer.remember_fit(summary)
+    return summary
+
+
+def _rows_of(layer: Head, sums: LogSums, weights_are: str, both_classes: bool) -> Rows:
+    """Rows that stand for the groups of a log."""
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
     edges = bin_edges(bins_per_unit)
@@ -100,32 +116,28 @@ def fit_calibrator(
         if feature in numeric:
             values = values.astype("float64")  # with NaN for a missing value
         features[feature] = _values(values, feature, vocabularies.get(feature))[group]
-    layer.check_direct_fit()
-    rows = check_rows(logits, labels, weights, both_classes=True)
+    rows = check_rows(logits, labels, weights, both_classes=both_classes)
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
         rows = dataclasses.replace(rows, times=days, time_unit="day")
-    summary = layer.fit_checked(layer.with_features(rows, features))
-    summary = dataclasses.replace(summary, num_rows=sums.num_rows)
-    layer.remember_fit(summary)
-    return summary
+    return layer.with_features(rows, features)
 
 
 def update_calibrator(
-    layer: HistogramHead,
+    layer: Head,
     log: ScoredLog | LogSums,
     forget: float = 0.0,
     verbose: int = 1,
     *,
     weights_are: str = "importance",
 ) -> FitSummary:
-    """Adds the rows of a log to those of earlier fits, and fits the calibrator to all of them.
+    """Adds the rows of a log to those of earlier fits, as the head's `update`.
 
-    Heads with fields keep no sums: keep the `LogSums` of `calibrator_queries`, add those of the new
-    rows, and call `fit_calibrator` with the sum.
+    Other heads with a direct fit have no `update`: keep the `LogSums` of `calibrator_queries`, add
+    those of the new rows, and call `fit_calibrator` with the sum.
 
     Args:
-        layer: The calibrator.
+        layer: A head with `update`: `FieldBias`, or a calibrator of logits alone, such as `ILPS`.
         log: The log of the new rows, or its sums.
         forget: Share of the weight of all earlier rows to drop first, in [0, 1].
         verbose: 1 shows a progress bar, 0 does not.
@@ -143,14 +155,13 @@ def update_calibrator(
         >>> update_calibrator(layer, day, verbose=0).num_rows
         8
     """
-    if not layer.needs_histogram_alone:
-        raise ValueError(
-            "Argument `layer` must be a calibrator of logits alone, such as ILPS, which keeps its "
-            f"histogram. Received: {type(layer).__name__}. Add the sums of `calibrator_queries`, "
-            "and call `fit_calibrator`."
-        )
+    share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
+    layer.check_update()
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
-    return layer.update_sums(_histogram(sums, weights_are), forget)
+    if layer.needs_histogram_alone:
+        return cast(HistogramHead, layer).update_sums(_histogram(sums, weights_are), forget)
+    rows = _rows_of(layer, sums, weights_are, both_classes=False)
+    return _of_all_rows(layer, layer.update_checked(rows, forget), sums)
 
 
 def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:

@@ -90,7 +90,10 @@ class FieldBias(FieldHead):
     each with a standard deviation that is estimated. The layer predicts with the last value of the
     walk, and needs no time. Where nothing drifts, the level is flat.
 
-    `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
+    `fit` is exact and takes a few passes over the rows. `update` fits to new rows alone, with the
+    posterior of the earlier ones as the prior. The spreads s stay. With `forget=0`, it is nearly
+    the fit to all rows, and weights are known up to a factor in each update. Fields that always
+    occurred together cannot be updated. The layer starts as the identity. Its
     weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
     curves keep the knots of the last `fit`.
 
@@ -515,7 +518,7 @@ class FieldBias(FieldHead):
         return self.summary_of(rows, fit.num_iterations, fit.converged)
 
     def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line, float]:
-        """η of the rows after its update, seen through the line that makes it most like before.
+        """η of the rows after its update, through the line that makes it most like before.
 
         What the rows say of slope and level would count twice, if η told it too.
 
