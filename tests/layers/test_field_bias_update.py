@@ -144,6 +144,9 @@ def test_counts_are_rows(name):
     head.update(**rows_of(head, places + DAY, sample_weight=counts / 7))
     with pytest.raises(ValueError, match="must be equal, or counts"):
         head.interval(LOGITS[:2], {name: FEATURES[name][:2] for name in head.feature_names})
+    # They are forgotten with the rows that had them.
+    head.update(**rows_of(head, places + 2 * DAY), forget=1.0)
+    head.interval(LOGITS[:2], {name: FEATURES[name][:2] for name in head.feature_names})
 
 
 def test_the_unit_and_the_sign_of_logits_do_not_matter():

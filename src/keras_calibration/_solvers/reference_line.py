@@ -98,10 +98,10 @@ def reference_line(
 
 
 def line_to(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Line, float]:
-    """The line that gives values the mean and the spread of calibrated logits.
+    """The line that gives calibrated logits the mean and the spread of others.
 
-    Rows count by the variance of their labels. Least squares would give a smaller spread, each time
-    that it is repeated.
+    Rows count by the variance of their labels, by both. Least squares would give a smaller spread,
+    each time that it is repeated.
 
     Returns:
         The line, and the share of the targets' variance that no line explains.
@@ -111,18 +111,18 @@ def line_to(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tup
         >>> line(np.array([0.0, 1.0])).round(6), round(share, 6)
         (array([1., 3.]), 0.0)
     """
-    one = special.expit(targets)
-    information = weights * one * (1 - one)
+    one, other = special.expit(values), special.expit(targets)
+    information = weights * np.sqrt(one * (1 - one) * other * (1 - other))
     information = information if information.any() else weights
     centre, middle = (np.average(each, weights=information) for each in (values, targets))
     away, aim = values - centre, targets - middle
-    square, other, both = (
+    square, aimed, both = (
         information @ (a * b) for a, b in ((away, away), (aim, aim), (away, aim))
     )
-    if not min(square, other) > 0:
+    if not min(square, aimed) > 0:
         return Line(1.0, float(middle - centre)), 0.0
-    scale = float(np.sqrt(other / square))
-    share = max(float(1 - both**2 / (square * other)), 0.0)
+    scale = float(np.sqrt(aimed / square))
+    share = max(float(1 - both**2 / (square * aimed)), 0.0)
     return Line(scale, float(middle - scale * centre)), share
 
 

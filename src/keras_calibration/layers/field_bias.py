@@ -514,7 +514,7 @@ class FieldBias(FieldHead):
             shown = before.followed_by(level, end.time, fit)
             end = replace(end, time=float(level.knots[-1]))
             of_level = level_tables(shown, end, fit.posterior, line)
-        self._keep(fit, rows, line, of_level, is_update=True)
+        self._keep(fit, rows, line, of_level, adds_rows=forget < 1)
         return self.summary_of(rows, fit.num_iterations, fit.converged)
 
     def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line, float]:
@@ -585,7 +585,7 @@ class FieldBias(FieldHead):
         rows: Rows,
         line: Line,
         of_level: Mapping[str, np.ndarray],
-        is_update: bool = False,
+        adds_rows: bool = False,
     ) -> None:
         """Assigns the weights of a fit, in which η was seen through a line, and the posterior."""
         last = fit.curves[-1][-1] if len(fit.curves) > len(self.numeric) else 0.0
@@ -597,7 +597,7 @@ class FieldBias(FieldHead):
             num_knots, curves = self._knots.shape[1], fit.curves[: len(self.numeric)]
             self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
         if fit.posterior is not None:
-            self._keep_posterior_of(fit.posterior, rows, line, of_level, is_update)
+            self._keep_posterior_of(fit.posterior, rows, line, of_level, adds_rows)
 
     def _keep_posterior_of(
         self,
@@ -605,7 +605,7 @@ class FieldBias(FieldHead):
         rows: Rows,
         line: Line,
         of_level: Mapping[str, np.ndarray],
-        is_update: bool,
+        adds_rows: bool,
     ) -> None:
         """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
         by_line, by_one = found.factor
@@ -618,7 +618,7 @@ class FieldBias(FieldHead):
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
             values["curve"] = line_of_spread(calibrator, rows.logits, found.curvature)
-        was_counts = not is_update or self.posterior.is_of_counts
+        was_counts = not adds_rows or self.posterior.is_of_counts
         self.posterior.keep(was_counts and are_counts(rows.weights), **values)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
