@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, numbers_of, take
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import ORDER, time_column, with_times
+from keras_calibration._rows.times import ORDER, time_given, with_times
 from keras_calibration._rows.weights import checked_weights, rows_that_count
 from keras_calibration._typing import Data, Inputs, Tensor
 
@@ -122,7 +122,7 @@ class Reader:
                 "or a dataset of batches (x, y)."
             )
         warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
-        time = time_column(time, x) if _is_name(time) else time
+        time = time_given(time, x)
         y, weights = (_one_output(part, self.label_names) for part in (y, sample_weight))
         weights = None if weights is None else numbers_of(weights, "Weights")
         standing_in = None if weights is None else rows_that_count(weights.reshape(-1))
@@ -145,8 +145,8 @@ class Reader:
         parts, times = [], []
         for batch in read:
             parts.append(self._batch(batch))
-            if _is_name(time):
-                times.append(times_of(time_column(time, batch[0]), "time"))
+            if isinstance(time, str) and time != ORDER:
+                times.append(times_of(time_given(time, batch[0]), "time"))
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
         inputs, labels, *weights = keras.tree.map_structure(
@@ -184,10 +184,6 @@ class _Given(NamedTuple):
     labels: np.ndarray
     weights: np.ndarray | None
     time: ArrayLike | str | None
-
-
-def _is_name(time: ArrayLike | str | None) -> TypeGuard[str]:
-    return isinstance(time, str) and time != ORDER
 
 
 def as_inputs(

@@ -39,10 +39,9 @@ def with_times(
     if time is None:
         return rows
     num_given = len(rows) if rows.num_given is None else rows.num_given
-    given = time
-    if isinstance(time, str):
-        is_order = time == ORDER
-        given = first + np.arange(num_given) if is_order else time_column(time, columns)
+    given = time_given(time, columns)
+    if isinstance(given, str):
+        given = first + np.arange(num_given)
     times = times_of(given, "time")
     if len(times) != num_given:
         raise ValueError(
@@ -69,17 +68,24 @@ def with_times(
     return replace(rows, times=times, time_unit="day" if are_dates else "")
 
 
-def time_column(name: str, columns: Any) -> Any:
-    """The column of a name, which need not be a feature or an input."""
+def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
+    """The column that `time` names, which need not be a feature or an input; else `time` itself.
+
+    Example:
+        >>> time_given("day", {"day": [3, 1]}), time_given("order", {})
+        ([3, 1], 'order')
+    """
+    if not isinstance(time, str) or time == ORDER:
+        return time
     found = by_name(columns)
     names = found if isinstance(found, Mapping) else {}
-    if name not in names:
+    if time not in names:
         raise ValueError(
             'Argument `time` must name a column of the rows, be "order", or an array with the time '
-            f"of each row. Received: time={name!r}; the columns are {sorted(map(str, names))}."
-            f"{suggestion([name], names)}"
+            f"of each row. Received: time={time!r}; the columns are {sorted(map(str, names))}."
+            f"{suggestion([time], names)}"
         )
-    return names[name]
+    return names[time]
 
 
 def _are_lost(times: Any) -> bool:

@@ -20,7 +20,7 @@ from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
-from keras_calibration._rows.times import ORDER, time_column
+from keras_calibration._rows.times import time_given
 from keras_calibration._rows.weights import columns_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
@@ -122,8 +122,6 @@ def calibrate_scores(
     warn_of_other_order(
         scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
     )
-    if isinstance(time, str) and time != ORDER:
-        time = time_column(time, features)
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     numeric = names_of(numeric)
     columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
@@ -142,7 +140,7 @@ def calibrate_scores(
         numeric=numeric,
         methods=methods,
         folds=folds,
-        time=time,
+        time=time_given(time, features),
         gap=gap,
         base_output="logit" if from_logits else "probability",
         weights_are=weights_are,

@@ -85,15 +85,16 @@ def candidates(
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
 
-    def additive(name: str) -> dict[str, Callable[[], Head]]:
-        """`FieldBias` with the columns of a candidate, and the same with a level."""
-        columns: dict[str, Any] = {"fields": {} if name == "ilps" else fields}
-        columns["numeric"] = numeric if name == "additive" else ()
-        made: dict[str, Callable[[], Head]] = {
-            name: lambda: FieldBias(calibrator=curve(), **columns),
-            name + LEVEL: lambda: FieldBias(calibrator=curve(), follows_time=True, **columns),
-        }
-        return made if follows_time else {name: made[name]}
+    def with_level(name: str, **columns: Any) -> dict[str, Callable[[], Head]]:
+        """A curve and the effects of columns, and, if rows have times, the same with a level."""
+        made: dict[str, Callable[[], Head]] = {name: curve}
+        if columns:
+            made[name] = lambda: FieldBias(calibrator=curve(), **columns)
+        if follows_time:
+            made[name + LEVEL] = lambda: FieldBias(
+                calibrator=curve(), follows_time=True, **{"fields": {}, **columns}
+            )
+        return made
 
     heads: dict[str, Callable[[], Head]]
     if num_classes is None:
@@ -104,10 +105,9 @@ def candidates(
             "temperature": TemperatureScaling,
             "platt": PlattScaling,
             "beta": BetaCalibration,
-            **additive("ilps"),
-            "ilps": curve,
+            **with_level("ilps"),
         }
-        heads |= additive("field_bias") if fields else {}
+        heads |= with_level("field_bias", fields=fields) if fields else {}
     else:
         # A temperature that is not fitted is the identity.
         heads = {
@@ -117,16 +117,18 @@ def candidates(
             "matrix": lambda: StructuredMatrixScaling(num_classes),
         }
     found = [Candidate(name, make) for name, make in heads.items()]
-    bases = ("vector",) if num_classes is not None else tuple(heads)[-1 - follows_time :]
+    base = "vector" if num_classes is not None else "field_bias" if fields else "ilps"
+    bases = tuple(name for name in (base, base + LEVEL) if name in heads)
     calibrator = heads["vector" if num_classes is not None else "ilps"]
     if num_classes is None and 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
     if numeric and num_classes is None:
-        found += [Candidate(name, make) for name, make in additive("additive").items()]
+        additive = with_level("additive", fields=fields, numeric=numeric)
+        found += [Candidate(name, make) for name, make in additive.items()]
     if (fields or numeric) and effort != QUICK:
 
-        def trees(base: Head | None = None) -> Head:
-            return BoostedTrees(fields, numeric, base or heads[bases[0]]())
+        def trees(below: Head | None = None) -> Head:
+            return BoostedTrees(fields, numeric, below or heads[base]())
 
         found.append(Candidate("trees", trees, bases))
     if (fields or numeric) and effort == THOROUGH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -39,7 +40,7 @@ class Splits:
         """Number of folds."""
         return int(self.fold.max()) + 1
 
-    @property
+    @functools.cached_property
     def first(self) -> int:
         """The first fold that is scored."""
         if not self.is_forward:
@@ -57,7 +58,7 @@ class Splits:
         """Block of each scored row (m,); None if rows are treated as independent."""
         return self.fold[self.scored] if self.in_order else None
 
-    @property
+    @functools.cached_property
     def weights(self) -> np.ndarray | None:
         """With `is_forward`, the share of all rows that each scored row's fit used (m,); else None.
 

@@ -19,7 +19,7 @@ from calibration_records._warn import warn
 from keras_calibration._rows.checks import logits_of_probabilities
 from keras_calibration._rows.inputs import entering
 from keras_calibration._rows.logit_range import describe_logits
-from keras_calibration._rows.times import ORDER, time_column
+from keras_calibration._rows.times import time_given
 from keras_calibration._typing import Tensor
 from keras_calibration.export.head_file import SavedHead
 from keras_calibration.export.provenance import describe_head, describe_versions, summary_figures
@@ -124,9 +124,7 @@ def _fit(
         if not new.from_logits:  # Logits of probabilities may all lie in [0, 1].
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
-        time = new.time if head.follows_time else None
-        if isinstance(time, str) and time != ORDER:
-            time = time_column(time, new.features)
+        time = time_given(new.time, new.features) if head.follows_time else None
         rows: dict[str, Any] = {"features": columns, "time": time, **weights}
         if new.forget == 1:
             return head.fit(logits, new.labels, settings=new.settings, **rows)
