@@ -23,8 +23,7 @@ import numpy as np
 from scipy.special import expit, ndtr
 
 from calibration_records.statistics.field_noise import jeffreys_interval
-from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.field_offsets import FieldOffsets, fit_field_offsets
+from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import FieldBias
 from keras_calibration.plots.rates import wilson_interval
@@ -78,16 +77,16 @@ def one_data_set(
     if not counts.any():
         return None
     logits = np.tile(MEAN_LOGIT + LOGITS, num_values)
-    rows = Rows(
+    rows = OffsetRows(
         np.tile(logits, 2),
         np.repeat([1.0, 0.0], len(logits)),
         np.concatenate([counts, num_rows - counts]).astype(float),
+        [np.tile(np.repeat(np.arange(num_values), len(LOGITS)), 2)],
     )
-    ids = [np.tile(np.repeat(np.arange(num_values), len(LOGITS)), 2)]
 
     def fitted(log_prior: Any) -> tuple[Array, Array]:
         """Logits and standard deviations of all values at the mean logit."""
-        fit = fit_field_offsets(rows, ids, [num_values + 1], log_prior)
+        fit = fit_field_offsets([rows], [num_values + 1], log_prior)
         return MEAN_LOGIT * fit.slope + fit.bias + fit.offsets[0], deviations(fit)
 
     logits, away = fitted(half_cauchy(1.0))

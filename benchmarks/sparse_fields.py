@@ -17,7 +17,6 @@ import scipy.sparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers import field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 
@@ -61,8 +60,8 @@ def offsets_log_loss(first: Part, new: Part, num_values: list[int], improve: Cal
     """Log loss on the new rows, with `improve` in place of `improve_spreads`."""
     kept, field_offsets.improve_spreads = field_offsets.improve_spreads, improve
     try:
-        rows = Rows(first[0], first[1], None)
-        fit = field_offsets.fit_field_offsets(rows, first[2], num_values, half_cauchy(1.0))
+        rows = field_offsets.OffsetRows(first[0], first[1], None, first[2])
+        fit = field_offsets.fit_field_offsets([rows], num_values, half_cauchy(1.0))
     finally:
         field_offsets.improve_spreads = kept
     offsets = sum(u[each] for u, each in zip(fit.offsets, new[2], strict=True))

@@ -69,6 +69,11 @@ class ProgressBar:
         else:
             print(line, flush=True)
 
+    @property
+    def done(self) -> int:
+        """Number of things that are done."""
+        return self._done
+
     def add(self, number: int = 1) -> None:
         """Shows that some more are done."""
         self.show(self._done + number)

@@ -29,8 +29,11 @@ def test_against_all_pairs_of_rows(data):
     weights = np.array(
         data.draw(st.lists(st.sampled_from([0.0, 2.0]), min_size=num_rows, max_size=num_rows))
     )
+    end = data.draw(st.integers(0, num_rows))
+    slices = [slice(end), slice(end, None)]
+    blocks, parts = [[each[s] for each in places] for s in slices], [weights[s] for s in slices]
     used = [each[weights > 0] for each in places]
-    for field, shared in enumerate(shared_effects(places, num_values, weights)):
+    for field, shared in enumerate(shared_effects(blocks, num_values, parts)):
         alike = [
             other
             for other in range(len(places))
@@ -46,6 +49,6 @@ def test_against_all_pairs_of_rows(data):
 def test_fields_that_differ_late_are_told_apart():
     site = np.arange(5000) % 7
     page = (site + 3) % 7
-    assert [each.leader for each in shared_effects([site, page], [7, 7], None)] == [0, 0]
+    assert [each.leader for each in shared_effects([[site, page]], [7, 7], [None])] == [0, 0]
     page[-1] = (page[-1] + 1) % 7
-    assert [each.leader for each in shared_effects([site, page], [7, 7], None)] == [0, 1]
+    assert [each.leader for each in shared_effects([[site, page]], [7, 7], [None])] == [0, 1]

@@ -5,9 +5,8 @@ import pytest
 import scipy.stats
 from scipy.special import expit
 
-from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers import field_offsets
-from keras_calibration._solvers.field_offsets import fit_field_offsets
+from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import _GRID, half_cauchy, pooled_spreads
 
 NUM_ROWS = 6_000
@@ -26,8 +25,8 @@ def sparse_world(num_fields, num_values, spread, seed=0):
 
 def fitted(part, num_values):
     logits, labels, ids = part
-    rows = Rows(logits, labels, None)
-    return fit_field_offsets(rows, ids, [num_values] * len(ids), half_cauchy(1.0))
+    rows = OffsetRows(logits, labels, None, ids)
+    return fit_field_offsets([rows], [num_values] * len(ids), half_cauchy(1.0))
 
 
 def log_loss(fit, part):
@@ -73,7 +72,8 @@ def test_weights_that_are_whole_numbers_count_rows():
     part = logits[:2_000], labels[:2_000], [each[:2_000] for each in ids]
     zeros = np.zeros(len(logits))
     zeros[:2_000] = 1.0
-    weighted = fit_field_offsets(Rows(logits, labels, zeros), ids, [1_000] * 3, half_cauchy(1.0))
+    rows = OffsetRows(logits, labels, zeros, ids)
+    weighted = fit_field_offsets([rows], [1_000] * 3, half_cauchy(1.0))
     alone = fitted(part, 1_000)
     # The folds differ, and with them, perhaps, the factor: √2 more or less.
     ratio = weighted.spreads.deviations / alone.spreads.deviations

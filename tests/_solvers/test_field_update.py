@@ -1,7 +1,5 @@
 """The update of a fit: its optimum, its posterior and its forgetting beside dense references."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import optimize
@@ -9,6 +7,7 @@ from scipy.special import expit
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import numeric_column
+from keras_calibration._solvers.field_offsets import OffsetRows
 from keras_calibration._solvers.field_update import Belief, Known, update_field_offsets
 from keras_calibration._solvers.level import LevelEnd, next_level_column
 
@@ -128,11 +127,12 @@ WORLDS = {
 def test_an_update_is_the_optimum_of_its_penalised_loss(name):
     rows, ids, known, numbers, level = world(0, *WORLDS[name])
     columns = [numeric_column(numbers, KNOTS)] if len(known.root) else []
-    fit = update_field_offsets(rows, ids, known, columns, level)
+    rows = OffsetRows(rows.logits, rows.labels, rows.weights, ids, columns)
+    fit = update_field_offsets(rows, known, level)
     dense = Dense(known, rows.logits, ids, numbers, level)
     change, covariance = dense.fit(rows.labels, rows.row_weights)
     expected = dense.fixed + dense.design @ change
-    found = fit.logits(rows.logits, ids, columns)
+    found = fit.logits(rows)
     if level is not None:
         found = found + level.column.at_rows(fit.curves[-1])
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -205,8 +205,8 @@ def test_a_level_goes_on_from_its_end():
 
 def test_a_slope_stays_above_zero():
     rows, ids, known, _, _ = world(2, *WORLDS["one field"])
-    rows = replace(rows, labels=(rows.logits < -1.0).astype(float))
-    fit = update_field_offsets(rows, ids, known.after_forgetting(1.0))
+    rows = OffsetRows(rows.logits, (rows.logits < -1.0).astype(float), rows.weights, ids)
+    fit = update_field_offsets(rows, known.after_forgetting(1.0))
     assert 0 < fit.slope < 1e-2
 
 

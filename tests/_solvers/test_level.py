@@ -8,7 +8,7 @@ from scipy.special import expit
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import random_walk_basis
-from keras_calibration._solvers.field_offsets import fit_field_offsets
+from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.level import NUM_KNOTS, level_column, line_of_means
 
@@ -26,7 +26,8 @@ def rows_of(levels, seed=0, noise=0.0, num_rows=4000):
 
 def fit_level(rows, times):
     level = level_column(times, rows.weights)
-    return level, fit_field_offsets(rows, [], [], half_cauchy(1.0), [level.column])
+    block = OffsetRows(rows.logits, rows.labels, rows.weights, [], [level.column])
+    return level, fit_field_offsets([block], [], half_cauchy(1.0))
 
 
 def test_the_fit_is_the_optimum_of_its_penalised_loss():

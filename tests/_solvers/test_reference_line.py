@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 
 from keras_calibration._rows.checks import check_rows
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logit_histogram import logit_histogram
 from keras_calibration._solvers.reference_line import (
     bins_of,
@@ -20,6 +21,10 @@ def rows_of(num_rows=4000, seed=0):
     logits = generator.normal(-1, 1.5, num_rows)
     labels = (generator.random(num_rows) < 1 / (1 + np.exp(0.4 - 0.7 * logits))).astype(float)
     return logits, labels, generator.integers(1, 4, num_rows).astype(float)
+
+
+def line_of(logits, labels, weights=None):
+    return reference_line(Rows(logits, np.asarray(labels, float), weights))
 
 
 def expected_line(logits, labels, weights):
@@ -42,7 +47,7 @@ def expected_line(logits, labels, weights):
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 def test_it_is_platts_line_in_any_unit(unit):
     logits, labels, weights = rows_of()
-    line = reference_line(unit * logits - 3 * unit, labels, weights)
+    line = line_of(unit * logits - 3 * unit, labels, weights)
     received = line(unit * logits - 3 * unit)
     np.testing.assert_allclose(received, expected_line(logits, labels, weights), atol=2e-5)
 
@@ -51,8 +56,8 @@ def test_far_scores_do_not_move_the_bins():
     logits, labels, _ = rows_of()
     far = np.r_[logits, 1e9, -1e300]
     np.testing.assert_allclose(bins_of(far)(logits), bins_of(logits)(logits), atol=0.05)
-    line = reference_line(np.r_[logits, 1e9], np.r_[labels, 1.0])
-    np.testing.assert_allclose(line.scale, reference_line(logits, labels).scale, rtol=0.05)
+    line = line_of(np.r_[logits, 1e9], np.r_[labels, 1.0])
+    np.testing.assert_allclose(line.scale, line_of(logits, labels).scale, rtol=0.05)
 
 
 def test_weights_have_no_unit_and_rows_of_weight_0_do_not_count():
@@ -67,17 +72,17 @@ def test_weights_have_no_unit_and_rows_of_weight_0_do_not_count():
     "logits", [np.zeros(9), np.full(9, 1e9), np.r_[np.zeros(8), 5.0], np.arange(9.0) * 1e-300]
 )
 def test_scores_that_hardly_differ_have_a_line(logits):
-    line = reference_line(logits, np.arange(9) % 2)
+    line = line_of(logits, np.arange(9) % 2)
     assert 0 < line.scale < np.inf
     assert np.isfinite(line(logits)).all()
 
 
 def test_separated_classes_and_one_class_have_a_finite_line():
     logits = np.linspace(-5, 5, 1000)
-    assert 0 < reference_line(logits, logits > 0.003).scale < 10
-    assert 0 < reference_line(logits, np.ones(1000)).scale < 10
+    assert 0 < line_of(logits, logits > 0.003).scale < 10
+    assert 0 < line_of(logits, np.ones(1000)).scale < 10
     # A score that is turned round, or says nothing, still has logits that differ.
-    assert reference_line(logits, logits < 0.003).scale > 0.01
+    assert line_of(logits, logits < 0.003).scale > 0.01
 
 
 def test_without_shift_the_line_runs_through_0():

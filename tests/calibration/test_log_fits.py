@@ -112,7 +112,7 @@ def test_heads_are_nearly_those_of_all_rows(kind):
 
 
 def test_many_values_take_wider_bins(monkeypatch):
-    expected, found = layers.FieldBias({"site": 40}), layers.FieldBias({"site": 40})
+    expected, found = layers.FieldILPS({"site": 40}), layers.FieldILPS({"site": 40})
     expected.fit(Z, Y, {"site": SITE}, W)
     monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 600)
     asked = []

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from backends import compiled, examples
-from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import numeric_column
-from keras_calibration._solvers.field_offsets import fit_field_offsets
+from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import ILPS, FieldBias
 
@@ -95,8 +94,8 @@ def test_finds_the_optimum(weighted):
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 1500) if weighted else None
     knots = [np.quantile(x[~np.isnan(x)], np.linspace(0, 1, 6)), np.linspace(-2, 2, 4)]
     columns = [numeric_column(each, k) for each, k in zip((x, z), knots, strict=True)]
-    rows = Rows(logits, labels, weights)
-    fit = fit_field_offsets(rows, [site], [6], half_cauchy(1.0), columns)
+    rows = OffsetRows(logits, labels, weights, [site], columns)
+    fit = fit_field_offsets([rows], [6], half_cauchy(1.0))
     assert fit.converged
     designs = [hats(x, knots[0]), hats(z, knots[1])]
     weights = np.ones(1500) if weights is None else weights
@@ -118,7 +117,8 @@ def test_spreads_are_modes_of_the_marginal_likelihood():
     chances = sigmoid(0.8 * logits + 0.6 * x + np.sin(2 * x))
     labels = (np.random.default_rng(1).random(3000) < chances).astype(float)
     columns = [numeric_column(x, knots)]
-    fit = fit_field_offsets(Rows(logits, labels, None), [], [], half_cauchy(1.0), columns)
+    rows = OffsetRows(logits, labels, None, [], columns)
+    fit = fit_field_offsets([rows], [], half_cauchy(1.0))
     design = np.column_stack([logits, np.ones(3000), hats(x, knots)[:, :-1]])
 
     def log_marginal(line, walk):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import few_lengths
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration.layers import ILPS, PlattScaling
 
@@ -112,7 +113,7 @@ def test_fit_is_the_optimum_on_the_rows(form, smoothness):
     )
     knots, values = layer.get_knots().astype(float), layer.get_values().astype(float)
     rows = logits, labels, weights, smoothness, form == "constant"
-    unit = reference_line(logits, labels, weights).scale
+    unit = reference_line(Rows(logits, labels, weights)).scale
     assert objective(values, knots, *rows, unit) <= reference(knots, *rows, unit) + 1e-8
     curve = curve_at(logits, knots, values, form == "constant")
     loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from calibration_records._check import installed
 from calibration_records.logs.columns import CSV_TEXT, csv_casts
 from calibration_records.logs.query import Query, quoted
@@ -101,12 +99,13 @@ class Embedded:
         with _refusals(self.log):
             return self.source.relation().query("log", sql).to_arrow_table()
 
-    def batches(self, columns: Sequence[str], size: int) -> Iterator[dict[str, np.ndarray]]:
+    def batches(
+        self, columns: Sequence[str], selection: Selection, size: int
+    ) -> Iterator[pyarrow.RecordBatch]:
         """The rows, in their order, as batches of columns that a query uses."""
-        sql = f"SELECT {', '.join(columns)} FROM ({self.rows(Selection())})"
+        sql = f"SELECT {', '.join(columns)} FROM ({self.rows(selection)})"
         with _refusals(self.log):
-            for batch in self.source.relation().query("log", sql).to_arrow_reader(size):
-                yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in columns}
+            yield from self.source.relation().query("log", sql).to_arrow_reader(size)
 
     def num_rows(self) -> int:
         """Number of rows of the source, before `where`."""

@@ -1,6 +1,6 @@
 """Fields that divide the rows alike: the rows tell only the sum of their effects."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,28 +27,33 @@ class Shared:
 
 
 def shared_effects(
-    places: Sequence[np.ndarray], num_values: Sequence[int], weights: np.ndarray | None
+    places: Sequence[Sequence[np.ndarray]],
+    num_values: Sequence[int],
+    weights: Sequence[np.ndarray | None],
 ) -> list[Shared]:
     """Which fields have the same values in the same rows, but for their names.
 
     Args:
-        places: The place of each row's value among those of the field (n,), for each field; the
-            number of values is "other".
+        places: For each block of rows, the place of each row's value among those of the field (n,),
+            for each field; the number of values is "other".
         num_values: Number of values of each field.
-        weights: Sample weights (n,). Rows of weight 0 do not count.
+        weights: For each block, sample weights (n,) or None. Rows of weight 0 do not count.
 
     Example:
         >>> site, page, day = np.array([0, 1, 2]), np.array([1, 0, 2]), np.array([0, 0, 1])
-        >>> [each.leader for each in shared_effects([site, page, day], [3, 3, 2], None)]
+        >>> [each.leader for each in shared_effects([[site, page, day]], [3, 3, 2], [None])]
         [0, 0, 2]
     """
-    if weights is not None:
-        places = [each[weights > 0] for each in places]
+    counts = [slice(None) if each is None else each > 0 for each in weights]
     found: list[tuple[int, np.ndarray]] = []
-    for field, each in enumerate(places):
+    for field in range(len(num_values)):
         own = field, np.arange(num_values[field])
         for leader in sorted({leader for leader, _ in found}):
-            renamed = _renamed(places[leader], each, num_values[leader], num_values[field])
+            pairs = (
+                (block[leader][rows], block[field][rows])
+                for block, rows in zip(places, counts, strict=True)
+            )
+            renamed = _renamed(pairs, num_values[leader], num_values[field])
             if renamed is not None:
                 own = leader, renamed
                 break
@@ -61,15 +66,20 @@ def shared_effects(
 
 
 def _renamed(
-    one: np.ndarray, other: np.ndarray, num_values: int, num_others: int
+    blocks: Iterable[tuple[np.ndarray, np.ndarray]], num_values: int, num_others: int
 ) -> np.ndarray | None:
     """The other field's value for each value of one field, or None if they differ in any row."""
-    first = slice(min(_FIRST_ROWS, len(one)))
-    for rows in (first, slice(None)):
-        table = np.full(num_values + 1, -1)
-        table[one[rows]] = other[rows]
-        used = table[table >= 0]
-        if not np.array_equal(table[one[rows]], other[rows]) or len(np.unique(used)) < len(used):
-            return None
-    is_other = table == num_others
-    return None if is_other[:-1].any() or 0 <= table[-1] < num_others else table[:-1]
+    table = np.full(num_values + 1, -1)
+    for one, other in blocks:
+        for rows in (slice(min(_FIRST_ROWS, len(one))), slice(None)):
+            names = table.copy()
+            names[one[rows]] = other[rows]
+            used = names[names >= 0]
+            is_other = not np.array_equal(names[one[rows]], other[rows])
+            if is_other or np.any((table >= 0) & (table != names)):
+                return None
+            if np.bincount(used, minlength=1).max() > 1:
+                return None
+        table = names
+    is_other_value = table == num_others
+    return None if is_other_value[:-1].any() or 0 <= table[-1] < num_others else table[:-1]

@@ -1,9 +1,14 @@
 """Effects of features on the logit: of the values of a field, and of numeric columns."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+
+from keras_calibration._rows.array_store import ArrayStore
 
 # Standard deviations below 1e-3 logits give no effects, and above 10 no shrinkage.
 _SCALES = np.geomspace(1e-3, 10.0, 17)
@@ -11,9 +16,9 @@ _SCALES = np.geomspace(1e-3, 10.0, 17)
 _STARTING_SCALE = 0.1
 # Number of the group of straight lines, in the groups of each numeric column.
 _LINES = -1
-# Curves keep their Hessian while no row's curvature changes by more than this share. A step is then
-# that far from Newton's, in every direction.
-_SAME_CURVATURE = 0.1
+# Curves keep their Hessian while no row's logit can have moved by more than this. Its curvature has
+# then changed by no larger share, and a step is that far from Newton's, in every direction.
+_SAME_CURVE = 0.1
 # A standard deviation that changes by less than this share counts as the same for the others.
 _SAME_SCALE = 0.01
 
@@ -21,8 +26,15 @@ _SAME_SCALE = 0.01
 Sums = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
+def added(total: Sequence[np.ndarray] | None, more: Sequence[np.ndarray]) -> Any:
+    """The sums of arrays over parts of the rows, one part after the other; None for none yet."""
+    return more if total is None else tuple(a + b for a, b in zip(total, more, strict=True))
+
+
 class Effect:
     """Coefficients u that rows have in common, in blocks; each row has those of one block.
+
+    Where the rows are in an effect is told by their `places`: ids (n,), or the numeric columns.
 
     Args:
         num_blocks: Number of blocks.
@@ -32,7 +44,10 @@ class Effect:
     Attributes:
         coefficients: u (num_blocks, p).
         deviations: s of each group.
+        same_curve: By how much the curve of a row may move before Hessians are summed again.
     """
+
+    same_curve = 0.0
 
     def __init__(self, num_blocks: int, group: np.ndarray) -> None:
         self.group = group
@@ -44,25 +59,26 @@ class Effect:
         """Prior precisions of the coefficients: of any block (p,), or of each (num_blocks, p)."""
         return self.deviations[self.group] ** -2
 
-    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
+    def add_to(
+        self, curve: np.ndarray, places: Any, functions: np.ndarray, coefficients: np.ndarray
+    ) -> None:
         """Adds the effects to the curve of the rows (n,), in place.
 
         Args:
             curve: The curve (n,).
+            places: Where the rows are.
             functions: The functions of the common curve at the rows (q, n).
             coefficients: Coefficients or a change of them (num_blocks, p).
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `add_to`.")
 
-    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
+    def by_coefficient(self, values: np.ndarray, places: Any, functions: np.ndarray) -> np.ndarray:
         """Sums of a number of each row by coefficient (num_blocks, p): transpose of `add_to`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `by_coefficient`.")
 
-    def curvature_for_step(self, curvature: np.ndarray) -> np.ndarray:
-        """The curvature of the rows (n,) to take a step with: that of now, or nearly."""
-        return curvature
-
-    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
+    def sums(
+        self, residual: np.ndarray, curvature: np.ndarray, places: Any, functions: np.ndarray
+    ) -> Sums:
         """Gradient and Hessians of the log loss, from its derivatives at the rows (n,)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `sums`.")
 
@@ -104,8 +120,11 @@ class Effect:
 
 def _scale_likelihood(information: np.ndarray, scores: np.ndarray) -> Callable[[float], float]:
     """The log likelihood of s for scores (blocks, p) that are distributed as N(0, s² H² + H)."""
-    curvatures, directions = np.linalg.eigh(information)
-    along = np.einsum("vij,vi->vj", directions, scores)
+    if information.shape[1] == 1:  # there may be millions of them
+        curvatures, along = information[:, :, 0], scores
+    else:
+        curvatures, directions = np.linalg.eigh(information)
+        along = np.einsum("vij,vi->vj", directions, scores)
     informed = curvatures > 1e-12 * max(curvatures.max(initial=0.0), 1.0)
     curvatures, squares = curvatures[informed], along[informed] ** 2
 
@@ -119,34 +138,49 @@ def _scale_likelihood(information: np.ndarray, scores: np.ndarray) -> Callable[[
 class TableEffect(Effect):
     """Each value of a field has its own coefficients of some of the common functions.
 
+    The places of the rows are ids (n,). Those of `num_values` are "other", with u = 0.
+
     Args:
-        ids: Ids (n,). Those of `num_values` or more are "other", with u = 0.
         num_values: Number of values.
         own: The functions (p,), the level first. Level, slope and bends have one s each.
     """
 
-    def __init__(self, ids: np.ndarray, num_values: int, own: np.ndarray) -> None:
+    def __init__(self, num_values: int, own: np.ndarray) -> None:
         super().__init__(num_values + 1, np.minimum(np.arange(len(own)), 2))
-        self.ids, self.own = ids, own
+        self.own = own
 
-    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
+    def add_to(
+        self,
+        curve: np.ndarray,
+        places: np.ndarray,
+        functions: np.ndarray,
+        coefficients: np.ndarray,
+    ) -> None:
         """Adds the effects to the curve of the rows (n,), in place."""
         for function, column in zip(self.own, coefficients.T, strict=True):
-            curve += column[self.ids] * functions[function]
+            curve += column[places] * functions[function]
 
-    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
+    def by_coefficient(
+        self, values: np.ndarray, places: np.ndarray, functions: np.ndarray
+    ) -> np.ndarray:
         """Sums by value; 0 for "other", which stays at 0."""
         columns = [
-            np.bincount(self.ids, values * functions[function], len(self.coefficients))
+            np.bincount(places, values * functions[function], len(self.coefficients))
             for function in self.own
         ]
         sums = np.stack(columns, axis=1)
         sums[-1] = 0.0
         return sums
 
-    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
+    def sums(
+        self,
+        residual: np.ndarray,
+        curvature: np.ndarray,
+        places: np.ndarray,
+        functions: np.ndarray,
+    ) -> Sums:
         """Sums by value."""
-        ids, (num_values, num_own) = self.ids, self.coefficients.shape
+        num_values, num_own = self.coefficients.shape
         cross = np.empty((num_values, num_own, len(functions)))
         for i, function in enumerate(self.own):
             weighted = curvature * functions[function]
@@ -154,14 +188,56 @@ class TableEffect(Effect):
                 if j in self.own[:i]:  # symmetric: already summed
                     cross[:, i, j] = cross[:, list(self.own).index(j), function]
                 else:
-                    cross[:, i, j] = np.bincount(ids, weighted * other, num_values)
+                    cross[:, i, j] = np.bincount(places, weighted * other, num_values)
         cross[-1] = 0.0
-        return self.by_coefficient(residual, functions), cross[:, :, self.own], cross
+        gradient = self.by_coefficient(residual, places, functions)
+        return gradient, cross[:, :, self.own], cross
 
     def hold_shapes(self) -> None:
         """Keeps the coefficients of the level alone."""
         self.own, self.group = self.own[:1], self.group[:1]
         self.coefficients, self.deviations = self.coefficients[:, :1], self.deviations[:1]
+
+
+class OffsetsEffect(TableEffect):
+    """Each value of a field has an offset, a coefficient of the last function, a constant.
+
+    Args:
+        num_values: Number of values.
+    """
+
+    def __init__(self, num_values: int) -> None:
+        super().__init__(num_values, np.array([1]))
+
+    def add_to(
+        self,
+        curve: np.ndarray,
+        places: np.ndarray,
+        functions: np.ndarray,
+        coefficients: np.ndarray,
+    ) -> None:
+        """Adds the offsets to the curve of the rows (n,), in place."""
+        curve += coefficients[places, 0]
+
+    def by_coefficient(
+        self, values: np.ndarray, places: np.ndarray, functions: np.ndarray
+    ) -> np.ndarray:
+        """Sums by value; 0 for "other", which stays at 0."""
+        sums = np.bincount(places, values, len(self.coefficients))
+        sums[-1] = 0.0
+        return sums[:, None]
+
+    def sums(
+        self,
+        residual: np.ndarray,
+        curvature: np.ndarray,
+        places: np.ndarray,
+        functions: np.ndarray,
+    ) -> Sums:
+        """Sums by value."""
+        products = (residual, *(curvature * each for each in functions[:-1]), curvature)
+        gradient, *cross = (self.by_coefficient(each, places, functions) for each in products)
+        return gradient, cross[-1][:, :, None], np.stack(cross, 2)
 
 
 @dataclass(frozen=True)
@@ -188,6 +264,14 @@ class NumericColumn:
     def num_groups(self) -> int:
         """Number of standard deviations of its own."""
         return int(self.group.max()) + 1
+
+    def part(self, part: slice) -> NumericColumn:
+        """The column of some of the rows."""
+        return replace(self, left=self.left[part], share=self.share[part])
+
+    def kept(self, store: ArrayStore) -> NumericColumn:
+        """The same column, with what it holds of the rows where other columns are kept."""
+        return replace(self, left=store.keep(self.left), share=store.keep(self.share))
 
     def at_rows(self, curve: np.ndarray) -> np.ndarray:
         """The value of a curve (K + 1,) at each row (n,)."""
@@ -283,10 +367,15 @@ def random_walk_basis(knots: np.ndarray) -> np.ndarray:
 class CurvesEffect(Effect):
     """Each numeric column has a curve. All of them are one block: columns are often correlated.
 
+    The places of the rows are the numeric columns.
+
     Args:
-        columns: The columns, each with an s for each of its groups. That of the lines comes first:
-            a walk can be nearly straight, and would take their place.
+        columns: The columns of any of the rows, each with an s for each of its groups. That of the
+            lines comes first: a walk can be nearly straight, and would take their place.
     """
+
+    # The Hessian takes most of the time.
+    same_curve = _SAME_CURVE
 
     def __init__(self, columns: Sequence[NumericColumn]) -> None:
         sizes = [column.basis.shape[1] for column in columns]
@@ -296,45 +385,52 @@ class CurvesEffect(Effect):
             for start, column in zip(starts, columns, strict=False)
         ]
         super().__init__(1, np.unique(np.concatenate(groups), return_inverse=True)[1])
-        self.columns = columns
+        self.bases = [column.basis for column in columns]
         self._ends = np.cumsum(sizes)[:-1]
-        # The last curvature, and the Hessians that belong to it.
-        self._curvature: np.ndarray | None = None
-        self._hessians: tuple[np.ndarray, np.ndarray] | None = None
 
     def on_knots(self, coefficients: np.ndarray) -> list[np.ndarray]:
         """What coefficients (p, …) give each column at its knots and for missing values."""
         parts = np.split(coefficients, self._ends)
-        return [column.basis @ part for column, part in zip(self.columns, parts, strict=True)]
+        return [basis @ part for basis, part in zip(self.bases, parts, strict=True)]
 
     def deviations_of_columns(self) -> list[float]:
         """The standard deviation of each column's curve, the mean over its knots."""
         groups = [np.unique(part) for part in np.split(self.group, self._ends)]
         return [float(np.linalg.norm(self.deviations[each])) for each in groups]
 
-    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
+    def add_to(
+        self,
+        curve: np.ndarray,
+        places: Sequence[NumericColumn],
+        functions: np.ndarray,
+        coefficients: np.ndarray,
+    ) -> None:
         """Adds the curves at the rows to the common curve (n,), in place."""
-        for column, values in zip(self.columns, self.on_knots(coefficients[0]), strict=True):
+        for column, values in zip(places, self.on_knots(coefficients[0]), strict=True):
             curve += column.at_rows(values)
 
-    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
+    def by_coefficient(
+        self, values: np.ndarray, places: Sequence[NumericColumn], functions: np.ndarray
+    ) -> np.ndarray:
         """Sums over all rows (1, p)."""
-        return np.concatenate([c.basis.T @ c.sums(values) for c in self.columns])[None]
+        return self.of_knots([column.sums(values) for column in places])[None]
 
-    def curvature_for_step(self, curvature: np.ndarray) -> np.ndarray:
-        """The last one while it is nearly right, since the Hessian takes most of the time."""
-        last = self._curvature
-        if last is None or np.any(np.abs(curvature - last) > _SAME_CURVATURE * last):
-            return curvature
-        return last
+    def of_knots(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """The transpose of `on_knots` (p,)."""
+        return np.concatenate([b.T @ each for b, each in zip(self.bases, values, strict=True)])
 
-    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
+    def sums(
+        self,
+        residual: np.ndarray,
+        curvature: np.ndarray,
+        places: Sequence[NumericColumn],
+        functions: np.ndarray,
+    ) -> Sums:
         """Sums over all rows, as those of one block."""
-        if self._hessians is None or curvature is not self._curvature:
-            cross = [self.by_coefficient(curvature * each, functions) for each in functions]
-            self._curvature = curvature
-            self._hessians = self._hessian(curvature)[None], np.stack(cross, axis=2)
-        return self.by_coefficient(residual, functions), *self._hessians
+        cross = [self.by_coefficient(curvature * each, places, functions) for each in functions]
+        hessian = self._hessian(places, curvature)[None]
+        gradient = self.by_coefficient(residual, places, functions)
+        return gradient, hessian, np.stack(cross, axis=2)
 
     def scale_likelihoods(
         self, gradient: np.ndarray, precision: np.ndarray
@@ -358,12 +454,12 @@ class CurvesEffect(Effect):
             if abs(np.log(self.deviations[group] / before)) > _SAME_SCALE:
                 covariance -= across.T @ np.linalg.solve(one + change * own, change * across)
 
-    def _hessian(self, curvature: np.ndarray) -> np.ndarray:
+    def _hessian(self, columns: Sequence[NumericColumn], curvature: np.ndarray) -> np.ndarray:
         """Hessian by all coefficients (p, p)."""
         hessian = np.empty((len(self.group), len(self.group)))
         places = np.split(np.arange(len(self.group)), self._ends)
-        for i, one in enumerate(self.columns):
-            for j, other in enumerate(self.columns[i:], start=i):
+        for i, one in enumerate(columns):
+            for j, other in enumerate(columns[i:], start=i):
                 by_knots = sums_by_knots(one, other, curvature)
                 block = one.basis.T @ by_knots @ other.basis
                 hessian[np.ix_(places[i], places[j])] = block
@@ -374,7 +470,7 @@ class CurvesEffect(Effect):
 def sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:
     """Weighted sums of the products of the hat functions of two columns (K + 1, L + 1)."""
     shape = len(one.basis), len(other.basis)
-    cell = one.left * shape[1] + other.left
+    cell = one.left.astype(np.intp, copy=False) * shape[1] + other.left
 
     def sums(values: np.ndarray) -> np.ndarray:
         return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)

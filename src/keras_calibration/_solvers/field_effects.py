@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
-from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.effects import Effect, TableEffect
-from keras_calibration._solvers.logistic_fit import row_log_losses
+from calibration_records._progress import ProgressBar
+from keras_calibration._solvers.effects import Effect, Sums, TableEffect, added
+from keras_calibration._solvers.row_blocks import RowBlock
 
 # Each curve rises by at least this share of the curve that it deviates from.
 SMALLEST_SHARE = 0.01
@@ -31,8 +30,6 @@ _SMALL_SCALE = 0.05
 # After so many passes, the parameters are extrapolated if the steps shrink this slowly.
 _PASSES_TO_EXTRAPOLATE = 5
 _SMALLEST_SHARE_KEPT = 0.5
-# Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
-_SMALLEST_CURVATURE = 1e-16
 # Prior precision of an effect in a step, as a share of the precision that its rows give it.
 _SMALLEST_PRECISION = 1e-12
 # Factor by which a pass raises the prior precision of the bends of a common curve that is too flat.
@@ -41,56 +38,78 @@ _TIGHTENING = 4.0
 
 @dataclass(frozen=True)
 class CommonCurve:
-    """The curve of all rows, `β·φ + fixed`.
+    """The prior of β in the curve of all rows, `β·φ + fixed`.
 
     Args:
-        functions: φ at the rows (q, n).
         centre: Prior mean of β (q,).
         ridge: Prior precision of β (q,).
         lower: Lower bounds of β (q,).
-        fixed: A constant part of the curve, a number or (n,).
         slopes: Slope of each function in each segment (segments, q), to keep the curve increasing;
             None if it need not be. The second function is then the straight line.
     """
 
-    functions: np.ndarray
     centre: np.ndarray
     ridge: np.ndarray
     lower: np.ndarray
-    fixed: np.ndarray | float = 0.0
     slopes: np.ndarray | None = None
+
+
+class Derivatives(NamedTuple):
+    """Derivatives of the log loss, summed over all rows, with the prior of β.
+
+    Args:
+        gradient: By β (q,).
+        hessian: By β (q, q).
+        sums: By the coefficients of an effect; without, that of none.
+    """
+
+    gradient: np.ndarray
+    hessian: np.ndarray
+    sums: Sums
+
+
+class _Kept(NamedTuple):
+    """Hessians that a step may use again, and how far the curve had moved when they were summed."""
+
+    moved: float
+    hessian: np.ndarray
+    of_effect: tuple[np.ndarray, np.ndarray]
 
 
 class FieldEffects:
     """The parameters of a fit, improved by one Newton step at a time.
 
-    The logit of a row is `β·φ + fixed` plus its effects (`effects.Effect`). All rows share β.
+    The logit of a row is `β·φ + fixed` plus its effects (`effects.Effect`). All rows share β. The
+    rows come in blocks, and each step goes through them twice: for the derivatives, and for the
+    loss after it.
 
     Args:
-        rows: Logits, labels and weights of n rows.
+        blocks: The rows.
         effects: The effects, all 0. The fit changes them.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
-        curve: The curve of all rows.
+        curve: What is known of the curve of all rows.
+        progress: Shows the steps, if rows are many.
     """
 
     def __init__(
         self,
-        rows: Rows,
+        blocks: Sequence[RowBlock],
         effects: Sequence[Effect],
         log_prior: Callable[[np.ndarray], np.ndarray],
         curve: CommonCurve,
+        progress: ProgressBar | None = None,
     ) -> None:
-        one = np.ones_like(rows.logits)
-        self.labels = one if rows.labels is None else rows.labels
-        self.weights = one if rows.weights is None else rows.weights
-        self.total = float(self.weights.sum())
-        self.effects, self.log_prior = effects, log_prior
-        self.functions, self.fixed, self.slopes = curve.functions, curve.fixed, curve.slopes
+        self._progress = progress
+        self.blocks, self.effects, self.log_prior = blocks, effects, log_prior
         self.centre, self.ridge, self.lower = curve.centre, curve.ridge, curve.lower
-        self.shared = curve.centre
-        # Updated with each step: computing the sum again would take most of the time.
-        self.curve = self._sum_of_curves()
-        self.loss = self._loss_sum(self.curve)
+        self.slopes, self.shared = curve.slopes, curve.centre
+        self.total = float(sum(block.weights.sum() for block in blocks))
+        self.num_rows = sum(int(np.count_nonzero(block.weights)) for block in blocks)
+        self._kept: dict[int, _Kept] = {}
+        # By how much the curve of any row can have moved, over all steps.
+        self._moved = 0.0
+        self.loss = 0.0
+        self._move_to(self.shared, [effect.coefficients for effect in effects], np.inf)
 
     def run(
         self,
@@ -108,7 +127,7 @@ class FieldEffects:
             num_passes += 1
             sets_scales = not settled and gain <= _NEAR_OPTIMUM
             previous, last_gain, start = self._deviations(), gain, self._parameters()
-            gain = max(self.improve_effect(effect, sets_scales) for effect in self.effects)
+            gain = max(self.improve_effect(n, sets_scales) for n in range(len(self.effects)))
             if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
                 self._extrapolate(start, gain / last_gain if last_gain else 0.0)
             if settled and not self.tighten() and gain <= tolerance:
@@ -120,17 +139,16 @@ class FieldEffects:
 
     def improve_curve(self) -> float:
         """A Newton step on β; returns the expected gain, in nats a row."""
-        _, curvature, gradient = self.derivatives()
-        step = self._solve(self.hessian(curvature), gradient)
+        gradient, hessian, _ = self.derivatives()
+        step = self._solve(hessian, gradient)
         return self._take_step(step, gradient @ step)
 
-    def improve_effect(self, effect: Effect, with_deviations: bool) -> float:
+    def improve_effect(self, number: int, with_deviations: bool) -> float:
         """A Newton step on β and the coefficients of an effect, after updating its s."""
-        residual, curvature, gradient = self.derivatives()
-        # All parts of the Hessian belong to one curvature, else it might not be positive.
-        curvature = effect.curvature_for_step(curvature)
-        hessian = self.hessian(curvature)
-        by_block, precision, cross = effect.sums(residual, curvature, self.functions)
+        effect = self.effects[number]
+        if self._progress is not None:
+            self._progress.add()
+        gradient, hessian, (by_block, precision, cross) = self._derivatives_for_step(number)
         if with_deviations:
             effect.set_deviations(by_block, precision, self.log_prior)
         shrinkage = effect.shrinkage
@@ -139,25 +157,81 @@ class FieldEffects:
         least = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
         precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(least.shape[1])
         # The Schur complement of the blocks.
-        solved = np.linalg.solve(precision, np.concatenate([cross, by_block[:, :, None]], axis=2))
+        right = np.concatenate([cross, by_block[:, :, None]], axis=2)
+        # There may be millions of blocks of one.
+        is_single = precision.shape[1] == 1
+        solved = right / precision if is_single else np.linalg.solve(precision, right)
         reduction = np.tensordot(cross, solved, axes=((0, 1), (0, 1)))
         right = gradient - reduction[:, -1]
         step = self._solve(hessian - reduction[:, :-1], right)
         own_step = solved[:, :, -1] - solved[:, :, :-1] @ step
         gain = gradient @ step + float(np.sum(by_block * own_step))
-        return self._take_step(step, gain, effect, own_step)
+        return self._take_step(step, gain, number, own_step)
 
-    def _parameters(self) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-        """β, the coefficients of the effects, and the curve."""
-        return self.shared, [effect.coefficients for effect in self.effects], self.curve
+    def derivatives(self, number: int | None = None) -> Derivatives:
+        """Derivatives by β and the coefficients of an effect, in one pass over the rows."""
+        gradient, hessian = self._prior_gradient(), np.diag(self.ridge)
+        sums: Sums | None = None
+        for block in self.blocks:
+            residual, curvature = block.derivatives()
+            functions = block.functions
+            gradient = gradient + functions @ residual
+            hessian = hessian + (functions * curvature) @ functions.T
+            if number is not None:
+                places = block.places[number]
+                own = self.effects[number].sums(residual, curvature, places, functions)
+                sums = added(sums, own)
+        return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
 
-    def _extrapolate(
-        self, start: tuple[np.ndarray, list[np.ndarray], np.ndarray], shrinkage: float
-    ) -> None:
+    def product(self, changes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The Hessian of the log loss by the coefficients of all effects, times a change of them.
+
+        Args:
+            changes: A change of the coefficients of each effect (num_blocks, p).
+        """
+        products: list[np.ndarray] | None = None
+        for block in self.blocks:
+            weighted, functions = np.zeros(len(block)), block.functions
+            for effect, places, change in zip(self.effects, block.places, changes, strict=True):
+                effect.add_to(weighted, places, functions, change)
+            weighted *= block.curvature()
+            own = [
+                effect.by_coefficient(weighted, places, functions)
+                for effect, places in zip(self.effects, block.places, strict=True)
+            ]
+            products = added(products, own)
+        return list(products or [])
+
+    def _derivatives_for_step(self, number: int) -> Derivatives:
+        """The derivatives, with Hessians of a little before where an effect is content with them.
+
+        All parts of a Hessian belong to one curve, else it might not be positive.
+        """
+        effect, kept = self.effects[number], self._kept.get(number)
+        if kept is None or self._moved - kept.moved > effect.same_curve:
+            found = self.derivatives(number)
+            if effect.same_curve:
+                self._kept[number] = _Kept(self._moved, found.hessian, found.sums[1:])
+            return found
+        gradient, by_block = self._prior_gradient(), np.zeros_like(effect.coefficients)
+        for block in self.blocks:
+            residual, functions = block.derivatives()[0], block.functions
+            gradient = gradient + functions @ residual
+            by_block = by_block + effect.by_coefficient(residual, block.places[number], functions)
+        return Derivatives(gradient, kept.hessian, (by_block, *kept.of_effect))
+
+    def _prior_gradient(self) -> np.ndarray:
+        return self.ridge * (self.shared - self.centre)
+
+    def _parameters(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """β, and the coefficients of the effects."""
+        return self.shared, [effect.coefficients for effect in self.effects]
+
+    def _extrapolate(self, start: tuple[np.ndarray, list[np.ndarray]], shrinkage: float) -> None:
         """Goes on in the direction of the last pass, to where passes like it would end.
 
         Where effects can stand in for each other, passes move the same way for long, each a little
-        less far. The step is taken back if the objective rises.
+        less far. The step is not taken if the objective would rise.
 
         Args:
             start: The parameters before the last pass.
@@ -166,18 +240,44 @@ class FieldEffects:
         share = np.sqrt(shrinkage)
         if self.slopes is not None or not _SMALLEST_SHARE_KEPT < share < 1:
             return
-        end, before = self._parameters(), self._objective()
         factor = share / (1 - share)
-        self.shared = end[0] + factor * (end[0] - start[0])
-        for effect, first, last in zip(self.effects, start[1], end[1], strict=True):
-            effect.coefficients = last + factor * (last - first)
-        self.curve = end[2] + factor * (end[2] - start[2])
-        self.loss = self._loss_sum(self.curve)
-        if np.any(self.shared < self.lower) or not self._objective() <= before:
-            self.shared, coefficients, self.curve = end
-            for effect, each in zip(self.effects, coefficients, strict=True):
-                effect.coefficients = each
-            self.loss = self._loss_sum(self.curve)
+        shared = self.shared + factor * (self.shared - start[0])
+        coefficients = [
+            effect.coefficients + factor * (effect.coefficients - first)
+            for effect, first in zip(self.effects, start[1], strict=True)
+        ]
+        if not np.any(shared < self.lower):
+            self._move_to(shared, coefficients, self._objective())
+
+    def _move_to(self, shared: np.ndarray, coefficients: Sequence[np.ndarray], most: float) -> None:
+        """Sets all parameters, unless the objective would be more than so much."""
+        before, loss = self._parameters(), self.loss
+        self._set_parameters(shared, coefficients)
+        self.loss = 0.0
+        for block in self.blocks:
+            self._write_curve(block)
+            self.loss += block.loss_of_next()
+            block.take_step()
+        if self._objective() <= most:
+            self._kept = {}
+            return
+        self.loss = loss
+        self._set_parameters(*before)
+        for block in self.blocks:
+            block.take_step()
+
+    def _set_parameters(self, shared: np.ndarray, coefficients: Sequence[np.ndarray]) -> None:
+        self.shared = shared
+        for effect, each in zip(self.effects, coefficients, strict=True):
+            effect.coefficients = each
+
+    def _write_curve(self, block: RowBlock) -> None:
+        """Writes what the parameters give the rows of a block as its next curve."""
+        functions = block.functions
+        np.matmul(self.shared, functions, out=block.next)
+        block.next += block.fixed
+        for effect, places in zip(self.effects, block.places, strict=True):
+            effect.add_to(block.next, places, functions, effect.coefficients)
 
     def _objective(self) -> float:
         """The log loss and all priors, summed over the rows."""
@@ -196,25 +296,18 @@ class FieldEffects:
 
     def hold_shapes(self, tables: Sequence[TableEffect]) -> None:
         """Fixes everything except the levels (the first function, a constant) from now on."""
-        self.curve = self._sum_of_curves()
-        self.loss = self._loss_sum(self.curve)
-        self.functions = self.functions[:1]
+        for block in self.blocks:
+            self._write_curve(block)
+            block.take_step()
         for table in tables:
             table.hold_shapes()
         self.shared, self.centre = self.shared[:1], self.centre[:1]
-        self.ridge, self.lower = self.ridge[:1], self.lower[:1]
-        self.fixed, self.slopes = 0.0, None
-        self.fixed = self.curve - self._sum_of_curves()
-
-    def _loss_sum(self, curve: np.ndarray) -> float:
-        """The log loss, summed over the rows."""
-        return float(self.weights @ row_log_losses(self.labels, curve))
-
-    def _sum_of_curves(self) -> np.ndarray:
-        curve = self.shared @ self.functions + self.fixed
-        for effect in self.effects:
-            effect.add_to(curve, self.functions, effect.coefficients)
-        return curve
+        self.ridge, self.lower, self.slopes = self.ridge[:1], self.lower[:1], None
+        for block in self.blocks:
+            block.hold_shapes()
+            self._write_curve(block)
+            block.fixed = block.curve - block.next
+        self._kept, self.loss = {}, sum(block.loss() for block in self.blocks)
 
     def _deviations(self) -> np.ndarray:
         """Standard deviations of all effects."""
@@ -225,18 +318,6 @@ class FieldEffects:
         ends = np.cumsum([len(effect.deviations) for effect in self.effects])[:-1]
         for effect, own in zip(self.effects, np.split(deviations, ends), strict=True):
             effect.deviations = own
-
-    def derivatives(self) -> tuple[np.ndarray, ...]:
-        """Residual and curvature of each row, and the gradient with respect to β."""
-        one = special.expit(self.curve)
-        residual = self.weights * (one - self.labels)
-        curvature = self.weights * np.maximum(one * (1 - one), _SMALLEST_CURVATURE)
-        gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
-        return residual, curvature, gradient
-
-    def hessian(self, curvature: np.ndarray) -> np.ndarray:
-        """Hessian with respect to β (q, q)."""
-        return (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
 
     def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
         """A step on β; a parameter at its bound stays there if the step would cross it."""
@@ -253,9 +334,10 @@ class FieldEffects:
         return prior
 
     def _take_step(
-        self, step: np.ndarray, gain: float, effect: Effect | None = None, own_step: Any = 0.0
+        self, step: np.ndarray, gain: float, number: int | None = None, own_step: Any = 0.0
     ) -> float:
         """Takes the step, halved until the objective does not rise; returns the expected gain."""
+        effect = None if number is None else self.effects[number]
         before, shared = self.loss + self._prior(effect), self.shared
         coefficients: np.ndarray = np.zeros(0) if effect is None else effect.coefficients
         # A step whose expected gain is below rounding is tried only once.
@@ -263,15 +345,32 @@ class FieldEffects:
         for halvings in range(1 if smallest else _LARGEST_NUM_HALVINGS):
             size = 0.5**halvings
             self.shared = np.maximum(shared - size * step, self.lower)
-            curve = self.curve + (self.shared - shared) @ self.functions
             if effect is not None:
                 effect.coefficients = coefficients - size * own_step
-                effect.add_to(curve, self.functions, -size * own_step)
-            loss = self._loss_sum(curve)
+            loss, moved = self._try_step(self.shared - shared, number, -size * own_step)
             if loss + self._prior(effect) <= before:
-                self.curve, self.loss = curve, loss
+                for block in self.blocks:
+                    block.take_step()
+                self.loss, self._moved = loss, self._moved + moved
                 return gain / self.total
         self.shared = shared
         if effect is not None:
             effect.coefficients = coefficients
         return 0.0
+
+    def _try_step(
+        self, change: np.ndarray, number: int | None, own_change: Any
+    ) -> tuple[float, float]:
+        """The loss after a change of β and of an effect, and by how much curves would move."""
+        loss, moved = 0.0, 0.0
+        for block in self.blocks:
+            functions = block.functions
+            np.matmul(change, functions, out=block.next)
+            if number is not None:
+                places = block.places[number]
+                self.effects[number].add_to(block.next, places, functions, own_change)
+            if self._kept:
+                moved = max(moved, float(block.next.max()), -float(block.next.min()))
+            block.next += block.curve
+            loss += block.loss_of_next()
+        return loss, moved

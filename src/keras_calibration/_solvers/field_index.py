@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._solvers.coinciding_fields import Shared, shared_effects
-from keras_calibration._solvers.effects import TableEffect
+from keras_calibration._solvers.effects import OffsetsEffect, TableEffect
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,23 @@ class FieldIndex:
     Args:
         num_values: Number of ids of each field.
         seen: The ids of each field that have rows, by place.
-        places: The place of each row's value (n,), of each field.
-        weights: Sample weights (n,). Rows of weight 0 make no fields differ.
+        places: For each block of rows, the place of each row's value (n,), of each field.
+        weights: For each block, sample weights (n,) or None. Rows of weight 0 make no fields
+            differ.
     """
 
     num_values: Sequence[int]
     seen: list[np.ndarray]
-    places: list[np.ndarray]
-    weights: np.ndarray | None
+    places: list[list[np.ndarray]]
+    weights: Sequence[np.ndarray | None]
 
     @classmethod
     def of(
-        cls, ids: Sequence[np.ndarray], num_values: Sequence[int], weights: np.ndarray | None
+        cls,
+        ids: Sequence[Sequence[np.ndarray]],
+        num_values: Sequence[int],
+        weights: Sequence[np.ndarray | None],
+        store: ArrayStore = IN_MEMORY,
     ) -> FieldIndex:
         """The index of the fields of some rows.
 
@@ -46,16 +52,22 @@ class FieldIndex:
         number of possible ids.
 
         Args:
-            ids: Ids (n,) of each field.
+            ids: For each block of rows, ids (n,) of each field.
             num_values: Number of ids of each field.
-            weights: Sample weights (n,), or None.
+            weights: For each block, sample weights (n,), or None.
+            store: Where the places are kept.
         """
-        seen = [
-            np.unique(field_ids[field_ids < n])
-            for field_ids, n in zip(ids, num_values, strict=True)
-        ]
+        seen = []
+        for field, number in enumerate(num_values):
+            has_rows = np.zeros(number + 1, bool)
+            for block in ids:
+                has_rows[np.minimum(block[field].astype(np.intp), number)] = True
+            seen.append(np.flatnonzero(has_rows[:-1]))
         # "Other" is above all of them, so it comes last.
-        places = [np.searchsorted(values, each) for values, each in zip(seen, ids, strict=True)]
+        places = [
+            [store.keep(np.searchsorted(v, i)) for v, i in zip(seen, block, strict=True)]
+            for block in ids
+        ]
         return cls(num_values, seen, places, weights)
 
     @functools.cached_property
@@ -81,9 +93,11 @@ class FieldIndex:
 
     def tables(self) -> list[TableEffect]:
         """A new effect of each group, with a number for each place, all 0."""
-        return tables_of(
-            [self.places[f] for f in self.leaders], [self.seen[f] for f in self.leaders]
-        )
+        return [OffsetsEffect(len(self.seen[field])) for field in self.leaders]
+
+    def places_in_tables(self, block: int) -> list[np.ndarray]:
+        """The places of the rows of a block in each of the `tables`."""
+        return [self.places[block][field] for field in self.leaders]
 
     def deviations_of_groups(self, of_fields: np.ndarray) -> np.ndarray:
         """The standard deviation of each group's effect, a sum, from those of its fields' parts."""
@@ -112,23 +126,6 @@ class FieldIndex:
         """
         ids = [known[each.places] for known, each in zip(self.seen, self.shared, strict=True)]
         return with_unseen(found, ids, self.num_values, unseen_value)
-
-
-def tables_of(
-    places: Sequence[np.ndarray], seen: Sequence[np.ndarray], own: Sequence[int] = (1,)
-) -> list[TableEffect]:
-    """The effects of fields, from the places of the values of each row among those seen.
-
-    Args:
-        places: The place of each row's value (n,), of each field.
-        seen: Their values that have rows.
-        own: Which functions of the common curve each value has its own coefficients of; the
-            second, a constant, for an offset beside a line.
-    """
-    return [
-        TableEffect(each, len(values), np.array(own))
-        for each, values in zip(places, seen, strict=True)
-    ]
 
 
 def with_unseen(

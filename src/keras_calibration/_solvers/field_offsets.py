@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
+from calibration_records._progress import ProgressBar
+from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import (
@@ -18,7 +21,7 @@ from keras_calibration._solvers.effects import (
     TableEffect,
 )
 from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
-from keras_calibration._solvers.field_index import FieldIndex, tables_of, with_unseen
+from keras_calibration._solvers.field_index import FieldIndex, with_unseen
 from keras_calibration._solvers.field_posterior import (
     FieldPosterior,
     field_posterior,
@@ -26,6 +29,7 @@ from keras_calibration._solvers.field_posterior import (
 )
 from keras_calibration._solvers.field_spreads import improve_spreads
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
+from keras_calibration._solvers.row_blocks import RowBlock, row_parts
 
 # Prior precision of a about 1: it matters only where positives and negatives are separated.
 SLOPE_PRECISION = 1e-3
@@ -45,6 +49,43 @@ class Spreads(NamedTuple):
 
     deviations: np.ndarray
     factor: float
+
+
+@dataclass(frozen=True)
+class OffsetRows:
+    """A block of the rows of a fit of offsets and curves.
+
+    Args:
+        logits: l (n,).
+        labels: Labels (n,).
+        weights: Sample weights (n,), or None for ones.
+        ids: Ids (n,) of each field. An id of `num_values` or more is "other", with the offset 0.
+        columns: The numeric columns.
+    """
+
+    logits: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    ids: Sequence[np.ndarray] = ()
+    columns: Sequence[NumericColumn] = ()
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def part(self, part: slice) -> OffsetRows:
+        """Some of the rows."""
+        return OffsetRows(
+            self.logits[part],
+            self.labels[part],
+            None if self.weights is None else self.weights[part],
+            [each[part] for each in self.ids],
+            [column.part(part) for column in self.columns],
+        )
+
+    @property
+    def row_weights(self) -> np.ndarray:
+        """The weights (n,), ones if there are none."""
+        return np.ones(len(self)) if self.weights is None else self.weights
 
 
 @dataclass(frozen=True)
@@ -77,16 +118,19 @@ class FieldOffsets:
     num_iterations: int
     converged: bool
 
-    def logits(
-        self, curve: np.ndarray, ids: Sequence[np.ndarray], columns: Sequence[NumericColumn]
-    ) -> np.ndarray:
-        """η of the rows of the fit (n,), with the effects of the fields and of these columns."""
-        logits = self.slope * curve + self.bias
-        for values, own in zip(self.offsets, ids, strict=True):
-            logits += np.append(values, 0.0)[np.minimum(own, len(values))]
-        for column, values in zip(columns, self.curves, strict=False):
+    def logits(self, rows: OffsetRows) -> np.ndarray:
+        """η of rows (n,); of their columns may be missing the last."""
+        logits = self.slope * rows.logits + self.bias
+        for values, own in zip(self.offsets, rows.ids, strict=True):
+            logits += np.append(values, 0.0)[np.minimum(own.astype(np.intp), len(values))]
+        for column, values in zip(rows.columns, self.curves, strict=False):
             logits += column.at_rows(values)
         return logits
+
+    def information(self, rows: OffsetRows) -> np.ndarray:
+        """The variance of the label of each row (n,), times its weight."""
+        one = special.expit(self.logits(rows))
+        return rows.row_weights * one * (1 - one)
 
     def mapped(self, line: Line) -> FieldOffsets:
         """The fit whose logits are those of this one, mapped by a line."""
@@ -124,12 +168,12 @@ class FieldCurves:
 
 
 def fit_field_offsets(
-    rows: Rows,
-    ids: Sequence[np.ndarray],
+    blocks: Sequence[OffsetRows],
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
-    columns: Sequence[NumericColumn] = (),
     like: Spreads | None = None,
+    store: ArrayStore = IN_MEMORY,
+    progress: ProgressBar | None = None,
 ) -> FieldOffsets:
     """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
 
@@ -139,7 +183,7 @@ def fit_field_offsets(
     `t_v = u_v - g_v / h_v` with precision h_v are distributed as `N(0, s_f² + 1 / h_v)` (penalised
     quasi-likelihood, a Laplace approximation). With several sparse fields, the s_f are then pooled
     and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
-    continue to the unique optimum. An id of `num_values` or more is "other", with the offset 0.
+    continue to the unique optimum.
 
     Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
     then has an equal part of it.
@@ -156,23 +200,31 @@ def fit_field_offsets(
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
     """
-    index = FieldIndex.of(ids, num_values, rows.weights)
+    weights = [block.weights for block in blocks]
+    index = FieldIndex.of([block.ids for block in blocks], num_values, weights, store)
+    columns = blocks[0].columns
     line = CommonCurve(
-        functions=np.stack([rows.logits, np.ones_like(rows.logits)]),
         centre=np.array([1.0, 0.0]),
         ridge=np.array([SLOPE_PRECISION, 0.0]),
         lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
 
-    def fit_to(weights: np.ndarray | None) -> FieldEffects:
+    def fit_to(rows: Sequence[RowBlock]) -> FieldEffects:
         curves = [CurvesEffect(columns)] if columns else []
         effects: list[Effect] = [*index.tables(), *curves]
-        return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
+        return FieldEffects(rows, effects, log_prior, line, progress)
 
-    fit = fit_to(rows.weights)
+    def blocks_of(number: int, block: OffsetRows) -> Iterator[RowBlock]:
+        tables = index.places_in_tables(number)
+        for part in row_parts(len(block), num_values):
+            own = block.part(part)
+            places = [*(each[part] for each in tables), *([own.columns] if columns else [])]
+            yield RowBlock(own.logits, own.labels, own.weights, places, store=store)
+
+    fit = fit_to([part for each in enumerate(blocks) for part in blocks_of(*each)])
     run = fit.run
     if like is not None:
-        of_fields, of_curves = np.split(like.deviations, [len(ids)])
+        of_fields, of_curves = np.split(like.deviations, [len(num_values)])
         fit.set_deviations(np.append(index.deviations_of_groups(of_fields), of_curves))
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
@@ -248,18 +300,19 @@ def fit_field_curves(
     ridge = np.r_[0.0, SLOPE_PRECISION / unit**2, np.full(len(knots) - 2, _BEND_PRECISION)]
     lower = np.full(len(knots), -np.inf)
     lower[1] = SMALLEST_SCALE * unit
+    functions = (1 - share) * basis[segment].T + share * basis[segment + 1].T
     curve = CommonCurve(
-        functions=(1 - share) * basis[segment].T + share * basis[segment + 1].T,
         centre=straight,
         ridge=ridge,
         lower=lower,
         slopes=np.diff(basis, axis=0) / gaps[:, None],
     )
-    index = FieldIndex.of(ids, num_values, rows.weights)
+    index = FieldIndex.of([ids], num_values, [rows.weights])
 
     def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:
-        tables = tables_of(index.places, index.seen, own)
-        return _fit_curves(FieldEffects(rows, tables, log_prior, curve), tables, basis)
+        tables = [TableEffect(len(seen), np.array(own)) for seen in index.seen]
+        block = RowBlock(functions, rows.labels, rows.weights, index.places[0])
+        return _fit_curves(FieldEffects([block], tables, log_prior, curve), tables, basis)
 
     found, is_drawn = fit_with(range(len(knots)))
     if is_drawn:

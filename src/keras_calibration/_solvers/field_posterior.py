@@ -12,7 +12,7 @@ from scipy import special
 from keras_calibration._solvers.coinciding_fields import Shared
 from keras_calibration._solvers.covariance import covariance_factor
 from keras_calibration._solvers.effects import CurvesEffect, Effect, Sums, TableEffect
-from keras_calibration._solvers.field_effects import FieldEffects
+from keras_calibration._solvers.field_effects import Derivatives, FieldEffects
 
 # Rank of the covariance of the curves; their variances at the knots are kept in full.
 CURVE_RANK = 64
@@ -47,7 +47,6 @@ class FieldPosterior:
         curve_responses: r of each numeric column (K + 1, q).
         curve_spreads: Root mean square of s of each group of coefficients of the curves.
         factor: F (q, q): the covariance of β is `F Fᵀ`.
-        curvature: Second derivative of the log loss of each row of the fit (n,).
     """
 
     variances: list[np.ndarray]
@@ -61,7 +60,6 @@ class FieldPosterior:
     curve_responses: list[np.ndarray]
     curve_spreads: np.ndarray
     factor: np.ndarray
-    curvature: np.ndarray
 
     def curve_errors(self, number: int) -> np.ndarray:
         """Standard errors of a curve, given β, at its knots and of missing values (K + 1,)."""
@@ -110,12 +108,11 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         are_pooled: Whether its spreads are those of `improve_spreads`: their posteriors are then
             multiplied by factors, to have their modes at these.
     """
-    residual, curvature, gradient = fit.derivatives()
-    hessian = fit.hessian(curvature)
-    sums = [effect.sums(residual, curvature, fit.functions) for effect in fit.effects]
+    found = [fit.derivatives(number) for number in range(len(fit.effects))]
+    sums = [each.sums for each in found]
     averaged = [
-        _averaged_over_spread(fit, effect, each, gradient, hessian, are_pooled)
-        for effect, each in zip(fit.effects, sums, strict=True)
+        _averaged_over_spread(fit, effect, each, are_pooled)
+        for effect, each in zip(fit.effects, found, strict=True)
         if isinstance(effect, TableEffect)
     ]
     num_fields, spreads = len(averaged), np.array([spread for _, spread in averaged])
@@ -128,37 +125,37 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         squares[effect.group] ** -1
         for effect, squares in zip(fit.effects[num_fields:], of_curves, strict=True)
     ]
-    found = _posterior(fit, sums, shrinkages, [each for each, _ in averaged], spreads)
-    return replace(found, curve_spreads=np.sqrt(np.concatenate([*of_curves, []])))
+    posterior = _posterior(fit, found, shrinkages, [each for each, _ in averaged], spreads)
+    return replace(posterior, curve_spreads=np.sqrt(np.concatenate([*of_curves, []])))
 
 
 def posterior_of_known(fit: FieldEffects) -> FieldPosterior:
     """The posterior of a finished fit whose prior is known: it averages over no spread."""
-    residual, curvature, _ = fit.derivatives()
-    sums = [effect.sums(residual, curvature, fit.functions) for effect in fit.effects]
+    found = [fit.derivatives(number) for number in range(len(fit.effects))]
     shrinkages = [effect.shrinkage for effect in fit.effects]
     variances = [
-        1 / (precision[:-1, 0, 0] + shrinkage[:-1, 0])
-        for effect, (_, precision, _), shrinkage in zip(fit.effects, sums, shrinkages, strict=True)
+        1 / (each.sums[1][:-1, 0, 0] + shrinkage[:-1, 0])
+        for effect, each, shrinkage in zip(fit.effects, found, shrinkages, strict=True)
         if isinstance(effect, TableEffect)
     ]
-    return _posterior(fit, sums, shrinkages, variances, np.ones(len(variances)))
+    return _posterior(fit, found, shrinkages, variances, np.ones(len(variances)))
 
 
 def _posterior(
     fit: FieldEffects,
-    sums: Sequence[Sums],
+    found: Sequence[Derivatives],
     shrinkages: Sequence[np.ndarray],
     variances: list[np.ndarray],
     spreads: np.ndarray,
 ) -> FieldPosterior:
     """The posterior with these variances of offsets, by place."""
-    _, curvature, _ = fit.derivatives()
-    num_fields = len(variances)
-    responses = _responses(fit, sums, shrinkages, curvature)
-    schur = fit.hessian(curvature) - sum(
+    num_fields, sums = len(variances), [each.sums for each in found]
+    responses, remainders = _responses(fit, sums, shrinkages)
+    # Nearly all of B cancels: with what is left of the equations, the error is that of r squared.
+    schur = found[0].hessian - sum(
         np.tensordot(cross, response, axes=((0, 1), (0, 1)))
-        for (_, _, cross), response in zip(sums, responses, strict=True)
+        + np.tensordot(response, remainder, axes=((0, 1), (0, 1)))
+        for (_, _, cross), response, remainder in zip(sums, responses, remainders, strict=True)
     )
     curves = [
         _curve_covariance(effect, own, shrinkage, response)
@@ -180,7 +177,6 @@ def _posterior(
         curve_responses=curve_responses,
         curve_spreads=np.ones(0),
         factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
-        curvature=curvature,
     )
 
 
@@ -225,12 +221,13 @@ def _curve_covariance(
 
 
 def _responses(
-    fit: FieldEffects,
-    sums: Sequence[Sums],
-    shrinkages: Sequence[np.ndarray],
-    curvature: np.ndarray,
-) -> list[np.ndarray]:
-    """Solves D r = C by preconditioned conjugate gradients: r of each effect (blocks, p, q)."""
+    fit: FieldEffects, sums: Sequence[Sums], shrinkages: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Solves D r = C by preconditioned conjugate gradients.
+
+    Returns:
+        r of each effect (blocks, p, q), and what is left, C - D r.
+    """
     shapes = [effect.coefficients.shape for effect in fit.effects]
     ends = np.cumsum([blocks * p for blocks, p in shapes])
     inverses = [
@@ -244,15 +241,9 @@ def _responses(
 
     def product(column: np.ndarray) -> np.ndarray:
         """`D u`; the offset of "other" stays 0."""
-        changes, weighted = parts(column), np.zeros_like(curvature)
-        for effect, change in zip(fit.effects, changes, strict=True):
-            effect.add_to(weighted, fit.functions, change)
-        weighted *= curvature
-        products = [
-            effect.by_coefficient(weighted, fit.functions) + shrinkage * change
-            for effect, shrinkage, change in zip(fit.effects, shrinkages, changes, strict=True)
-        ]
-        return np.concatenate([each.ravel() for each in products])
+        changes = parts(column)
+        products = zip(fit.product(changes), shrinkages, changes, strict=True)
+        return np.concatenate([(each + s * change).ravel() for each, s, change in products])
 
     def preconditioned(column: np.ndarray) -> np.ndarray:
         pairs = zip(inverses, parts(column), strict=True)
@@ -270,8 +261,12 @@ def _responses(
         )[0]
         for column in right.T
     ]
-    by_effect = zip(*map(parts, columns), strict=True)
-    return [np.stack(each, axis=2) for each in by_effect]
+    left = [column - product(found) for column, found in zip(right.T, columns, strict=True)]
+
+    def by_effect(found: list[np.ndarray]) -> list[np.ndarray]:
+        return [np.stack(each, axis=2) for each in zip(*map(parts, found), strict=True)]
+
+    return by_effect(columns), by_effect(left)
 
 
 def _mean_squares(effect: Effect, sums: Sums, log_prior: Callable) -> np.ndarray:
@@ -289,9 +284,7 @@ def _mean_squares(effect: Effect, sums: Sums, log_prior: Callable) -> np.ndarray
 def _averaged_over_spread(
     fit: FieldEffects,
     table: TableEffect,
-    sums: Sums,
-    gradient: np.ndarray,
-    hessian: np.ndarray,
+    found: Derivatives,
     is_pooled: bool,
 ) -> tuple[np.ndarray, float]:
     """Mean squares of the offsets of a field about the fitted û, and the root of the mean of s².
@@ -312,6 +305,7 @@ def _averaged_over_spread(
         Density Maximization*, for the prior.
     """
     free = fit.shared > fit.lower
+    gradient, hessian, sums = found
     offsets, gradients = table.coefficients[:-1, 0], sums[0][:-1, 0]
     curvatures, line_cross = sums[1][:-1, 0, 0], sums[2][:-1, 0][:, free]
     scores = curvatures * offsets - gradients

@@ -1,7 +1,7 @@
 """The spreads of several sparse fields: pooled, and scaled by cross-validation."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,8 +9,8 @@ from scipy import special
 
 from keras_calibration._solvers.effects import TableEffect
 from keras_calibration._solvers.field_effects import FieldEffects
-from keras_calibration._solvers.logistic_fit import row_log_losses
-from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration._solvers.row_blocks import RowBlock
+from keras_calibration._solvers.standard_errors import mean_and_error_of_parts
 
 # Below this share of the rows, the effective offsets are too few for their spreads to matter.
 _SPARSE_SHARE = 0.01
@@ -25,7 +25,7 @@ _TOLERANCE = 1e-6
 
 def improve_spreads(
     fit: FieldEffects,
-    fit_to: Callable[[np.ndarray], FieldEffects],
+    fit_to: Callable[[Sequence[RowBlock]], FieldEffects],
     log_prior: Callable,
     factor: float | None = None,
 ) -> float:
@@ -46,7 +46,7 @@ def improve_spreads(
     Args:
         fit: A finished fit of offsets of several fields. Its spreads are replaced; to fit its
             offsets again is left to the caller.
-        fit_to: Creates a fit of the same rows with other weights (n,).
+        fit_to: Creates a fit of other blocks of rows.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
         factor: The factor, if it is known; 0 if spreads do not matter.
     """
@@ -55,37 +55,57 @@ def improve_spreads(
         return 0.0
     likelihoods: list[Callable[[float], float]] = []
     num_effective = 0.0
-    residual, curvature, _ = fit.derivatives()
-    for table in tables:
-        by_value, precision, _ = table.sums(residual, curvature, fit.functions)
+    for number, table in enumerate(tables):
+        by_value, precision, _ = fit.derivatives(number).sums
         likelihoods += table.scale_likelihoods(by_value, precision)
         num_effective += float(np.sum(precision / (precision + table.shrinkage)))
-    if factor is None and num_effective <= _SPARSE_SHARE * np.count_nonzero(fit.weights):
+    if factor is None and num_effective <= _SPARSE_SHARE * fit.num_rows:
         return 0.0
     on_grid = np.array([[likelihood(scale) for scale in _GRID] for likelihood in likelihoods])
     spreads = pooled_spreads(on_grid, log_prior)
     if factor is not None:
         _set_spreads(fit, factor * spreads)
         return factor
-    fold = np.random.default_rng(0).permutation(np.arange(len(fit.weights)) % _NUM_FOLDS)
-    fits = [fit_to(np.where(fold == number, 0.0, fit.weights)) for number in range(_NUM_FOLDS)]
+    rng = np.random.default_rng(0)
+    folds = [
+        rng.permutation((np.arange(len(block)) % _NUM_FOLDS).astype("uint8"))
+        for block in fit.blocks
+    ]
+    fits = [
+        fit_to([b.without(fold, number) for b, fold in zip(fit.blocks, folds, strict=True)])
+        for number in range(_NUM_FOLDS)
+    ]
     for part in fits:
         for effect, whole in zip(part.effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
-    lowest, found = np.zeros(len(fold)), 1.0
+    lowest, found = [block.store.keep(np.zeros(len(block))) for block in fit.blocks], 1.0
     for larger in _FACTORS:
-        losses = np.zeros(len(fold))
-        for number, part in enumerate(fits):
+        for part in fits:
             _set_spreads(part, larger * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
-            losses += (fold == number) * row_log_losses(part.labels, part.curve)
+        losses = [
+            block.store.keep(_held_out_losses(fold, [part.blocks[number] for part in fits]))
+            for number, (block, fold) in enumerate(zip(fit.blocks, folds, strict=True))
+        ]
         if larger > 1:
-            change, error = mean_and_error(losses - lowest, fit.weights)
+            changes = (
+                (now - before, block.weights)
+                for now, before, block in zip(losses, lowest, fit.blocks, strict=True)
+            )
+            change, error = mean_and_error_of_parts(changes)
             if change > -error:
                 break
         lowest, found = losses, float(larger)
     _set_spreads(fit, found * spreads)
     return found
+
+
+def _held_out_losses(fold: np.ndarray, parts: Sequence[RowBlock]) -> np.ndarray:
+    """The log loss of each row of a block (n,), by the fit without its fold."""
+    losses = np.empty(len(fold))
+    for number, part in enumerate(parts):
+        losses[fold == number] = part.row_losses()[fold == number]
+    return losses
 
 
 def _tables_of(fit: FieldEffects) -> list[TableEffect]:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
 
-from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.effects import (
     CurvesEffect,
     Effect,
     NumericColumn,
+    OffsetsEffect,
     Sums,
-    TableEffect,
     sums_by_knots,
 )
 from keras_calibration._solvers.field_effects import CommonCurve, FieldEffects
 from keras_calibration._solvers.field_index import FieldIndex, with_unseen
-from keras_calibration._solvers.field_offsets import SLOPE_PRECISION, FieldOffsets, Spreads
+from keras_calibration._solvers.field_offsets import (
+    SLOPE_PRECISION,
+    FieldOffsets,
+    OffsetRows,
+    Spreads,
+)
 from keras_calibration._solvers.field_posterior import FieldPosterior, posterior_of_known
 from keras_calibration._solvers.level import LevelColumn
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
+from keras_calibration._solvers.row_blocks import RowBlock
 
 
 @dataclass(frozen=True)
@@ -117,16 +123,15 @@ class Known:
         )
 
 
-class KnownOffsets(TableEffect):
+class KnownOffsets(OffsetsEffect):
     """Offsets of the values of a field about known ones, each with a precision of its own.
 
     Args:
-        ids: Places of the values (n,); the last is "other", with the offset 0.
         precisions: The precision of each value (num_values,).
     """
 
-    def __init__(self, ids: np.ndarray, precisions: np.ndarray) -> None:
-        super().__init__(ids, len(precisions), np.zeros(1, int))
+    def __init__(self, precisions: np.ndarray) -> None:
+        super().__init__(len(precisions))
         self.precisions = np.append(precisions, 1.0)[:, None]
 
     @property
@@ -134,21 +139,19 @@ class KnownOffsets(TableEffect):
         """Prior precisions (num_values + 1, 1)."""
         return self.precisions
 
-    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
-        """Adds the offsets to the curve of the rows (n,), in place."""
-        curve += coefficients[self.ids, 0]
-
-    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
-        """Sums by value; 0 for "other", which stays at 0."""
-        sums = np.bincount(self.ids, values, len(self.coefficients))
-        sums[-1] = 0.0
-        return sums[:, None]
-
-    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
-        """Sums by value."""
-        cross = [self.by_coefficient(curvature * each, functions) for each in functions]
-        precision = self.by_coefficient(curvature, functions)
-        return self.by_coefficient(residual, functions), precision[:, :, None], np.stack(cross, 2)
+    def sums(
+        self,
+        residual: np.ndarray,
+        curvature: np.ndarray,
+        places: np.ndarray,
+        functions: np.ndarray,
+    ) -> Sums:
+        """Sums by value, whose offset has another function than the line."""
+        gradient, precision, *cross = (
+            self.by_coefficient(values, places, functions)
+            for values in (residual, curvature, *(curvature * each for each in functions))
+        )
+        return gradient, precision[:, :, None], np.stack(cross, 2)
 
 
 class KnownCurves(CurvesEffect):
@@ -169,24 +172,18 @@ class KnownCurves(CurvesEffect):
         """What coefficients (k, …) give each column at its knots and for missing values."""
         return np.split(self.root @ coefficients, self._ends)
 
-    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
-        """Sums over all rows (1, k)."""
-        return (self.root.T @ np.concatenate([each.sums(values) for each in self.columns]))[None]
+    def of_knots(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """The transpose of `on_knots` (k,)."""
+        return np.asarray(self.root.T @ np.concatenate(values))
 
-    def _hessian(self, curvature: np.ndarray) -> np.ndarray:
+    def _hessian(self, columns: Sequence[NumericColumn], curvature: np.ndarray) -> np.ndarray:
         """Hessian by all coefficients (k, k)."""
-        blocks = [
-            [sums_by_knots(one, other, curvature) for other in self.columns] for one in self.columns
-        ]
+        blocks = [[sums_by_knots(one, other, curvature) for other in columns] for one in columns]
         return self.root.T @ np.block(blocks) @ self.root
 
 
 def update_field_offsets(
-    rows: Rows,
-    ids: Sequence[np.ndarray],
-    known: Known,
-    columns: Sequence[NumericColumn] = (),
-    level: LevelColumn | None = None,
+    rows: OffsetRows, known: Known, level: LevelColumn | None = None
 ) -> FieldOffsets:
     """Fits slope, bias, offsets and curves to new rows, with a normal prior: the earlier posterior.
 
@@ -196,32 +193,34 @@ def update_field_offsets(
     same steps as that of a fit. The spreads stay.
 
     Args:
-        rows: The new rows, with η as logits.
-        ids: Ids (n,) of each field.
+        rows: The new rows, with η as logits, and their numeric columns on the known knots.
         known: What is known before.
-        columns: The numeric columns, on the known knots.
         level: The level over the times of the rows, from what it was before; None without time.
 
     Returns:
         The fit. Its bias is without the change of the level, the last of its curves.
     """
-    index = FieldIndex.of(ids, [len(each.means) for each in known.offsets], rows.weights)
+    index = FieldIndex.of([rows.ids], [len(each.means) for each in known.offsets], [rows.weights])
+    columns = list(rows.columns)
     before = _offsets_of(known)
     functions = np.stack([rows.logits, np.ones_like(rows.logits)])
-    functions = functions - _responses_at_rows(known, ids, columns, level)
-    fixed = before.logits(rows.logits, ids, columns)
-    line, basis = _common_curve(functions, fixed, known, rows)
+    functions = functions - _responses_at_rows(known, rows, level)
+    fixed = before.logits(rows)
+    functions, line, basis = _common_curve(functions, known, rows)
     pairs = zip(known.spreads, known.offsets, strict=True)
     effects: list[Effect] = [
-        KnownOffsets(places, each.precisions[seen] / spread**2)
-        for places, seen, (spread, each) in zip(index.places, index.seen, pairs, strict=True)
+        KnownOffsets(each.precisions[seen] / spread**2)
+        for seen, (spread, each) in zip(index.seen, pairs, strict=True)
     ]
+    places: list[Any] = list(index.places[0])
     root = known.root / np.sqrt(known.curves.precisions)
     if level is not None:
         columns, root = [*columns, level.column], block_diag(root, level.column.basis)
     if columns:
         effects.append(KnownCurves(columns, root))
-    fit = FieldEffects(rows, effects, np.zeros_like, line)
+        places.append(columns)
+    block = RowBlock(functions, rows.labels, rows.weights, places, fixed)
+    fit = FieldEffects([block], effects, np.zeros_like, line)
     num_passes, converged = fit.run(learn_scales=False)
     return replace(
         _moved(before, known, fit, index, basis),
@@ -249,27 +248,26 @@ def _offsets_of(known: Known) -> FieldOffsets:
     )
 
 
-def _responses_at_rows(
-    known: Known,
-    ids: Sequence[np.ndarray],
-    columns: Sequence[NumericColumn],
-    level: LevelColumn | None,
-) -> np.ndarray:
+def _responses_at_rows(known: Known, rows: OffsetRows, level: LevelColumn | None) -> np.ndarray:
     """By how much the effects of each row fall if slope or bias rise by 1, (2, n)."""
     found = known.level[1][:, None] if level is not None else np.zeros((2, 1))
-    for spread, each, own in zip(known.spreads, known.offsets, ids, strict=True):
+    for spread, each, own in zip(known.spreads, known.offsets, rows.ids, strict=True):
         values = np.vstack([spread * each.responses, np.zeros(2)])
         found = found + values[np.minimum(own, len(each.means))].T
     of_curves = known.on_knots(known.curves.responses)
-    for column, values in zip(columns, of_curves, strict=False):
+    for column, values in zip(rows.columns, of_curves, strict=False):
         found = found + np.stack([column.at_rows(each) for each in values.T])
     return found
 
 
 def _common_curve(
-    functions: np.ndarray, fixed: np.ndarray, known: Known, rows: Rows
-) -> tuple[CommonCurve, np.ndarray]:
-    """The change of the line, in coordinates γ of independent priors; and T, with `dβ = T γ`."""
+    functions: np.ndarray, known: Known, rows: OffsetRows
+) -> tuple[np.ndarray, CommonCurve, np.ndarray]:
+    """The change of the line, in coordinates γ of independent priors; and T, with `dβ = T γ`.
+
+    Returns:
+        The functions of γ at the rows (2, n), its prior, and T.
+    """
     (of_slope, both), (_, of_bias) = known.information
     weights = rows.row_weights
     centre = both / of_bias if of_bias > 0 else float(np.average(functions[0], weights=weights))
@@ -278,14 +276,13 @@ def _common_curve(
     scale = float(np.sqrt(np.average((away - middle) ** 2, weights=weights))) or 1.0
     precision = (of_slope - centre * both) / scale**2
     line = CommonCurve(
-        functions=np.stack([away / scale, functions[1]]),
         centre=np.zeros(2),
         # As in a fit, where nothing is known of the slope.
         ridge=np.array([max(precision, SLOPE_PRECISION), of_bias]),
         lower=np.array([SMALLEST_SCALE - scale * known.line[0], -np.inf]),
-        fixed=fixed,
     )
-    return line, np.array([[1 / scale, 0.0], [-centre / scale, 1.0]])
+    functions = np.stack([away / scale, functions[1]])
+    return functions, line, np.array([[1 / scale, 0.0], [-centre / scale, 1.0]])
 
 
 def _moved(

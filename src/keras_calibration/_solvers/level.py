@@ -155,6 +155,11 @@ class LevelColumn:
     knots: np.ndarray
     column: NumericColumn
 
+    def of(self, times: np.ndarray) -> NumericColumn:
+        """The column of other rows."""
+        places = numeric_column(times, self.knots)
+        return replace(self.column, left=places.left, share=places.share)
+
     def walk(self, spread: float) -> float:
         """Standard deviation of a change of the walk in a unit of time, from its spread."""
         steps = np.diff(self.column.basis[:-1, : len(self.knots) - 1], axis=0)

@@ -16,8 +16,9 @@ from scipy import special
 
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
-from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
+from keras_calibration._solvers.logit_histogram import LogitHistogram, histogram_of_blocks
 from keras_calibration._solvers.softmax_fit import fit_temperature
 
 # Shares of the weight between which the scores spread by two standard deviations, if normal.
@@ -82,19 +83,18 @@ def seen_as_logits(
     return replace(histogram, view=view.then(Line(float(slope), float(bias))))
 
 
-def reference_line(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
-) -> Line:
+def reference_line(rows: Rows | StoredRows) -> Line:
     """A line that nearly calibrates the scores of rows; `b l + d` and l have the same `a l + c`.
 
     Example:
         >>> logits, labels = np.array([-2.0, -1.0, 0.0, 1.0, 2.0] * 9), np.arange(45) % 9 > 3
-        >>> line, other = (reference_line(b * logits + 7, labels) for b in (1.0, 1000.0))
+        >>> rows = [Rows(b * logits + 7, labels.astype(float), None) for b in (1.0, 1000.0)]
+        >>> line, other = map(reference_line, rows)
         >>> np.allclose(line(logits + 7), other(1000 * logits + 7))
         True
     """
-    bins = bins_of(logits, weights)
-    return seen_as_logits(logit_histogram(logits, labels, weights, bins)).line
+    bins = bins_of(rows.sample.logits, rows.sample.weights)
+    return seen_as_logits(histogram_of_blocks(rows.blocks, bins)).line
 
 
 def line_to(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Line, float]:

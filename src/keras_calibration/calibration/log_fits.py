@@ -6,14 +6,12 @@ import dataclasses
 import math
 from typing import cast
 
-import keras
 import numpy as np
 
 from calibration_records._check import share
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
-from calibration_records.logs.sums import whole_numbers
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
@@ -25,7 +23,9 @@ from keras_calibration._solvers.logit_histogram import (
     LogitHistogram,
     bin_edges,
 )
-from keras_calibration.layers.field_ids import Vocabulary, numeric_names
+from keras_calibration.calibration.log_rows import field_values, fit_to_rows
+from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ids import numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
@@ -45,7 +45,7 @@ def fit_calibrator(
     *,
     weights_are: str = "importance",
 ) -> FitSummary:
-    """Fits a head to a scored log of any size, in two to five passes.
+    """Fits a head to a scored log of any size.
 
     - A head with `update` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …) needs
       a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows,
@@ -53,9 +53,14 @@ def fit_calibrator(
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
       that have the same field values and nearly the same logit, each represented by two rows with
       the group's mean and variance of the logit and its share of positives. Logits are divided into
-      64 bins a unit. If there are more than two million groups, into 16, 4 or 1: then the offsets
-      differ from those of a fit to all rows, by less than their standard errors. A head that
-      follows time is fitted to such groups of each day in UTC, by the log's `timestamp`.
+      64 bins a unit. A head that follows time is fitted to such groups of each day in UTC, by the
+      log's `timestamp`.
+    - If there are more than two million groups, as with many fields or numeric columns, `FieldBias`
+      is fitted to the rows themselves. They are copied once, numbered, into the folder for
+      temporary files (`TMPDIR`), in about 40 to 100 bytes each; the fit reads them a million at a
+      time. It is that of `layer.fit`, except that knots of numeric columns are those of two million
+      rows. Other heads are fitted to groups of 16, 4 or 1 bins a unit, from which offsets differ
+      from those of a fit to all rows, by less than their standard errors.
 
     Args:
         layer: The head. Its features are columns of the log.
@@ -85,10 +90,12 @@ def fit_calibrator(
         >>> keras.ops.convert_to_numpy(keras.ops.sigmoid(logits)).astype(float).round(1).ravel()
         array([0.2, 0.6])
     """
+    _check_head(layer)
+    if not isinstance(log, LogSums) and layer.fits_stored_rows and _has_many_groups(layer, log):
+        return fit_to_rows(cast(FieldBias, layer), _read_by(layer, log), weights_are, verbose)
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
     if layer.needs_histogram_alone:
         return cast(HistogramHead, layer).fit_sums(_histogram(sums, weights_are))
-    layer.check_direct_fit()
     rows = _rows_of(layer, sums, weights_are, both_classes=True)
     return _of_all_rows(layer, layer.fit_checked(rows), sums)
 
@@ -115,7 +122,7 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str, both_classes: bool) -
         values = table[f"key_value_{place}"]
         if feature in numeric:
             values = values.astype("float64")  # with NaN for a missing value
-        features[feature] = _values(values, feature, vocabularies.get(feature))[group]
+        features[feature] = field_values(values, feature, vocabularies.get(feature))[group]
     rows = check_rows(logits, labels, weights, both_classes=both_classes)
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
@@ -179,8 +186,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
         >>> list(calibrator_queries(ILPS())), list(calibrator_queries(FieldBias({"site": 9})))
         (['histogram'], ['cells/64'])
     """
-    if not isinstance(layer, Head) or not layer.has_direct_fit:
-        raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
+    _check_head(layer)
     if layer.needs_histogram_alone:
         return {_HISTOGRAM: logit_bins(_BINS_PER_UNIT[0])}
     features = layer.feature_names
@@ -190,25 +196,38 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
     return {f"{_CELLS}{bins_per_unit}": query.by_period() if layer.follows_time else query}
 
 
-def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
-    queries = calibrator_queries(layer)
+def _check_head(layer: Head) -> None:
+    if not isinstance(layer, Head) or not layer.has_direct_fit:
+        raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
+
+
+def _read_by(layer: Head, log: ScoredLog) -> ScoredLog:
+    """The log with the features of the head as its fields."""
     if layer.follows_time and log.timestamp is None:
         raise ValueError(
             f"Argument `log` must name its column of times, because this {type(layer).__name__} "
             "follows time. Received: timestamp=None. Pass ScoredLog(…, timestamp=…)."
         )
-    selection = _FIT_BY_DAY if layer.follows_time else _FIT
-    log = dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
+    return dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
+
+
+def _selection_of(layer: Head) -> Selection:
+    return _FIT_BY_DAY if layer.follows_time else _FIT
+
+
+def _has_many_groups(layer: Head, log: ScoredLog, bins_per_unit: int = BINS_PER_UNIT) -> bool:
+    """Whether there are more groups of rows than a fit is to take, by a sample of them."""
+    log, (query,) = _read_by(layer, log), calibrator_queries(layer, bins_per_unit).values()
+    sample = log_sums(log, {"groups": num_groups(query)}, _selection_of(layer))
+    return SAMPLED * len(sample.table("groups")["rows"]) > _MOST_CELLS
+
+
+def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
+    queries, read = calibrator_queries(layer), _read_by(layer, log)
     if _HISTOGRAM not in queries:
-        for bins_per_unit in _BINS_PER_UNIT:
-            queries = calibrator_queries(layer, bins_per_unit)
-            if bins_per_unit == _BINS_PER_UNIT[-1]:
-                break
-            (query,) = queries.values()
-            sample = log_sums(log, {"groups": num_groups(query)}, selection, verbose)
-            if SAMPLED * len(sample.table("groups")["rows"]) <= _MOST_CELLS:
-                break
-    return log_sums(log, queries, selection, verbose)
+        widths = (each for each in _BINS_PER_UNIT[:-1] if not _has_many_groups(layer, log, each))
+        queries = calibrator_queries(layer, next(widths, _BINS_PER_UNIT[-1]))
+    return log_sums(read, queries, _selection_of(layer), verbose)
 
 
 def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:
@@ -280,24 +299,3 @@ def _pseudo_rows(
     logits = mean[group] + steps * spread[group]
     labels = np.clip(label[group] + steps * tilt[group], 0.0, 1.0)  # rounding may leave the range
     return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
-
-
-def _values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:
-    """Field values as features: strings as NumPy strings, a missing one as "".
-
-    Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
-    """
-    if values.dtype != object:
-        return values
-    ids = whole_numbers(values)
-    is_text = any(isinstance(value, str) for value in values)
-    if isinstance(vocabulary, int | keras.layers.IntegerLookup) or (
-        ids is not None and not is_text
-    ):
-        if ids is None:
-            raise ValueError(
-                f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
-                f"Received: {[value for value in values.tolist() if isinstance(value, str)][:3]}."
-            )
-        return ids
-    return np.array(["" if value is None else str(value) for value in values.tolist()])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from keras import ops
 
 from keras_calibration._rows.line import Line
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.level import NUM_KNOTS, Level, LevelEnd
-from keras_calibration._solvers.logit_histogram import bin_numbers
+from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE
 
@@ -89,18 +91,24 @@ def padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
 
 
 def line_of_spread(
-    calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
+    calibrator: HistogramHead, rows: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
-    """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
+    """Weighted least squares of the posterior spread of η by 1 and η, (2, p).
+
+    Args:
+        calibrator: η.
+        rows: Blocks of rows, the logits and the weights (n,) of each.
+    """
     # Within a bin, η and its spread are straight lines, or nearly.
-    histogram = calibrator.histogram
-    bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
-    totals = np.bincount(bins, weights)
-    filled = totals > 0
-    means = np.bincount(bins, weights * logits)[filled] / totals[filled]
+    histogram, sums = calibrator.histogram, np.zeros((2, NUM_BINS))
+    for logits, weights in rows:
+        bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
+        sums += [np.bincount(bins, each, NUM_BINS) for each in (weights, weights * logits)]
+    totals, sums = sums[:, sums[0] > 0]
+    means = sums / totals
     curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
     columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_SCORE, LARGEST_SCORE)])
-    weighted = columns * totals[filled]
+    weighted = columns * totals
     spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]
 

@@ -13,13 +13,21 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import integer
 from calibration_records._columns import names_of
+from calibration_records._progress import ProgressBar
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
+from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._rows.checks import check_both_classes
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.stored_rows import LARGEST_SAMPLE, StoredRows
 from keras_calibration._rows.weights import are_counts
-from keras_calibration._solvers.effects import NumericColumn, numeric_column
-from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
+from keras_calibration._solvers.effects import numeric_column
+from keras_calibration._solvers.field_offsets import (
+    FieldOffsets,
+    OffsetRows,
+    Spreads,
+    fit_field_offsets,
+)
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.field_update import Known, update_field_offsets
@@ -27,6 +35,7 @@ from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import (
     NO_LEVEL,
     Level,
+    LevelColumn,
     LevelEnd,
     level_column,
     level_of,
@@ -198,6 +207,11 @@ class FieldBias(FieldHead):
         return True
 
     @property
+    def fits_stored_rows(self) -> bool:
+        """If η needs no more than a histogram."""
+        return self.calibrator is None or self.calibrator.needs_histogram_alone
+
+    @property
     def effect_names(self) -> tuple[str, ...]:
         """The fields."""
         return tuple(self.fields)
@@ -291,8 +305,9 @@ class FieldBias(FieldHead):
         self.ensure_built()
         if self.numeric:
             columns = self.read_features(features, np.shape(logits)[0])
+            numbers = {name: self._numbers(columns[name]) for name in self.numeric}
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
-            self._assign_knots(self._numeric_columns(columns, weights)[0])
+            self._assign_knots(self._knots_for(numbers, weights))
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
@@ -417,40 +432,49 @@ class FieldBias(FieldHead):
         others = ops.matmul(are_one_group, is_same) - 1.0
         return ops.sum(is_same * others * covariances, axis=0)
 
+    def encoded(self, rows: Rows) -> Rows:
+        """The rows with ids of the fields, and numbers of the numeric columns, float64."""
+        rows = super().encoded(rows)
+        numbers = {name: self._numbers(rows.features[name]) for name in self.numeric}
+        return replace(rows, features={**rows.features, **numbers})
+
     def _fit_effects(
         self,
-        rows: Rows,
-        curve: np.ndarray,
-        ids: list[np.ndarray],
+        rows: Rows | StoredRows,
+        curves: Sequence[np.ndarray],
         line: Line,
         like: FieldBias | None = None,
+        progress: ProgressBar | None = None,
     ) -> FieldOffsets:
-        knots, columns = self._numeric_columns(rows.features, rows.weights)
-        times = rows.times if self._follows_time else None
-        level = None if times is None else level_column(times, rows.weights)
+        sample = rows.sample
+        knots = self._knots_for(sample.features, sample.weights)
+        times = sample.times if self._follows_time else None
+        level = None if times is None else level_column(times, sample.weights)
+        blocks = [
+            self._rows_of_fit(block, curve, knots, level, rows.store)
+            for block, curve in zip(rows.blocks, curves, strict=True)
+        ]
         fit = fit_field_offsets(
-            Rows(curve, rows.labels, rows.weights),
-            ids,
+            blocks,
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
-            [*columns, *([] if level is None else [level.column])],
             None if like is None else like._spreads,
+            rows.store,
+            progress,
         )
         self._spreads = fit.spreads
         if self.numeric:
             self._assign_knots(knots)
         of_level: dict[str, np.ndarray] = {}
         if times is not None:
-            shown, end = NO_LEVEL, LevelEnd(float(times.max()))
+            shown, end = NO_LEVEL, LevelEnd(_last_time(rows))
             if level is not None:
-                noise = fit.spreads.deviations[-1]
-                logits = fit.logits(curve, ids, columns) + fit.curves[-1][-1]
-                end = level.end(fit, line_of_means(logits, rows.row_weights, noise))
+                end = level.end(fit, _line_of_means(fit, blocks))
                 fit = fit.mapped(end.means)
                 shown = level_of(level, fit)
             of_level = level_tables(shown, end, fit.posterior if level else None, line)
         self._deviations.assign(fit.deviations[: len(self.feature_names)])
-        self._keep(fit, rows, line, of_level)
+        self._keep(fit, rows, blocks, line, of_level)
         return fit
 
     @property
@@ -501,20 +525,20 @@ class FieldBias(FieldHead):
             return self.fit_rows(rows, FitSettings(), 0)
         known = self._known().after_forgetting(forget)
         times = rows.times if self._follows_time else None
-        ids, columns = self._ids_of(rows), self._columns_on_knots(rows.features)
         before, end, level = self.level() or NO_LEVEL, self._level_end(), None
         if times is not None:
             _check_later(times, end.time)
             level = next_level_column(end, known.level[0], times, rows.weights)
         curve, line, share = self._updated_curve(rows, forget)
-        new, known = Rows(curve, rows.labels, rows.weights), known.with_another_curve(share)
-        fit = update_field_offsets(new, ids, known, columns, level).mapped(end.means)
+        knots = [self._knots_of(number) for number in range(len(self.numeric))]
+        new = self._rows_of_fit(self.encoded(rows), curve, knots)
+        fit = update_field_offsets(new, known.with_another_curve(share), level).mapped(end.means)
         of_level: dict[str, np.ndarray] = {}
         if level is not None:
             shown = before.followed_by(level, end.time, fit)
             end = replace(end, time=float(level.knots[-1]))
             of_level = level_tables(shown, end, fit.posterior, line)
-        self._keep(fit, rows, line, of_level, adds_rows=forget < 1)
+        self._keep(fit, rows, [new], line, of_level, adds_rows=forget < 1)
         return self.summary_of(rows, fit.num_iterations, fit.converged)
 
     def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line, float]:
@@ -582,7 +606,8 @@ class FieldBias(FieldHead):
     def _keep(
         self,
         fit: FieldOffsets,
-        rows: Rows,
+        rows: Rows | StoredRows,
+        blocks: Sequence[OffsetRows],
         line: Line,
         of_level: Mapping[str, np.ndarray],
         adds_rows: bool = False,
@@ -596,53 +621,57 @@ class FieldBias(FieldHead):
         if self.numeric:
             num_knots, curves = self._knots.shape[1], fit.curves[: len(self.numeric)]
             self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
-        if fit.posterior is not None:
-            self._keep_posterior_of(fit.posterior, rows, line, of_level, adds_rows)
-
-    def _keep_posterior_of(
-        self,
-        found: FieldPosterior,
-        rows: Rows,
-        line: Line,
-        of_level: Mapping[str, np.ndarray],
-        adds_rows: bool,
-    ) -> None:
-        """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
-        by_line, by_one = found.factor
-        factor = np.stack([line.scale * by_line, by_one + line.shift * by_line])
-        values = {"factor": factor, **of_level}
+        if fit.posterior is None:
+            return
+        values = {"factor": _factor_of_logit(fit.posterior, line), **of_level}
         if self.fields:
-            values["offsets"], values["leaders"] = offset_table(found, line), found.leaders
+            values["offsets"] = offset_table(fit.posterior, line)
+            values["leaders"] = fit.posterior.leaders
         if self.numeric:
-            values["curves"] = curve_tables(found, line, *self._knots.shape)
+            values["curves"] = curve_tables(fit.posterior, line, *self._knots.shape)
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            values["curve"] = line_of_spread(calibrator, rows.logits, found.curvature)
+            values["curve"] = line_of_spread(
+                calibrator,
+                (
+                    (block.logits, fit.information(own))
+                    for block, own in zip(rows.blocks, blocks, strict=True)
+                ),
+            )
         was_counts = not adds_rows or self.posterior.is_of_counts
-        self.posterior.keep(was_counts and are_counts(rows.weights), **values)
+        is_of_counts = was_counts and all(are_counts(block.weights) for block in rows.blocks)
+        self.posterior.keep(is_of_counts, **values)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
         self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
 
-    def _numeric_columns(
-        self, features: Mapping[str, np.ndarray], weights: np.ndarray | None
-    ) -> tuple[list[np.ndarray], list[NumericColumn]]:
-        """Knots of each numeric column, and the column on them."""
-        knots, columns = [], []
-        for name in self.numeric:
-            values = self._numbers(features[name])
-            found = separate_quantile_knots(values, self._knots.shape[1], weights)
-            knots.append(found if len(found) else np.zeros(1))
-            columns.append(numeric_column(values, knots[-1]))
-        return knots, columns
+    def _knots_for(
+        self, numbers: Mapping[str, np.ndarray], weights: np.ndarray | None
+    ) -> list[np.ndarray]:
+        """Knots of each numeric column."""
+        num_knots = self._knots.shape[1] if self.numeric else 0
+        columns = [numbers[name].astype("float64") for name in self.numeric]
+        found = [separate_quantile_knots(column, num_knots, weights) for column in columns]
+        return [each if len(each) else np.zeros(1) for each in found]
 
-    def _columns_on_knots(self, features: Mapping[str, np.ndarray]) -> list[NumericColumn]:
-        """The numeric columns on the knots of the last fit."""
-        return [
-            numeric_column(self._numbers(features[name]), self._knots_of(number))
-            for number, name in enumerate(self.numeric)
+    def _rows_of_fit(
+        self,
+        rows: Rows,
+        curve: np.ndarray,
+        knots: Sequence[np.ndarray],
+        level: LevelColumn | None = None,
+        store: ArrayStore = IN_MEMORY,
+    ) -> OffsetRows:
+        """Encoded rows as a fit takes them, with the values of η."""
+        columns = [
+            numeric_column(rows.features[name].astype("float64"), own)
+            for name, own in zip(self.numeric, knots, strict=True)
         ]
+        if level is not None and rows.times is not None:
+            columns.append(level.of(rows.times))
+        columns = [column.kept(store) for column in columns]
+        return OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
 
     def _numbers(self, values: np.ndarray) -> np.ndarray:
         """A numeric column as the layer reads it, in its dtype."""
@@ -670,6 +699,28 @@ class FieldBias(FieldHead):
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0
+
+
+def _factor_of_logit(found: FieldPosterior, line: Line) -> np.ndarray:
+    """F of slope and bias of the logit, from that through a line (2, 2)."""
+    by_line, by_one = found.factor
+    return np.stack([line.scale * by_line, by_one + line.shift * by_line])
+
+
+def _line_of_means(fit: FieldOffsets, blocks: Sequence[OffsetRows]) -> Line:
+    """`line_of_means` at the last value of the level, for some of many rows."""
+    step = 1 + sum(map(len, blocks)) // LARGEST_SAMPLE
+    logits, weights = [], []
+    for block in blocks:
+        at_end = replace(block, columns=block.columns[:-1])
+        logits.append(fit.logits(at_end)[::step] + fit.curves[-1][-1])
+        weights.append(block.row_weights[::step])
+    noise = fit.spreads.deviations[-1]
+    return line_of_means(np.concatenate(logits), np.concatenate(weights), noise)
+
+
+def _last_time(rows: Rows | StoredRows) -> float:
+    return max(float(block.times.max()) for block in rows.blocks if block.times is not None)
 
 
 def _check_later(times: np.ndarray, end: float) -> None:

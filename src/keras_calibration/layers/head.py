@@ -440,6 +440,11 @@ class Head(keras.layers.Layer):
         return False
 
     @property
+    def fits_stored_rows(self) -> bool:
+        """Whether it has `fit_stored`, a direct fit to more rows than fit into memory."""
+        return False
+
+    @property
     def draws_by_chance(self) -> bool:
         """Whether the direct fit draws folds or batches of rows.
 

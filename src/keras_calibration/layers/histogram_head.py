@@ -15,11 +15,12 @@ from calibration_records._check import share
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
 from keras_calibration._solvers.logit_histogram import (
     LARGEST_LOGIT,
     LogitHistogram,
-    logit_histogram,
+    histogram_of_blocks,
     warn_of_other_unit,
 )
 from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
@@ -109,6 +110,11 @@ class HistogramHead(Head):
             for each in (rows.logits, self._calibrated_rows(rows.logits))
         )
         return replace(summary, log_loss_before=before, log_loss_after=after)
+
+    def fit_stored(self, rows: StoredRows) -> FitSummary:
+        """Fits the curve to the histogram of rows in files."""
+        self.histogram = None
+        return self.fit_sums(self._histogram_of(rows))
 
     def update_rows(self, rows: Rows, forget: float) -> FitSummary:
         """Adds checked rows to the histogram, and fits the curve to all of them."""
@@ -258,13 +264,13 @@ class HistogramHead(Head):
         ends = self.histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
         return bool(np.abs(ends).max() > LARGEST_LOGIT)
 
-    def _histogram_of(self, rows: Rows) -> LogitHistogram:
+    def _histogram_of(self, rows: Rows | StoredRows) -> LogitHistogram:
         """The histogram of rows, on the bins of earlier ones if there are any."""
         if self.histogram is not None:
             bins = self.histogram.bins
         else:
-            bins = self.bins_of(rows)
-        histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
+            bins = self.bins_of(rows.sample)
+        histogram = histogram_of_blocks(rows.blocks, bins)
         return replace(histogram, unit=rows.unit)
 
     def _is_fitted(self) -> bool:

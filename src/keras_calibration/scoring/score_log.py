@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import keras
 
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
+from calibration_records.logs.batches import log_batches
 from calibration_records.logs.compute import is_ray
-from calibration_records.logs.embedded import Embedded
 from calibration_records.logs.query import FIELD, Query
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
@@ -25,7 +25,7 @@ from keras_calibration.scoring.log_metrics import (
 )
 from keras_calibration.scoring.rolling import rolling_log_loss
 from keras_calibration.scoring.rows_to_score import RowsToScore, checked_rows
-from keras_calibration.scoring.updates import CHUNK_SIZE, update_metrics
+from keras_calibration.scoring.updates import update_metrics
 
 
 def update_from_log(
@@ -145,6 +145,5 @@ def score_by_period(
 def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
     """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
     columns = ["y", prediction, *(["w"] if log.is_weighted else [])]
-    with Embedded(log) as opened:
-        for batch in opened.batches(columns, CHUNK_SIZE):
-            yield checked_rows(tuple(batch.values()), ())
+    for batch in log_batches(log, columns, Selection()):
+        yield checked_rows(tuple(batch.values()), ())
