@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import names_of, suggestion
-from calibration_records._progress import ProgressBar
-from calibration_records._warn import warn
+from calibration_records._columns import names_of
 from keras_calibration._graph.base_logits import BaseLogits, check_base_model, trainable_flags_kept
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
 from keras_calibration._graph.logit_model import LogitModel
 from keras_calibration._graph.outputs import (
-    num_logits,
     output_name,
     output_names,
     output_position,
@@ -29,48 +26,11 @@ from keras_calibration._rows.inputs import inputs_by_name, named_inputs
 from keras_calibration._rows.reader import Reader
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import duration
-from keras_calibration._solvers.row_folds import Folds, folds_of
-from keras_calibration._solvers.row_order import canonical_order
+from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
-from keras_calibration.calibration.candidate_fits import (
-    CandidateFit,
-    Race,
-    num_fits_of,
-)
-from keras_calibration.calibration.candidates import (
-    DEFAULT,
-    IDENTITY,
-    QUICK,
-    THOROUGH,
-    Candidate,
-    candidates,
-    check_numeric,
-    vocabularies,
-)
-from keras_calibration.calibration.cross_fitted_scores import (
-    Choice,
-    combined,
-    noise_floors,
-    scores_of,
-    segments_off,
-    with_errors,
-)
-from keras_calibration.calibration.label_columns import warn_of_label_columns
-from keras_calibration.calibration.repeated_rows import distinct_rows
-from keras_calibration.calibration.splits import Splits, default_folds, splits_of
-from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.calibration.choose import NOTHING, Asked, FittedElsewhere, choose
 from keras_calibration.layers.field_ids import Fields, id_names
-from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.models.calibrated_model import CalibratedModel
-
-BLEND = "blend"
-_EFFORTS = (QUICK, DEFAULT, THOROUGH)
-# Five do not choose better than three, but the members of a network learn from more rows.
-_NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
-# Of the network, where it makes its own folds.
-_NUM_MEMBERS = 3
 
 
 def calibrate(
@@ -212,64 +172,56 @@ def calibrate(
             "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
             f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
         )
-    names = _names_of(methods)
+    asked = Asked(methods, fields, names_of(numeric), seed, verbose)
     check_base_model(model, calibrated_output)
     output_before = output_name(model, calibrated_output)
-    model, base_output, calibrated_output, replaced = _without_head(
+    base_model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
     )
-    num_columns = num_logits(model, calibrated_output)
-    num_classes = num_columns if num_columns > 1 else None
-    with trainable_flags_kept(model), throwaway_layers():
-        label_names = [output_name(model, calibrated_output), output_before]
-        reader = _reader(BaseLogits(model, base_output, calibrated_output), fields, label_names)
-        rows = reader.read(
+    base = BaseLogits(base_model, base_output, calibrated_output)
+    label_names = [output_name(base_model, calibrated_output), output_before]
+
+    def read() -> Rows:
+        return reader_of(base, fields, label_names).read(
             x, y, sample_weight, steps_per_epoch=steps_per_epoch, time=time, weights_are=weights_are
         )
-        gap = duration(gap, rows.time_unit)
-        rows = distinct_rows(rows)
-        fields, numeric = vocabularies(fields, rows.features), names_of(numeric)
-        check_numeric(numeric, rows.features)
-        rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
-        if not isinstance(folds, str):  # else their order has a meaning
-            rows = rows.take(canonical_order(rows))
-        if rows.times is not None:
-            rows = rows.take(np.argsort(rows.times, kind="stable"))
-        folds, rows = folds_of(folds, rows), rows.as_given()
-        if folds is None and rows.times is None:
-            folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
-        splits = splits_of(folds, rows, seed, gap)
-        # On blocks of time, the network makes its own folds of the earlier rows.
-        num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
-        effort = THOROUGH if names else str(methods)
-        possible = candidates(
-            fields, numeric, num_members, seed, num_classes, effort, rows.times is not None
-        )
-        tried = _requested_candidates(possible, names)
-        forced = names[0] if len(names) == 1 else None
-        warn_of_label_columns(rows, splits.fold)
-    with throwaway_layers():
-        # The report and the last fit to all rows count as one.
-        num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
-        progress = ProgressBar(num_fits, "fits", verbose, tells_time_left=False)
-        race = Race(rows, splits, seed, progress)
-        race.run(tried, forced)
-    report = _report(race.fits, rows, fields, splits, forced)
-    report = replace(report, replaced=replaced)
-    _warn_if_worse(report.after, forced)
-    if rows.times is not None:
-        report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
-    heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
-    head = _head_of(heads, report.weights, rows, splits)
-    calibrated = CalibratedModel(model, head, base_output, calibrated_output)
-    calibrated.report = replace(report, level=head.level())
+
+    return calibrated_by(base, read, asked, folds, gap, replaced=replaced)
+
+
+def calibrated_by(
+    base: BaseLogits,
+    read: Callable[[], Rows],
+    asked: Asked,
+    folds: Folds | None = None,
+    gap: float | datetime.timedelta = 0.0,
+    elsewhere: FittedElsewhere = NOTHING,
+    replaced: str | None = None,
+) -> CalibratedModel:
+    """The model that `choose` makes of a base model and rows; the base model stays as it is.
+
+    Args:
+        base: The base model, as a layer.
+        read: Reads the rows, with the base model's logits and inputs.
+        asked: What is asked for.
+        folds: How to split the rows.
+        gap: The time between the rows of a fit and those that it predicts.
+        elsewhere: Heads that were fitted to other rows.
+        replaced: The head that the base model had.
+    """
+    with trainable_flags_kept(base.base_model), throwaway_layers():
+        rows = read()
+        chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), elsewhere)
+    calibrated = CalibratedModel(
+        base.base_model, chosen.head, base.base_output, base.calibrated_output
+    )
+    calibrated.report = replace(chosen.report, replaced=replaced)
     calibrated.head.remember_fit(calibrated.head.fit_summary)
-    progress.add()
     return calibrated
 
 
-def _reader(
-    base: BaseLogits, fields: Fields | Sequence[str], label_names: Collection[str]
+def reader_of(
+    base: BaseLogits, fields: Fields | Sequence[str], label_names: Collection[str] = ()
 ) -> Reader:
     """Reads data as a base model takes it, into its logits, with all of its inputs as features."""
     symbolic = named_inputs(symbolic_input(base.base_model))
@@ -282,34 +234,6 @@ def _reader(
 
     names = list(dict.fromkeys(label_names))
     return Reader(structure=symbolic, compute=compute, ids=id_names(fields), label_names=names)
-
-
-def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
-    """Warns if the chosen calibration is worse than none by more than a standard error."""
-    if chosen.log_loss_change <= chosen.log_loss_change_error:
-        return
-    remedy = "These rows say too little to choose: use more, or keep the model as it is."
-    if forced is not None:
-        remedy = 'Use methods="default": it mostly leaves a model unchanged that is right already.'
-    warn(
-        f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
-        f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
-        + remedy,
-    )
-
-
-def _head_of(
-    heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows, splits: Splits
-) -> Head:
-    """One head of the chosen ones; the identity is what the others leave of the weights."""
-    if len(heads) == 1:
-        return next(iter(heads.values()))
-    parts = [name for name in heads if name != IDENTITY]
-    chosen, shares = [heads[name] for name in parts], [weights[name] for name in parts]
-    head = BlendedHead(chosen, shares, use_bias=not splits.in_order)
-    head.build((None, *rows.logits.shape[1:]))
-    head.fit_bias(rows)
-    return head
 
 
 def _check_model(model: keras.Model) -> None:
@@ -352,72 +276,3 @@ def _without_head(
     base_model = keras.Model(symbolic_input(model), outputs, name=model.name)
     is_list = isinstance(symbolic_output(model), list | tuple)
     return base_model, "logit", position if is_list else calibrated_output, found.head.name
-
-
-def _names_of(methods: str | Sequence[str]) -> list[str]:
-    """The names of candidates in `methods`; empty for all that are possible."""
-    names = [methods] if isinstance(methods, str) else list(methods)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or a "
-            f"list of names. Received: methods={methods!r}."
-        )
-    return [] if isinstance(methods, str) and methods in _EFFORTS else names
-
-
-def _report(
-    fits: Mapping[str, CandidateFit],
-    rows: Rows,
-    fields: Collection[str],
-    splits: Splits,
-    forced: str | None,
-) -> CalibrationReport:
-    num_rows, absent = len(rows), rows.absent
-    rows = splits.weighted(rows)
-    field_columns = {name: rows.features[name] for name in fields}
-    fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
-    if len(absent):
-        # The rows cannot tell whether a probability of these classes is right.
-        rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
-        fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
-    if forced is None:
-        _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
-        choice = combined(fitted, replace(rows, features={}), fold, splits.clusters)
-    else:
-        choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
-    weights = choice.weights
-    chosen = BLEND if len(weights) > 1 else next(iter(weights))
-    seconds = {BLEND: 0.0, **{name: fit.seconds for name, fit in fits.items()}}
-    fitted[chosen] = choice.logits
-    losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
-    scores = scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters)
-    scores = tuple(
-        with_errors(score, choice.errors) if score.name == chosen else score for score in scores
-    )
-    return CalibrationReport(
-        num_rows=num_rows,
-        num_folds=splits.num_folds,
-        is_forward=splits.is_forward,
-        scores=scores,
-        chosen=chosen,
-        reason=choice.reason,
-        weights=weights,
-        noise_floor=noise_floors(rows, choice.logits, field_columns),
-        absent_classes=tuple(absent.tolist()),
-        left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
-        still_off=segments_off(rows, choice.logits, field_columns),
-    )
-
-
-def _requested_candidates(possible: list[Candidate], names: list[str]) -> list[Candidate]:
-    if not names:
-        return possible
-    by_name = {candidate.name: candidate for candidate in possible}
-    if unknown := [name for name in names if name not in by_name]:
-        raise ValueError(
-            f"Argument `methods` must be one of {list(_EFFORTS)}, or name candidates for these "
-            f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
-            f"{suggestion(unknown, by_name)}"
-        )
-    wanted = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
-    return [candidate for candidate in possible if candidate.name in wanted]

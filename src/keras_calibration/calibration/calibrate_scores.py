@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -18,13 +19,18 @@ from calibration_records._columns import (
 )
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
+from calibration_records.logs import ScoredLog
+from keras_calibration._graph.base_logits import BaseLogits
 from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import time_given
 from keras_calibration._rows.weights import columns_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
-from keras_calibration.calibration.calibrate import calibrate
+from keras_calibration.calibration.calibrate import calibrate, calibrated_by, reader_of
+from keras_calibration.calibration.choose import Asked
+from keras_calibration.calibration.long_logs import read_log, scores_of
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -36,8 +42,8 @@ _DTYPES = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}
 
 
 def calibrate_scores(
-    scores: ArrayLike,
-    labels: ArrayLike,
+    scores: ArrayLike | ScoredLog,
+    labels: ArrayLike | None = None,
     features: Data | None = None,
     sample_weight: ArrayLike | None = None,
     *,
@@ -59,11 +65,19 @@ def calibrate_scores(
     any `CalibratedModel`: the exported model takes the score and the features and returns the
     calibrated probability.
 
+    `scores` may be a `ScoredLog`, of any number of rows: it names the columns of predictions,
+    labels, weights and times. Of more than 500,000 rows, a sample of so many is read, or of up to
+    two million until it has 5,000 of either class. The curves, and the fit with all columns
+    (`"field_bias"`, or `"additive"`), are fitted to all other rows in passes, as `fit_calibrator`
+    does; all else, such as trees, is fitted to the sample, on which all are compared. The report
+    says what is fitted to which.
+
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
             of at least 3, (n, K). The model takes them in float32, which rounds probabilities
-            near 1: those of float64 above 1 - 6e-8 are better passed as logits.
+            near 1: those of float64 above 1 - 6e-8 are better passed as logits. Or a log, with its
+            labels and weights, then without `from_logits`.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
@@ -80,7 +94,8 @@ def calibrate_scores(
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
-            `features`, or `"order"`; see `calibrate`.
+            `features`, or `"order"`; see `calibrate`. Of a log, the name of its `timestamp`: the
+            days of that column.
         gap: The time from the last row of a fit to the first that it predicts, see `calibrate`.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `calibrate`.
@@ -119,20 +134,23 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
+    if isinstance(scores, ScoredLog):
+        _check_log_alone(scores, labels, features, sample_weight, from_logits, time)
+        asked = Asked(methods, _names(fields), names_of(numeric), seed, verbose)
+        return _calibrated_log(scores, asked, folds, time, gap, weights_are)
     warn_of_other_order(
         scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
     )
-    fields = fields if isinstance(fields, Mapping) else names_of(fields)
-    numeric = names_of(numeric)
+    if labels is None:
+        raise ValueError(
+            "Argument `labels` must be given, unless `scores` is a ScoredLog. Received: labels="
+            "None. Pass calibrate_scores(scores, labels, features)."
+        )
+    fields, numeric = _names(fields), names_of(numeric)
     columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
     scores = _checked(scores, labels, sample_weight, from_logits)
-    inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
-    for feature, column in columns.items():
-        dtype = _DTYPES.get(column.dtype.kind, "string")
-        inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
-    model = keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
     return calibrate(
-        model,
+        _model_of(scores, columns),
         {SCORE: scores, **columns},
         labels,
         sample_weight,
@@ -147,6 +165,73 @@ def calibrate_scores(
         seed=seed,
         verbose=verbose,
     )
+
+
+def _calibrated_log(
+    log: ScoredLog,
+    asked: Asked,
+    folds: Folds | None,
+    time: ArrayLike | str | None,
+    gap: float | datetime.timedelta,
+    weights_are: str,
+) -> CalibratedModel:
+    """The calibrated model of the scores of a log."""
+    found = read_log(log, asked, time is not None, weights_are)
+    rows, from_logits = found.rows, log.logit is not None
+    scores = scores_of(rows, from_logits).astype("float32")
+    model = _model_of(scores, rows.features)
+    base = BaseLogits(model, "logit" if from_logits else "probability", None)
+
+    def read() -> Rows:
+        data = {SCORE: scores, **rows.features}
+        reader = reader_of(base, found.fields)
+        seen = reader.read(
+            data, rows.labels, rows.weights, time=rows.times, weights_are=weights_are
+        )
+        return replace(seen, time_unit=rows.time_unit)
+
+    asked = replace(asked, fields=found.fields)
+    return calibrated_by(base, read, asked, folds, gap, found.elsewhere)
+
+
+def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
+    """A model that returns its input of scores, and has one for each column."""
+    inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
+    for feature, column in columns.items():
+        dtype = _DTYPES.get(column.dtype.kind, "string")
+        inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
+    return keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
+
+
+def _names(fields: Fields | Sequence[str]) -> Fields | list[str]:
+    return fields if isinstance(fields, Mapping) else names_of(fields)
+
+
+def _check_log_alone(
+    log: ScoredLog,
+    labels: ArrayLike | None,
+    features: Data | None,
+    sample_weight: ArrayLike | None,
+    from_logits: bool,
+    time: ArrayLike | str | None,
+) -> None:
+    """Raises if arguments are given that a log names itself."""
+    given = {"labels": labels, "features": features, "sample_weight": sample_weight}
+    if names := [name for name, value in given.items() if value is not None]:
+        raise ValueError(
+            f"Arguments {names} must be None with a ScoredLog, which names its columns. Received: "
+            "a log and these. Name them in ScoredLog(source, label=…, sample_weight=…)."
+        )
+    if from_logits:
+        raise ValueError(
+            "Argument `from_logits` must be False with a ScoredLog, which names its column of "
+            "logits. Received: from_logits=True. Pass ScoredLog(source, logit=…)."
+        )
+    if time is not None and (time != log.timestamp or not isinstance(time, str)):
+        raise ValueError(
+            "Argument `time` must be the name of the log's column of times. Received: "
+            f"time={time!r}, and timestamp={log.timestamp!r}. Pass ScoredLog(source, timestamp=…)."
+        )
 
 
 def _used_columns(

@@ -82,6 +82,9 @@ class CalibrationReport(ShownAsText):
         level: With times, the level over time of the chosen calibration, if it follows one.
         aging: With times, what fits lose as they age.
         time_unit: `"day"` if the times are dates, else empty.
+        fitted_elsewhere: Names of the candidates in use that were fitted to other rows of a log,
+            of which none is scored here.
+        num_rows_elsewhere: The number of these rows.
         replaced: Name of the head that the model had before and that was replaced, if any.
         fitted_at: Time of the fit in UTC; by default now.
 
@@ -114,6 +117,8 @@ class CalibrationReport(ShownAsText):
     level: Level | None = None
     aging: Aging | None = None
     time_unit: str = ""
+    fitted_elsewhere: tuple[str, ...] = ()
+    num_rows_elsewhere: int = 0
     replaced: str | None = None
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
@@ -168,6 +173,12 @@ class CalibrationReport(ShownAsText):
             parts = sorted(self.weights.items(), key=lambda part: -part[1])
             chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
         notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
+        if self.num_rows_elsewhere:
+            names = ", ".join(map(repr, self.fitted_elsewhere)) or "none of those in use"
+            notes.append(
+                f"Fitted to the other {self.num_rows_elsewhere:,} rows of the log: {names}. All "
+                "else is fitted to the rows that are scored, a sample."
+            )
         if self.replaced is not None:
             notes.append(f"It replaces the head {self.replaced!r} that the model had.")
         if field_name in self.noise_floor:

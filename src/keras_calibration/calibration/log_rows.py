@@ -1,9 +1,10 @@
-"""The rows of a scored log, as heads are fitted to them: without sums, and not all in memory."""
+"""The rows of a scored log as a fit takes them: a batch after the other, not all in memory."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import keras
 import numpy as np
@@ -19,10 +20,92 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration.layers.field_bias import FieldBias
-from keras_calibration.layers.field_ids import Vocabulary
+from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.fit_summary import FitSummary
 
 _SECONDS_OF_A_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class LogRows:
+    """The rows of a log, with features.
+
+    Args:
+        log: The log.
+        fields: Its columns of ids or texts.
+        numeric: Its columns of numbers.
+        follows_time: Whether the rows have times, the days of the log's `timestamp`.
+        weights_are: What the log's weights are.
+    """
+
+    log: ScoredLog
+    fields: Fields = field(default_factory=dict)
+    numeric: Sequence[str] = ()
+    follows_time: bool = False
+    weights_are: str = "importance"
+
+    @property
+    def _selection(self) -> Selection:
+        return Selection("day" if self.follows_time else None, purpose="fit")
+
+    @property
+    def _log(self) -> ScoredLog:
+        return replace(self.log, fields=(*self.fields, *self.numeric))
+
+    def totals(self) -> dict[str, float]:
+        """Sums over all rows: `rows`, `weight`, `squares` of weights, `positives`.
+
+        Raises:
+            ValueError: If rows are invalid, or all of one class.
+        """
+        check_weights_are(self.weights_are)
+        sums = {"weight": "w", "squares": "w * w", "positives": "w * y"}
+        found = log_sums(self._log, {TOTALS: Query({}, sums)}, self._selection).table(TOTALS)
+        total = {name: float(values[0]) for name, values in found.items()}
+        if not 0 < total["positives"] < total["weight"]:
+            raise ValueError(
+                "The rows must hold both classes. Received: one class only, rows that are all "
+                f"{'positives' if total['positives'] else 'negatives'} where the weight is above "
+                "0. Use more rows, or check how the labels are made."
+            )
+        return total
+
+    def batches(
+        self, total: Mapping[str, float], verbose: int | str = 0
+    ) -> Iterator[tuple[Rows, np.ndarray]]:
+        """The rows, and the keys that divide them by chance, a batch after the other.
+
+        Args:
+            total: The `totals`.
+            verbose: 1 shows how many are read.
+        """
+        unit = total["squares"] / total["weight"] if self.weights_are == "importance" else 1.0
+        columns = {name: field_column(name) for name in (*self.fields, *self.numeric)}
+        optional = {"w": self.log.is_weighted, "t": self.follows_time}
+        names = ["l", "y", "k", *(name for name, is_used in optional.items() if is_used)]
+        names += columns.values()
+        num_rows = int(total["rows"])
+        for batch in log_batches(self._log, names, self._selection, num_rows, int(bool(verbose))):
+            weights = np.asarray(batch["w"]) if "w" in batch else None
+            if weights is not None and self.weights_are == "counts":
+                check_counts(weights)
+            rows = Rows(
+                logits=np.asarray(batch["l"], "float64"),
+                labels=np.asarray(batch["y"], "float64"),
+                weights=None if weights is None else weights / unit,
+                features={n: self._feature(batch[each], n) for n, each in columns.items()},
+                unit=unit,
+                times=np.asarray(batch["t"]) / _SECONDS_OF_A_DAY if "t" in batch else None,
+                time_unit="day" if "t" in batch else "",
+            )
+            yield rows, np.asarray(batch["k"])
+
+    def _feature(self, column: np.ndarray | Coded, name: str) -> np.ndarray:
+        if not isinstance(column, Coded):
+            return column
+        if name in self.numeric:
+            return column.values.astype("float64")[column.codes]  # with NaN for a missing value
+        return field_values(column.values, name, self.fields[name])[column.codes]
 
 
 def fit_to_rows(
@@ -32,67 +115,22 @@ def fit_to_rows(
 
     Args:
         head: The head.
-        log: The log, whose fields are the features of the head.
+        log: The log.
         weights_are: What its weights are.
         verbose: 1 shows how many rows are read, then how many steps are taken.
     """
+    given = LogRows(log, head.fields, head.numeric, head.follows_time, weights_are)
+    total = given.totals()
+    head.ensure_built()
     with tempfile.TemporaryDirectory(prefix="keras-calibration-") as folder:
-        rows = StoredRows.of(
-            (head.encoded(part) for part in _rows(head, log, weights_are, verbose)),
-            FolderStore(folder),
+        parts = (
+            head.encoded(head.with_features(part)) for part, _ in given.batches(total, verbose)
         )
+        rows = StoredRows.of(parts, FolderStore(folder))
         progress = ProgressBar(0, "steps", verbose, tells_time_left=False)
         summary = head.fit_stored(rows, progress)
         progress.show(progress.done, is_end=True)
         return summary
-
-
-def _rows(head: FieldBias, log: ScoredLog, weights_are: str, verbose: int) -> Iterator[Rows]:
-    """The checked rows, a batch after the other, with the features of the head."""
-    check_weights_are(weights_are)
-    selection = Selection("day" if head.follows_time else None, purpose="fit")
-    sums = {"weight": "w", "squares": "w * w", "positives": "w * y"}
-    # This also refuses invalid rows.
-    found = log_sums(log, {TOTALS: Query({}, sums)}, selection)
-    total = {name: float(values[0]) for name, values in found.table(TOTALS).items()}
-    _check_both_classes(total["positives"], total["weight"])
-    unit = total["squares"] / total["weight"] if weights_are == "importance" else 1.0
-    columns = {name: field_column(name) for name in head.feature_names}
-    times = ["t"] if head.follows_time else []
-    weights = ["w"] if log.is_weighted else []
-    names = ["l", "y", *weights, *times, *columns.values()]
-    head.ensure_built()
-    for batch in log_batches(log, names, selection, found.num_rows, verbose):
-        given = batch.get("w")
-        if given is not None and weights_are == "counts":
-            check_counts(np.asarray(given))
-        rows = Rows(
-            logits=np.asarray(batch["l"], "float64"),
-            labels=np.asarray(batch["y"], "float64"),
-            weights=None if given is None else np.asarray(given) / unit,
-            unit=unit,
-            times=np.asarray(batch["t"]) / _SECONDS_OF_A_DAY if times else None,
-            time_unit="day" if times else "",
-        )
-        features = {name: _feature(batch[column], name, head) for name, column in columns.items()}
-        yield head.with_features(rows, features)
-
-
-def _feature(column: np.ndarray | Coded, name: str, head: FieldBias) -> np.ndarray:
-    if not isinstance(column, Coded):
-        return column
-    if name in head.numeric:
-        return column.values.astype("float64")[column.codes]  # with NaN for a missing value
-    return field_values(column.values, name, head.fields[name])[column.codes]
-
-
-def _check_both_classes(positives: float, weight: float) -> None:
-    if not 0 < positives < weight:
-        raise ValueError(
-            "The rows must hold both classes. Received: one class only, rows that are all "
-            f"{'positives' if positives else 'negatives'} where the weight is above 0. Use more "
-            "rows, or check how the labels are made."
-        )
 
 
 def field_values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:

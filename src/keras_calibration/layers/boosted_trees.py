@@ -326,8 +326,11 @@ class BoostedTrees(Head):
         is_scored[np.concatenate(folds)] = True
         # An offset that did not see a fold tells, beside one that did, what the labels there are:
         # trees that had both would look better on the fold than on new rows.
-        is_nested = bool(self.head.effect_names) and all(
-            len(fitted) + len(scored) == len(crossed) for fitted, scored in parts
+        # One that was fitted to other rows altogether has seen no fold.
+        is_nested = (
+            bool(self.head.effect_names)
+            and any(head is not heads[0] for head in heads)
+            and all(len(fitted) + len(scored) == len(crossed) for fitted, scored in parts)
         )
         pairs: dict[frozenset[int], Head] = {}
 

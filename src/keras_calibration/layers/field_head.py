@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -35,7 +35,6 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head, unchanged_if_refused
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import check_column
 from keras_calibration.layers.posterior import without_posterior
 
@@ -106,7 +105,7 @@ class FieldHead(Head):
         fit = self._fit_to(self.encoded(rows), settings, like)
         return self.summary_of(rows, fit.num_iterations, fit.converged)
 
-    def fit_stored(self, rows: StoredRows, progress: ProgressBar) -> FitSummary:
+    def fit_stored(self, rows: StoredRows, progress: ProgressBar | None = None) -> FitSummary:
         """Fits to `encoded` rows in files; the log loss is that of the fit, level included."""
         with unchanged_if_refused(self):
             fit = self._fit_to(rows, FitSettings(), progress=progress)
@@ -144,7 +143,7 @@ class FieldHead(Head):
             if isinstance(rows, Rows):
                 curve.fit_rows(rows, settings, 0)
             else:
-                cast(HistogramHead, curve).fit_stored(rows)
+                curve.fit_stored(rows)
             curves = [rows.store.keep(head_logits(curve, b.logits, {})) for b in rows.blocks]
         return self._fit_effects(rows, curves, line, like, progress)
 

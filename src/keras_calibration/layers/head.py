@@ -16,10 +16,12 @@ from scipy.special import expit
 
 from calibration_records._check import confidence_level, share
 from calibration_records._columns import by_name, select_features, warn_of_other_order
+from calibration_records._progress import ProgressBar
 from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, column_of, ids_of, take, warn_of_lost_digits
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.times import with_times
 from keras_calibration._solvers.level import Level
 from keras_calibration._solvers.logit_histogram import LogitHistogram
@@ -443,6 +445,19 @@ class Head(keras.layers.Layer):
     def fits_stored_rows(self) -> bool:
         """Whether it has `fit_stored`, a direct fit to more rows than fit into memory."""
         return False
+
+    def encoded(self, rows: Rows) -> Rows:
+        """Rows as `fit_stored` takes them, from rows with the features that the head reads."""
+        return rows
+
+    def fit_stored(self, rows: StoredRows, progress: ProgressBar | None = None) -> FitSummary:
+        """As `fit_checked`, for rows in files.
+
+        Args:
+            rows: The rows, `encoded` by the head, or by another one that reads more features.
+            progress: Shows its steps.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `fit_stored`.")
 
     @property
     def draws_by_chance(self) -> bool:

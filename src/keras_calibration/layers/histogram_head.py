@@ -12,6 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import share
+from calibration_records._progress import ProgressBar
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
@@ -111,8 +112,13 @@ class HistogramHead(Head):
         )
         return replace(summary, log_loss_before=before, log_loss_after=after)
 
-    def fit_stored(self, rows: StoredRows) -> FitSummary:
-        """Fits the curve to the histogram of rows in files."""
+    @property
+    def fits_stored_rows(self) -> bool:
+        """True: their histogram is enough."""
+        return True
+
+    def fit_stored(self, rows: StoredRows, progress: ProgressBar | None = None) -> FitSummary:
+        """Fits the curve to the histogram of rows in files, in one step."""
         self.histogram = None
         return self.fit_sums(self._histogram_of(rows))
 

@@ -1,0 +1,256 @@
+"""choose: cross-fits the candidates of `calibrate`, weighs them, and fits what is used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from calibration_records._columns import suggestion
+from calibration_records._progress import ProgressBar
+from calibration_records._warn import warn
+from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_folds import Folds, folds_of
+from keras_calibration._solvers.row_order import canonical_order
+from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
+from keras_calibration.calibration.candidate_fits import CandidateFit, Race, num_fits_of
+from keras_calibration.calibration.candidates import (
+    DEFAULT,
+    IDENTITY,
+    QUICK,
+    THOROUGH,
+    Candidate,
+    candidates,
+    check_numeric,
+    vocabularies,
+)
+from keras_calibration.calibration.cross_fitted_scores import (
+    Choice,
+    combined,
+    noise_floors,
+    scores_of,
+    segments_off,
+    with_errors,
+)
+from keras_calibration.calibration.label_columns import warn_of_label_columns
+from keras_calibration.calibration.repeated_rows import distinct_rows
+from keras_calibration.calibration.splits import Splits, default_folds, splits_of
+from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_log_losses
+
+BLEND = "blend"
+_EFFORTS = (QUICK, DEFAULT, THOROUGH)
+# Five do not choose better than three, but the members of a network learn from more rows.
+_NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
+# Of the network, where it makes its own folds.
+_NUM_MEMBERS = 3
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `calibrate` is asked for, beside the rows: its arguments of these names."""
+
+    methods: str | Sequence[str]
+    fields: Fields | Sequence[str]
+    numeric: Sequence[str]
+    seed: int
+    verbose: int | str
+
+    @property
+    def names(self) -> list[str]:
+        """The names of candidates in `methods`; empty for all that are possible."""
+        names = [self.methods] if isinstance(self.methods, str) else list(self.methods)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(
+                f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or "
+                f"a list of names. Received: methods={self.methods!r}."
+            )
+        return [] if isinstance(self.methods, str) and self.methods in _EFFORTS else names
+
+    @property
+    def effort(self) -> str:
+        """How much to try."""
+        return THOROUGH if self.names else str(self.methods)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is used: a fitted head, and the report."""
+
+    head: Head
+    report: CalibrationReport
+
+
+@dataclass(frozen=True)
+class FittedElsewhere:
+    """Heads that were fitted to rows that are not among those of `choose`.
+
+    Args:
+        heads: Name of a candidate → its head.
+        num_rows: The number of these rows.
+    """
+
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    num_rows: int = 0
+
+
+NOTHING = FittedElsewhere()
+
+
+def choose(
+    rows: Rows,
+    asked: Asked,
+    folds: Folds | None,
+    gap: float,
+    elsewhere: FittedElsewhere = NOTHING,
+) -> Chosen:
+    """Cross-fits the candidates, weighs them, and fits those with a weight to all rows.
+
+    Args:
+        rows: The rows, in the order in which they were given.
+        asked: What is asked for.
+        folds: How to split the rows, see `calibrate`.
+        gap: The time between the rows of a fit and those that it predicts.
+        elsewhere: Candidates that need no fit, because they have one to other rows.
+    """
+    names = asked.names
+    rows = distinct_rows(rows)
+    fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
+    check_numeric(numeric, rows.features)
+    rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
+    if not isinstance(folds, str):  # else their order has a meaning
+        rows = rows.take(canonical_order(rows))
+    if rows.times is not None:
+        rows = rows.take(np.argsort(rows.times, kind="stable"))
+    folds, rows = folds_of(folds, rows), rows.as_given()
+    if folds is None and rows.times is None:
+        folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else asked.effort])
+    splits = splits_of(folds, rows, asked.seed, gap)
+    # On blocks of time, the network makes its own folds of the earlier rows.
+    num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
+    possible = candidates(
+        fields,
+        numeric,
+        num_members,
+        asked.seed,
+        rows.logits.shape[1] if rows.logits.ndim == 2 else None,
+        asked.effort,
+        rows.times is not None,
+    )
+    tried = requested(possible, names)
+    forced = names[0] if len(names) == 1 else None
+    warn_of_label_columns(rows, splits.fold)
+    with throwaway_layers():
+        # The report and the last fit to all rows count as one.
+        num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
+        progress = ProgressBar(num_fits, "fits", asked.verbose, tells_time_left=False)
+        race = Race(rows, splits, asked.seed, progress, elsewhere.heads)
+        race.run(tried, forced)
+    report = _report(race.fits, rows, fields, splits, forced)
+    _warn_if_worse(report.after, forced)
+    if rows.times is not None:
+        report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
+    heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
+    head = _head_of(heads, report.weights, rows, splits)
+    used = tuple(name for name in elsewhere.heads if name in report.weights)
+    progress.add()
+    return Chosen(
+        head,
+        replace(
+            report,
+            level=head.level(),
+            fitted_elsewhere=used,
+            num_rows_elsewhere=elsewhere.num_rows,
+        ),
+    )
+
+
+def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
+    """Warns if the chosen calibration is worse than none by more than a standard error."""
+    if chosen.log_loss_change <= chosen.log_loss_change_error:
+        return
+    remedy = "These rows say too little to choose: use more, or keep the model as it is."
+    if forced is not None:
+        remedy = 'Use methods="default": it mostly leaves a model unchanged that is right already.'
+    warn(
+        f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
+        f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
+        + remedy,
+    )
+
+
+def _head_of(
+    heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows, splits: Splits
+) -> Head:
+    """One head of the chosen ones; the identity is what the others leave of the weights."""
+    if len(heads) == 1:
+        return next(iter(heads.values()))
+    parts = [name for name in heads if name != IDENTITY]
+    chosen, shares = [heads[name] for name in parts], [weights[name] for name in parts]
+    head = BlendedHead(chosen, shares, use_bias=not splits.in_order)
+    head.build((None, *rows.logits.shape[1:]))
+    head.fit_bias(rows)
+    return head
+
+
+def _report(
+    fits: Mapping[str, CandidateFit],
+    rows: Rows,
+    fields: Collection[str],
+    splits: Splits,
+    forced: str | None,
+) -> CalibrationReport:
+    num_rows, absent = len(rows), rows.absent
+    rows = splits.weighted(rows)
+    field_columns = {name: rows.features[name] for name in fields}
+    fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
+    if len(absent):
+        # The rows cannot tell whether a probability of these classes is right.
+        rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
+        fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
+    if forced is None:
+        _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
+        choice = combined(fitted, replace(rows, features={}), fold, splits.clusters)
+    else:
+        choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
+    weights = choice.weights
+    chosen = BLEND if len(weights) > 1 else next(iter(weights))
+    seconds = {BLEND: 0.0, **{name: fit.seconds for name, fit in fits.items()}}
+    fitted[chosen] = choice.logits
+    losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
+    scores = scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters)
+    scores = tuple(
+        with_errors(score, choice.errors) if score.name == chosen else score for score in scores
+    )
+    return CalibrationReport(
+        num_rows=num_rows,
+        num_folds=splits.num_folds,
+        is_forward=splits.is_forward,
+        scores=scores,
+        chosen=chosen,
+        reason=choice.reason,
+        weights=weights,
+        noise_floor=noise_floors(rows, choice.logits, field_columns),
+        absent_classes=tuple(absent.tolist()),
+        left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
+        still_off=segments_off(rows, choice.logits, field_columns),
+    )
+
+
+def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
+    """The candidates of these names, with what they are compared with; all without names."""
+    if not names:
+        return possible
+    by_name = {candidate.name: candidate for candidate in possible}
+    if unknown := [name for name in names if name not in by_name]:
+        raise ValueError(
+            f"Argument `methods` must be one of {list(_EFFORTS)}, or name candidates for these "
+            f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
+            f"{suggestion(unknown, by_name)}"
+        )
+    wanted = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
+    return [candidate for candidate in possible if candidate.name in wanted]
