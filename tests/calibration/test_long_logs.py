@@ -69,7 +69,7 @@ def test_a_long_log_is_fitted_in_passes_and_scored_on_a_sample(short_memory, tmp
     assert report.num_rows + report.num_rows_elsewhere == N
     assert 1_800 < report.num_rows < 2_200
     assert "additive" in report.fitted_elsewhere
-    assert "Fitted to the other" in str(report)
+    assert "Fitted to the other" in " ".join(str(report).split())
     # The figures are those of rows to come, and nearer the truth than those of the sample alone.
     after = log_loss(new["label"], model.predict(served(new), verbose=0)[:, 0])
     assert report.after.log_loss == pytest.approx(after, abs=0.03)
@@ -141,8 +141,23 @@ def test_refusals(arguments, message):
         calibrate_scores(ScoredLog(table(num_rows=300)), verbose=0, **arguments)
 
 
-def test_a_long_log_has_no_time_and_scores_need_labels(short_memory):
-    with pytest.raises(ValueError, match="must have at most 2,000 rows"):
-        calibrate_scores(ScoredLog(table(), timestamp="day"), time="day", **COLUMNS)
+def test_a_long_log_in_time_is_chosen_on_a_sample_and_fitted_to_all_rows(short_memory):
+    rows = table()
+    # The level rises: the served one is that of the last days.
+    chance = np.random.default_rng(7).random(N)
+    rows["label"] = (chance < 1 / (1 + np.exp(-rows["true"] - np.arange(N) / N * 2))).astype(int)
+    model = calibrate_scores(ScoredLog(rows, timestamp="day"), time="day", **COLUMNS)
+    report = model.report
+    assert report.is_forward
+    assert report.num_rows_elsewhere == N
+    assert "in the end all 12,000" in " ".join(str(report).split())
+    assert any("level" in name for name in report.fitted_elsewhere)
+    assert report.level is not None
+    last = rows[-1_000:]
+    predicted = model.predict(served(last), verbose=0).mean()
+    assert predicted == pytest.approx(last["label"].mean(), abs=0.05)
+
+
+def test_scores_need_labels():
     with pytest.raises(ValueError, match="Argument `labels` must be given"):
         calibrate_scores([0.5, 0.25])

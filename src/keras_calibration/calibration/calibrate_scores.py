@@ -69,8 +69,9 @@ def calibrate_scores(
     labels, weights and times. Of more than 500,000 rows, a sample of so many is read, or of up to
     two million until it has 5,000 of either class. The curves, and the fit with all columns
     (`"field_bias"`, or `"additive"`), are fitted to all other rows in passes, as `fit_calibrator`
-    does; all else, such as trees, is fitted to the sample, on which all are compared. The report
-    says what is fitted to which.
+    does; all else, such as trees, is fitted to the sample, on which all are compared. With `time`,
+    all are fitted to the sample, and what is chosen is then fitted to all rows, if it can be in
+    passes. The report says what is fitted to which.
 
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
@@ -176,22 +177,21 @@ def _calibrated_log(
     weights_are: str,
 ) -> CalibratedModel:
     """The calibrated model of the scores of a log."""
-    found = read_log(log, asked, time is not None, weights_are)
-    rows, from_logits = found.rows, log.logit is not None
-    scores = scores_of(rows, from_logits).astype("float32")
-    model = _model_of(scores, rows.features)
-    base = BaseLogits(model, "logit" if from_logits else "probability", None)
+    with read_log(log, asked, time is not None, weights_are) as found:
+        rows, from_logits = found.rows, log.logit is not None
+        scores = scores_of(rows, from_logits).astype("float32")
+        model = _model_of(scores, rows.features)
+        base = BaseLogits(model, "logit" if from_logits else "probability", None)
 
-    def read() -> Rows:
-        data = {SCORE: scores, **rows.features}
-        reader = reader_of(base, found.fields)
-        seen = reader.read(
-            data, rows.labels, rows.weights, time=rows.times, weights_are=weights_are
-        )
-        return replace(seen, time_unit=rows.time_unit)
+        def read() -> Rows:
+            data = {SCORE: scores, **rows.features}
+            seen = reader_of(base, found.fields).read(
+                data, rows.labels, rows.weights, time=rows.times, weights_are=weights_are
+            )
+            return replace(seen, time_unit=rows.time_unit)
 
-    asked = replace(asked, fields=found.fields)
-    return calibrated_by(base, read, asked, folds, gap, found.elsewhere)
+        asked = replace(asked, fields=found.fields)
+        return calibrated_by(base, read, asked, folds, gap, found.elsewhere)
 
 
 def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:

@@ -82,8 +82,8 @@ class CalibrationReport(ShownAsText):
         level: With times, the level over time of the chosen calibration, if it follows one.
         aging: With times, what fits lose as they age.
         time_unit: `"day"` if the times are dates, else empty.
-        fitted_elsewhere: Names of the candidates in use that were fitted to other rows of a log,
-            of which none is scored here.
+        fitted_elsewhere: Names of the candidates in use that were fitted to other rows of a log
+            than the sample that is scored here; with times, to all rows in the end.
         num_rows_elsewhere: The number of these rows.
         replaced: Name of the head that the model had before and that was replaced, if any.
         fitted_at: Time of the fit in UTC; by default now.
@@ -175,9 +175,10 @@ class CalibrationReport(ShownAsText):
         notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
         if self.num_rows_elsewhere:
             names = ", ".join(map(repr, self.fitted_elsewhere)) or "none of those in use"
+            which = "other" if not self.is_forward else "in the end all"
             notes.append(
-                f"Fitted to the other {self.num_rows_elsewhere:,} rows of the log: {names}. All "
-                "else is fitted to the rows that are scored, a sample."
+                f"The rows that are scored are a sample. Fitted to the {which} "
+                f"{self.num_rows_elsewhere:,} rows of the log: {names}; to the sample: all else."
             )
         if self.replaced is not None:
             notes.append(f"It replaces the head {self.replaced!r} that the model had.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -87,15 +88,17 @@ class Chosen:
 
 @dataclass(frozen=True)
 class FittedElsewhere:
-    """Heads that were fitted to rows that are not among those of `choose`.
+    """Heads that are fitted to more rows than those of `choose`.
 
     Args:
-        heads: Name of a candidate → its head.
-        num_rows: The number of these rows.
+        heads: Name of a candidate → its head, fitted to rows that are not among those of `choose`.
+        num_rows: The number of rows to which `heads` are fitted, or `refits` fit.
+        refits: Name of a candidate → fits a head to all rows, to be used if it has a weight.
     """
 
     heads: Mapping[str, Head] = field(default_factory=dict)
     num_rows: int = 0
+    refits: Mapping[str, Callable[[], Head]] = field(default_factory=dict)
 
 
 NOTHING = FittedElsewhere()
@@ -154,9 +157,13 @@ def choose(
     _warn_if_worse(report.after, forced)
     if rows.times is not None:
         report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
-    heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
+    heads = {
+        each.name: elsewhere.refits.get(each.name, functools.partial(race.head_of, each))()
+        for each in tried
+        if each.name in report.weights
+    }
     head = _head_of(heads, report.weights, rows, splits)
-    used = tuple(name for name in elsewhere.heads if name in report.weights)
+    used = tuple(n for n in heads if n in elsewhere.heads or n in elsewhere.refits)
     progress.add()
     return Chosen(
         head,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,22 +46,24 @@ class Development:
     elsewhere: FittedElsewhere = NOTHING
 
 
+@contextlib.contextmanager
 def read_log(
     log: ScoredLog,
     asked: Asked,
     follows_time: bool,
     weights_are: str,
-) -> Development:
-    """Reads a log for `choose`: all rows, or a sample, with heads fitted to all other rows.
+) -> Iterator[Development]:
+    """Reads a log for `choose`: all rows, or a sample beside fits to many rows.
 
     The rows of the sample are drawn by a hash of the row key. All candidates that can be fitted in
     passes are fitted to the other rows: the curves, and the fit with all columns. The rows of the
-    sample are then new to them.
+    sample are then new to them. With times, fits are scored by later rows: all candidates are
+    fitted to the sample, and those that are chosen to all rows.
 
     Args:
         log: The log.
         asked: What is asked for.
-        follows_time: Whether rows have times; then the log must fit into memory.
+        follows_time: Whether rows have times.
         weights_are: What its weights are.
     """
     given = LogRows(log, dict.fromkeys(asked.fields, 1), asked.numeric, follows_time, weights_are)
@@ -68,17 +72,13 @@ def read_log(
     given = dataclasses.replace(given, fields=fields)
     if total["rows"] <= MOST_ROWS:
         rows = joined([part for part, _ in given.batches(total, asked.verbose)])
-        return Development(rows, fields)
-    if follows_time:
-        raise ValueError(
-            f"A log with `time` must have at most {MOST_ROWS:,} rows, because each fit is scored "
-            f"by later rows. Received: {total['rows']:,.0f} rows. Leave earlier ones out with "
-            "`where`, or call fit_calibrator with a FieldBias that follows time, of any number of "
-            "rows."
-        )
-    possible = candidates(fields, asked.numeric, 3, asked.seed, effort=asked.effort)
-    tried = [each for each in requested(possible, asked.names) if each.name != IDENTITY]
-    heads = _fitted_in_passes(tried)
+        yield Development(rows, fields)
+        return
+    possible = candidates(
+        fields, asked.numeric, 3, asked.seed, effort=asked.effort, follows_time=follows_time
+    )
+    heads = _able(requested(possible, asked.names))
+    widest = max(heads, key=lambda name: len(heads[name].feature_names or ()), default="")
     share = _share_of_sample(total)
     sample: list[Rows] = []
 
@@ -87,17 +87,25 @@ def read_log(
             folded = (keys ^ (keys >> np.uint64(32))).astype("uint32")
             is_sampled = ops.convert_to_numpy(hashed_uniform(folded, asked.seed)) < share
             sample.append(rows.take(is_sampled).as_given())
-            # As the head with most columns reads them.
-            for head in list(heads.values())[-1:]:
-                yield head.encoded(head.with_features(rows.take(~is_sampled).as_given()))
+            rest = rows if follows_time else rows.take(~is_sampled).as_given()
+            if widest:
+                yield heads[widest].encoded(heads[widest].with_features(rest))
 
     with tempfile.TemporaryDirectory(prefix="keras-calibration-") as folder:
         stored = StoredRows.of(others(), FolderStore(folder))
-        progress = ProgressBar(0, "steps", asked.verbose, tells_time_left=False)
-        for head in heads.values():
-            head.fit_stored(stored, progress)
-        progress.show(progress.done, is_end=True)
-    return Development(joined(sample), fields, FittedElsewhere(heads, len(stored)))
+        fits = {name: functools.partial(_fitted, head, stored) for name, head in heads.items()}
+        if follows_time:
+            elsewhere = FittedElsewhere({}, len(stored), fits)
+        else:
+            progress = ProgressBar(0, "steps", asked.verbose, tells_time_left=False)
+            found = {
+                name: fits[name](progress)
+                for name, head in heads.items()
+                if head.needs_histogram_alone or name == widest
+            }
+            progress.show(progress.done, is_end=True)
+            elsewhere = FittedElsewhere(found, len(stored))
+        yield Development(joined(sample), fields, elsewhere)
 
 
 def scores_of(rows: Rows, from_logits: bool) -> np.ndarray:
@@ -126,13 +134,15 @@ def _share_of_sample(total: Mapping[str, float]) -> float:
     return min(size / total["rows"], _LARGEST_SHARE)
 
 
-def _fitted_in_passes(tried: Sequence[Candidate]) -> dict[str, Head]:
-    """New heads of the candidates to fit to rows in files; that with most columns is the last."""
-    heads = {each.name: each.make_head() for each in tried if not each.bases}
+def _able(tried: Sequence[Candidate]) -> dict[str, Head]:
+    """New heads of the candidates that can be fitted to rows in files."""
+    heads = {c.name: c.make_head() for c in tried if not c.bases and c.name != IDENTITY}
     able = {name: head for name, head in heads.items() if head.fits_stored_rows}
-    curves = {name: head for name, head in able.items() if head.needs_histogram_alone}
-    widest = max(able, key=lambda name: len(able[name].feature_names or ()), default=None)
-    found = {**curves, **({} if widest is None else {widest: able[widest]})}
-    for head in found.values():
+    for head in able.values():
         head.ensure_built()
-    return found
+    return able
+
+
+def _fitted(head: Head, rows: StoredRows, progress: ProgressBar | None = None) -> Head:
+    head.fit_stored(rows, progress)
+    return head
