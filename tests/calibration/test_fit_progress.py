@@ -5,6 +5,7 @@ import pytest
 
 import keras_calibration as kc
 from calibration_records._progress import ProgressBar
+from keras_calibration.calibration.choose import choose
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def shown(monkeypatch):
             super().show(done, figures, is_end)
             events.append((done, self.total))
 
-    monkeypatch.setitem(kc.calibrate.__globals__, "ProgressBar", Bar)
+    monkeypatch.setitem(choose.__globals__, "ProgressBar", Bar)
     return events
 
 
@@ -28,7 +29,7 @@ def test_it_counts_the_fits_and_ends_with_the_last(time, num_parts, shown, monke
     site = rng.integers(0, 5, 2000)
     logits = rng.normal(-1, 1, 2000)
     labels = rng.random(2000) < 1 / (1 + np.exp(-logits - (site - 2)))
-    names = kc.calibrate.__globals__
+    names = choose.__globals__
 
     def noted(name):
         plain = names[name]

@@ -106,6 +106,23 @@ def test_parquet_in_parts_and_missing_ids(small_blocks, tmp_path):
         np.testing.assert_allclose(*offsets, atol=5e-5)
 
 
+def test_floats_with_gaps_are_ids(small_blocks, monkeypatch):
+    """As pandas reads them."""
+    rows = table()
+    gaps = np.arange(N) % 50 == 0
+    found, grouped, expected = make_head(), make_head(), make_head()
+    log = ScoredLog(rows.assign(user=rows["user"].where(~gaps)), logit="logit")
+    fit_calibrator(found, log, verbose=0)
+    monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 1_000_000)
+    fit_calibrator(grouped, log, verbose=0)
+    features = {**rows[["site", "age"]], "user": rows["user"].mask(gaps, -1).to_numpy()}
+    expected.fit(rows["logit"], rows["label"], features)
+    for head, bound in ((found, 5e-5), (grouped, 5e-3)):
+        np.testing.assert_allclose(
+            head.get_offsets("user"), expected.get_offsets("user"), atol=bound
+        )
+
+
 def test_nothing_is_left_and_nothing_is_changed_where_rows_are_refused(
     small_blocks, tmp_path, monkeypatch
 ):
@@ -117,6 +134,7 @@ def test_nothing_is_left_and_nothing_is_changed_where_rows_are_refused(
         (table().assign(label=1), "one class only"),
         (table().assign(logit=np.inf), "invalid predictions"),
         (table().assign(user=0.5), "must hold ids"),
+        (table().assign(age="old"), "numeric column 'age' must hold numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             fit_calibrator(head, ScoredLog(rows, logit="logit"), verbose=0)

@@ -158,6 +158,27 @@ def test_a_long_log_in_time_is_chosen_on_a_sample_and_fitted_to_all_rows(short_m
     assert predicted == pytest.approx(last["label"].mean(), abs=0.05)
 
 
+def test_rows_that_are_there_several_times_are_refused(short_memory):
+    rows = pd.concat([table(num_rows=4_000)] * 3, ignore_index=True)
+    with pytest.raises(ValueError, match="must be there once"):
+        calibrate_scores(ScoredLog(rows), **COLUMNS)
+    # Few different rows are equal by chance.
+    rows = table()
+    rows["probability"], rows["user"] = rows["probability"].round(1).clip(0.1, 0.9), 0
+    rows["age"] = rows["age"].round(-1)
+    assert calibrate_scores(ScoredLog(rows), **COLUMNS).report.num_rows_elsewhere > 9_000
+
+
+def test_a_key_that_tells_no_rows_apart_and_other_folds_are_refused(short_memory):
+    rows = table().assign(key=3, day=table()["day"])
+    with pytest.raises(ValueError, match="`row_key` of the ScoredLog must tell the rows apart"):
+        calibrate_scores(ScoredLog(rows, row_key="key"), **COLUMNS)
+    with pytest.raises(ValueError, match="must be None or a number for a log of more than 2,000"):
+        calibrate_scores(ScoredLog(rows), folds="blocks", **COLUMNS)
+    with pytest.raises(ValueError, match="`folds` must be None with `time`"):
+        calibrate_scores(ScoredLog(rows, timestamp="day"), time="day", folds=3, **COLUMNS)
+
+
 def test_scores_need_labels():
     with pytest.raises(ValueError, match="Argument `labels` must be given"):
         calibrate_scores([0.5, 0.25])

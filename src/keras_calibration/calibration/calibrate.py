@@ -167,31 +167,28 @@ def calibrate(
         (2018), *Using stacking to average Bayesian predictive distributions*.
     """
     _check_model(model)
-    if time is not None and folds is not None:
-        raise ValueError(
-            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
-            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
-        )
+    check_folds_of_time(folds, time)
     asked = Asked(methods, fields, names_of(numeric), seed, verbose)
+    asked.check()
     check_base_model(model, calibrated_output)
     output_before = output_name(model, calibrated_output)
     base_model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
     )
-    base = BaseLogits(base_model, base_output, calibrated_output)
+    of_base = base_model, base_output, calibrated_output
     label_names = [output_name(base_model, calibrated_output), output_before]
 
-    def read() -> Rows:
+    def read(base: BaseLogits) -> Rows:
         return reader_of(base, fields, label_names).read(
             x, y, sample_weight, steps_per_epoch=steps_per_epoch, time=time, weights_are=weights_are
         )
 
-    return calibrated_by(base, read, asked, folds, gap, replaced=replaced)
+    return calibrated_by(of_base, read, asked, folds, gap, replaced=replaced)
 
 
 def calibrated_by(
-    base: BaseLogits,
-    read: Callable[[], Rows],
+    of_base: tuple[keras.Model, str, str | int | None],
+    read: Callable[[BaseLogits], Rows],
     asked: Asked,
     folds: Folds | None = None,
     gap: float | datetime.timedelta = 0.0,
@@ -201,7 +198,7 @@ def calibrated_by(
     """The model that `choose` makes of a base model and rows; the base model stays as it is.
 
     Args:
-        base: The base model, as a layer.
+        of_base: The base model, what its output is, and which output, as `BaseLogits` takes them.
         read: Reads the rows, with the base model's logits and inputs.
         asked: What is asked for.
         folds: How to split the rows.
@@ -209,15 +206,23 @@ def calibrated_by(
         elsewhere: Heads that were fitted to other rows.
         replaced: The head that the base model had.
     """
-    with trainable_flags_kept(base.base_model), throwaway_layers():
-        rows = read()
+    with trainable_flags_kept(of_base[0]), throwaway_layers():
+        rows = read(BaseLogits(*of_base))
         chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), elsewhere)
-    calibrated = CalibratedModel(
-        base.base_model, chosen.head, base.base_output, base.calibrated_output
-    )
+    model, base_output, calibrated_output = of_base
+    calibrated = CalibratedModel(model, chosen.head, base_output, calibrated_output)
     calibrated.report = replace(chosen.report, replaced=replaced)
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     return calibrated
+
+
+def check_folds_of_time(folds: Folds | None, time: ArrayLike | str | None) -> None:
+    """Raises if folds are asked for that times make."""
+    if time is not None and folds is not None:
+        raise ValueError(
+            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
+            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+        )
 
 
 def reader_of(

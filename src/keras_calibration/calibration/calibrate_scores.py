@@ -28,7 +28,12 @@ from keras_calibration._rows.times import time_given
 from keras_calibration._rows.weights import columns_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
-from keras_calibration.calibration.calibrate import calibrate, calibrated_by, reader_of
+from keras_calibration.calibration.calibrate import (
+    calibrate,
+    calibrated_by,
+    check_folds_of_time,
+    reader_of,
+)
 from keras_calibration.calibration.choose import Asked
 from keras_calibration.calibration.long_logs import read_log, scores_of
 from keras_calibration.layers.field_ids import Fields, id_names
@@ -138,6 +143,8 @@ def calibrate_scores(
     if isinstance(scores, ScoredLog):
         _check_log_alone(scores, labels, features, sample_weight, from_logits, time)
         asked = Asked(methods, _names(fields), names_of(numeric), seed, verbose)
+        asked.check()
+        _check_names([*asked.fields, *asked.numeric])
         return _calibrated_log(scores, asked, folds, time, gap, weights_are)
     warn_of_other_order(
         scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
@@ -177,13 +184,14 @@ def _calibrated_log(
     weights_are: str,
 ) -> CalibratedModel:
     """The calibrated model of the scores of a log."""
-    with read_log(log, asked, time is not None, weights_are) as found:
+    check_folds_of_time(folds, time)
+    with read_log(log, asked, folds, time is not None, weights_are) as found:
         rows, from_logits = found.rows, log.logit is not None
         scores = scores_of(rows, from_logits).astype("float32")
         model = _model_of(scores, rows.features)
-        base = BaseLogits(model, "logit" if from_logits else "probability", None)
+        of_base = model, "logit" if from_logits else "probability", None
 
-        def read() -> Rows:
+        def read(base: BaseLogits) -> Rows:
             data = {SCORE: scores, **rows.features}
             seen = reader_of(base, found.fields).read(
                 data, rows.labels, rows.weights, time=rows.times, weights_are=weights_are
@@ -191,7 +199,7 @@ def _calibrated_log(
             return replace(seen, time_unit=rows.time_unit)
 
         asked = replace(asked, fields=found.fields)
-        return calibrated_by(base, read, asked, folds, gap, found.elsewhere)
+        return calibrated_by(of_base, read, asked, folds, gap, found.elsewhere)
 
 
 def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
@@ -201,6 +209,14 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
         dtype = _DTYPES.get(column.dtype.kind, "string")
         inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
     return keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
+
+
+def _check_names(names: Collection[str]) -> None:
+    if SCORE in names:
+        raise ValueError(
+            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
+            "name. Rename the column."
+        )
 
 
 def _names(fields: Fields | Sequence[str]) -> Fields | list[str]:
@@ -257,11 +273,7 @@ def _used_columns(
         )
     what = "Arguments `fields` and `numeric` must name columns of `features`"
     known(what, names, sorted(columns, key=str))
-    if SCORE in names:
-        raise ValueError(
-            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
-            "name. Rename the column."
-        )
+    _check_names(names)
     read = {}
     columns = columns_that_count({name: columns[name] for name in names}, sample_weight)
     for name in columns:

@@ -61,15 +61,19 @@ class Asked:
     seed: int
     verbose: int | str
 
-    @property
-    def names(self) -> list[str]:
-        """The names of candidates in `methods`; empty for all that are possible."""
+    def check(self) -> None:
+        """Raises unless `methods` is of its form."""
         names = [self.methods] if isinstance(self.methods, str) else list(self.methods)
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError(
                 f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or "
                 f"a list of names. Received: methods={self.methods!r}."
             )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of candidates in `methods`; empty for all that are possible."""
+        names = [self.methods] if isinstance(self.methods, str) else list(self.methods)
         return [] if isinstance(self.methods, str) and self.methods in _EFFORTS else names
 
     @property

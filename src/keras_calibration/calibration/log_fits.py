@@ -23,7 +23,7 @@ from keras_calibration._solvers.logit_histogram import (
     LogitHistogram,
     bin_edges,
 )
-from keras_calibration.calibration.log_rows import field_values, fit_to_rows
+from keras_calibration.calibration.log_rows import field_values, fit_to_rows, numeric_values
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
@@ -121,8 +121,10 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str, both_classes: bool) -
     for place, feature in enumerate(layer.feature_names or ()):
         values = table[f"key_value_{place}"]
         if feature in numeric:
-            values = values.astype("float64")  # with NaN for a missing value
-        features[feature] = field_values(values, feature, vocabularies.get(feature))[group]
+            read = numeric_values(values, feature)
+        else:
+            read = field_values(values, feature, vocabularies.get(feature))
+        features[feature] = read[group]
     rows = check_rows(logits, labels, weights, both_classes=both_classes)
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY

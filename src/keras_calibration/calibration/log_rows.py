@@ -102,9 +102,9 @@ class LogRows:
 
     def _feature(self, column: np.ndarray | Coded, name: str) -> np.ndarray:
         if not isinstance(column, Coded):
-            return column
+            return column if name in self.numeric else field_values(column, name, None)
         if name in self.numeric:
-            return column.values.astype("float64")[column.codes]  # with NaN for a missing value
+            return numeric_values(column.values, name)[column.codes]
         return field_values(column.values, name, self.fields[name])[column.codes]
 
 
@@ -133,11 +133,26 @@ def fit_to_rows(
         return summary
 
 
+def numeric_values(values: np.ndarray, feature: str) -> np.ndarray:
+    """Values of a numeric column as floats, with NaN for a missing one; texts may be of numbers."""
+    try:
+        return values.astype("float64")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The numeric column {feature!r} must hold numbers. Received: {error}. Name texts in "
+            "the `fields` of the head, with a StringLookup; make numbers of times, for example of "
+            "days, with `where` or in the source."
+        ) from error
+
+
 def field_values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:
     """Field values as features: strings as NumPy strings, a missing one as "".
 
     Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
     """
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        # A missing value makes floats of a column of ids.
+        values = np.where(np.isnan(values), -1.0, values)
     if values.dtype != object:
         return values
     ids = whole_numbers(values)

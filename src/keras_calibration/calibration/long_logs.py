@@ -20,15 +20,18 @@ from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration._rows.array_store import FolderStore
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows, joined
+from keras_calibration._solvers.row_folds import Folds
 from keras_calibration.calibration.candidates import IDENTITY, Candidate, candidates, vocabularies
 from keras_calibration.calibration.choose import NOTHING, Asked, FittedElsewhere, requested
 from keras_calibration.calibration.log_rows import LogRows, field_values
+from keras_calibration.calibration.repeated_rows import refuse_repeated
 from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.head import Head
 
 # Of a log of more rows, a sample of about so many is read. It is larger, up to four times, until it
 # has so many rows of either class, and at most half of all rows.
 MOST_ROWS, _LARGEST, _LEAST_OF_CLASS, _LARGEST_SHARE = 500_000, 4, 5_000, 0.5
+_FEWEST = 100
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Development:
 def read_log(
     log: ScoredLog,
     asked: Asked,
+    folds: Folds | None,
     follows_time: bool,
     weights_are: str,
 ) -> Iterator[Development]:
@@ -63,6 +67,7 @@ def read_log(
     Args:
         log: The log.
         asked: What is asked for.
+        folds: How to split the rows: of a long log, a number or None.
         follows_time: Whether rows have times.
         weights_are: What its weights are.
     """
@@ -74,6 +79,11 @@ def read_log(
         rows = joined([part for part, _ in given.batches(total, asked.verbose)])
         yield Development(rows, fields)
         return
+    if not (folds is None or isinstance(folds, int)):
+        raise ValueError(
+            f"Argument `folds` must be None or a number for a log of more than {MOST_ROWS:,} rows, "
+            f"because those of a sample are scored by fits to all others. Received: {folds!r}."
+        )
     possible = candidates(
         fields, asked.numeric, 3, asked.seed, effort=asked.effort, follows_time=follows_time
     )
@@ -82,6 +92,9 @@ def read_log(
     share = _share_of_sample(total)
     sample: list[Rows] = []
 
+    def encoded(rows: Rows) -> Rows:
+        return heads[widest].encoded(heads[widest].with_features(rows))
+
     def others() -> Iterator[Rows]:
         for rows, keys in given.batches(total, asked.verbose):
             folded = (keys ^ (keys >> np.uint64(32))).astype("uint32")
@@ -89,14 +102,23 @@ def read_log(
             sample.append(rows.take(is_sampled).as_given())
             rest = rows if follows_time else rows.take(~is_sampled).as_given()
             if widest:
-                yield heads[widest].encoded(heads[widest].with_features(rest))
+                yield encoded(rest)
 
     with tempfile.TemporaryDirectory(prefix="keras-calibration-") as folder:
         stored = StoredRows.of(others(), FolderStore(folder))
+        if min(sum(map(len, sample)), len(stored) if widest else _FEWEST) < _FEWEST:
+            raise ValueError(
+                "Argument `row_key` of the ScoredLog must tell the rows apart, because a sample is "
+                f"drawn by it. Received: row_key={log.row_key!r}, by which "
+                f"{sum(map(len, sample)):,} of {total['rows']:,.0f} rows are in the sample."
+            )
         fits = {name: functools.partial(_fitted, head, stored) for name, head in heads.items()}
         if follows_time:
             elsewhere = FittedElsewhere({}, len(stored), fits)
         else:
+            seen = joined(sample)
+            if widest:
+                refuse_repeated(encoded(seen), stored.blocks)
             progress = ProgressBar(0, "steps", asked.verbose, tells_time_left=False)
             found = {
                 name: fits[name](progress)

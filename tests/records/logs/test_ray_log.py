@@ -16,7 +16,7 @@ import pytest
 from calibration_records.logs.query import field_sums, logit_bins
 from calibration_records.logs.rows import Selection
 from calibration_records.monitoring import monitor
-from keras_calibration.calibration import LabelDelay, fit_calibrator
+from keras_calibration.calibration import LabelDelay, calibrate_scores, fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.logs import Periods, ScoredLog, log_sums
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
@@ -300,3 +300,25 @@ def test_labels_that_come_late_are_those_of_the_embedded_engine():
     np.testing.assert_allclose(offsets[1], offsets[0], atol=1e-5)
     reports = [monitor(log) for log in (here, there)]
     assert str(reports[1]) == str(reports[0])
+
+
+def test_rows_are_fitted_in_passes(monkeypatch):
+    monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 0)
+    heads = []
+    for source in (blocks(), TABLE):
+        lookup = keras.layers.StringLookup(vocabulary=["a", 'b"', "c'"])
+        heads.append(FieldBias({"site": lookup, "device": 3}, numeric=["weight"]))
+        log = ScoredLog(source, row_key="id")
+        assert fit_calibrator(heads[-1], log, verbose=0).num_rows == N
+    for found, expected in zip(*(head.get_weights()[:4] for head in heads), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_scores_are_calibrated():
+    # The labels are of chance alone, on which a slope would warn.
+    options = {"fields": ["device"], "methods": ["bias", "field_bias"], "verbose": 0}
+    models = [
+        calibrate_scores(ScoredLog(source, row_key="id"), **options) for source in (blocks(), TABLE)
+    ]
+    for found, expected in zip(*(model.report.scores for model in models), strict=True):
+        assert found.log_loss == pytest.approx(expected.log_loss, abs=1e-6)
