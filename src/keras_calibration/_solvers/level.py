@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 from scipy import special
 
 from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._rows.stored_rows import LARGEST_SAMPLE
 from keras_calibration._solvers.effects import NumericColumn, numeric_column, random_walk_basis
-from keras_calibration._solvers.field_offsets import FieldOffsets
+from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
 from keras_calibration._solvers.knots import separate_quantile_knots
 
 # With 64, a fit to few rows took the last few for what is to come; with 16, days were lost.
@@ -112,6 +114,28 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     square = information @ away**2
     change = information @ (away * (means - logits)) / square if square > 0 else 0.0
     return Line(1 + change, shift - change * centre)
+
+
+def line_of_fit(fit: FieldOffsets, blocks: Sequence[OffsetRows]) -> Line:
+    """`line_of_means` of a fit at the last value of its level, from some of many rows."""
+    step = 1 + sum(map(len, blocks)) // LARGEST_SAMPLE
+    logits, weights = [], []
+    for block in blocks:
+        at_end = replace(block, columns=block.columns[:-1])
+        logits.append(fit.logits(at_end)[::step] + fit.curves[-1][-1])
+        weights.append(block.row_weights[::step])
+    noise = fit.spreads.deviations[-1]
+    return line_of_means(np.concatenate(logits), np.concatenate(weights), noise)
+
+
+def check_later(times: np.ndarray, end: float) -> None:
+    """Raises if a row of an update is earlier than the last row before."""
+    if times.min() < end:
+        raise ValueError(
+            "Argument `time` must not be before the last row of earlier fits, at "
+            f"{end:.10g}. Received: times from {times.min():.10g}. Call `fit` with all rows, or "
+            "leave late rows out."
+        )
 
 
 def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -19,6 +19,12 @@ _WIDTH = CURVE_RANK + 3
 LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (10,), "last": (_WIDTH,)}
 
 
+def factor_of_logit(found: FieldPosterior, line: Line) -> np.ndarray:
+    """F of slope and bias of the logit, from that of η seen through a line (2, 2)."""
+    by_line, by_one = found.factor
+    return np.stack([line.scale * by_line, by_one + line.shift * by_line])
+
+
 def offset_table(found: FieldPosterior, line: Line) -> np.ndarray:
     """For each value of each field, and "other": t, r, code and covariance, (values, 5).
 

@@ -17,9 +17,9 @@ from calibration_records._progress import ProgressBar
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._rows.checks import check_both_classes
-from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import LARGEST_SAMPLE, StoredRows
+from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_offsets import (
@@ -28,7 +28,7 @@ from keras_calibration._solvers.field_offsets import (
     Spreads,
     fit_field_offsets,
 )
-from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
+from keras_calibration._solvers.field_posterior import CURVE_RANK
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.field_update import Known, update_field_offsets
 from keras_calibration._solvers.knots import separate_quantile_knots
@@ -37,24 +37,26 @@ from keras_calibration._solvers.level import (
     Level,
     LevelColumn,
     LevelEnd,
+    check_later,
     level_column,
     level_of,
-    line_of_means,
+    line_of_fit,
     next_level_column,
 )
-from keras_calibration._solvers.reference_line import line_to
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_beliefs import Tables, known_of
 from keras_calibration.layers.effect_tables import (
     LEVEL_SHAPES,
     curve_tables,
     end_of_tables,
+    factor_of_logit,
     level_of_tables,
     level_tables,
     line_of_spread,
     offset_table,
     padded,
 )
+from keras_calibration.layers.effect_variances import spreads_of_curves, spreads_of_offsets
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -64,10 +66,10 @@ from keras_calibration.layers.field_ids import (
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.posterior import Posterior
+from keras_calibration.layers.updated_curve import updated_curve
 
 # All columns together have at most so many knots, if that leaves each of them so many.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
@@ -397,19 +399,10 @@ class FieldBias(FieldHead):
         total: Tensor = 0.0
         variance: Tensor = 0.0
         if self.fields:
-            table = self.posterior["offsets"]
-            of_fields = ops.take(table, self._places(features), axis=0)
-            total = ops.sum(of_fields[:, :, :3], axis=0)
-            variance = self._covariance(of_fields[:, :, 3], of_fields[:, :, 4])
+            of_fields = ops.take(self.posterior["offsets"], self._places(features), axis=0)
+            total, variance = spreads_of_offsets(of_fields, self.posterior["leaders"])
         if self.numeric:
-            tables = self.posterior["curves"]
-            left, share = self._numeric_places(features)
-            rows: Tensor = 0.0
-            for number in range(len(self.numeric)):
-                table, at, beyond = tables[number], left[number], share[number][:, None]
-                value = ops.take(table, at, axis=0)
-                right = ops.minimum(at + 1, table.shape[0] - 1)
-                rows = rows + value + beyond * (ops.take(table, right, axis=0) - value)
+            rows = spreads_of_curves(self.posterior["curves"], *self._numeric_places(features))
         else:
             rows = ops.zeros((1, CURVE_RANK + 3), self.compute_dtype)
         if self._follows_time:
@@ -417,20 +410,6 @@ class FieldBias(FieldHead):
         total = total + rows[:, :3]
         variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
         return total[:, 0] + variance, total[:, 1], total[:, 2]
-
-    def _covariance(self, codes: Tensor, covariances: Tensor) -> Tensor:
-        """Covariance of the offsets of fields that always occurred together, (batch,).
-
-        Args:
-            codes: Codes of the values of each row (fields, batch).
-            covariances: Covariance of each value with each of those of the same code.
-        """
-        leaders = ops.cast(self.posterior["leaders"], "int32")
-        is_same = ops.cast(codes == ops.take(codes, leaders, axis=0), codes.dtype)
-        # Each field has this covariance with each of the others of its group.
-        are_one_group = ops.cast(leaders[:, None] == leaders[None, :], codes.dtype)
-        others = ops.matmul(are_one_group, is_same) - 1.0
-        return ops.sum(is_same * others * covariances, axis=0)
 
     def encoded(self, rows: Rows) -> Rows:
         """The rows with ids of the fields, and numbers of the numeric columns, float64."""
@@ -467,9 +446,10 @@ class FieldBias(FieldHead):
             self._assign_knots(knots)
         of_level: dict[str, np.ndarray] = {}
         if times is not None:
-            shown, end = NO_LEVEL, LevelEnd(_last_time(rows))
+            last_time = max(float(b.times.max()) for b in rows.blocks if b.times is not None)
+            shown, end = NO_LEVEL, LevelEnd(last_time)
             if level is not None:
-                end = level.end(fit, _line_of_means(fit, blocks))
+                end = level.end(fit, line_of_fit(fit, blocks))
                 fit = fit.mapped(end.means)
                 shown = level_of(level, fit)
             of_level = level_tables(shown, end, fit.posterior if level else None, line)
@@ -527,9 +507,9 @@ class FieldBias(FieldHead):
         times = rows.times if self._follows_time else None
         before, end, level = self.level() or NO_LEVEL, self._level_end(), None
         if times is not None:
-            _check_later(times, end.time)
+            check_later(times, end.time)
             level = next_level_column(end, known.level[0], times, rows.weights)
-        curve, line, share = self._updated_curve(rows, forget)
+        curve, line, share = updated_curve(self.calibrator, rows, forget)
         knots = [self._knots_of(number) for number in range(len(self.numeric))]
         new = self._rows_of_fit(self.encoded(rows), curve, knots)
         fit = update_field_offsets(new, known.with_another_curve(share), level).mapped(end.means)
@@ -540,28 +520,6 @@ class FieldBias(FieldHead):
             of_level = level_tables(shown, end, fit.posterior, line)
         self._keep(fit, rows, [new], line, of_level, adds_rows=forget < 1)
         return self.summary_of(rows, fit.num_iterations, fit.converged)
-
-    def _updated_curve(self, rows: Rows, forget: float) -> tuple[np.ndarray, Line, float]:
-        """η of the rows after its update, through the line that makes it most like before.
-
-        What the rows say of slope and level would count twice, if η told it too.
-
-        Returns:
-            η through the line, the line, and the share of η before that no line explains.
-        """
-        curve = self.calibrator
-        if curve is None:
-            return rows.logits, IDENTITY, 0.0
-        if curve.histogram is None:
-            return head_logits(curve, rows.logits, {}), IDENTITY, 0.0
-        # A line found on the rows of a day would follow bends of η that these rows lie on.
-        bins, atoms = curve.histogram.bins, curve.histogram.atoms()
-        logits = np.append(bins.inverse(atoms.means), rows.logits)
-        weights = np.append((1 - forget) * atoms.weights, rows.row_weights)
-        before = head_logits(curve, logits, {})
-        curve.update_rows(replace(rows, unit=curve.histogram.unit), forget)
-        line, share = line_to(head_logits(curve, logits, {}), before, weights)
-        return line(head_logits(curve, rows.logits, {})), line, share
 
     def _known(self) -> Known:
         """What the posterior says, as the prior of an update."""
@@ -623,7 +581,7 @@ class FieldBias(FieldHead):
             self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
         if fit.posterior is None:
             return
-        values = {"factor": _factor_of_logit(fit.posterior, line), **of_level}
+        values = {"factor": factor_of_logit(fit.posterior, line), **of_level}
         if self.fields:
             values["offsets"] = offset_table(fit.posterior, line)
             values["leaders"] = fit.posterior.leaders
@@ -699,35 +657,3 @@ class FieldBias(FieldHead):
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, HistogramHead) else 0
-
-
-def _factor_of_logit(found: FieldPosterior, line: Line) -> np.ndarray:
-    """F of slope and bias of the logit, from that through a line (2, 2)."""
-    by_line, by_one = found.factor
-    return np.stack([line.scale * by_line, by_one + line.shift * by_line])
-
-
-def _line_of_means(fit: FieldOffsets, blocks: Sequence[OffsetRows]) -> Line:
-    """`line_of_means` at the last value of the level, for some of many rows."""
-    step = 1 + sum(map(len, blocks)) // LARGEST_SAMPLE
-    logits, weights = [], []
-    for block in blocks:
-        at_end = replace(block, columns=block.columns[:-1])
-        logits.append(fit.logits(at_end)[::step] + fit.curves[-1][-1])
-        weights.append(block.row_weights[::step])
-    noise = fit.spreads.deviations[-1]
-    return line_of_means(np.concatenate(logits), np.concatenate(weights), noise)
-
-
-def _last_time(rows: Rows | StoredRows) -> float:
-    return max(float(block.times.max()) for block in rows.blocks if block.times is not None)
-
-
-def _check_later(times: np.ndarray, end: float) -> None:
-    """Raises if a row of an update is earlier than the last row before."""
-    if times.min() < end:
-        raise ValueError(
-            "Argument `time` must not be before the last row of earlier fits, at "
-            f"{end:.10g}. Received: times from {times.min():.10g}. Call `fit` with all rows, or "
-            "leave late rows out."
-        )
