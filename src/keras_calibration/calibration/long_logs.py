@@ -112,11 +112,11 @@ def read_log(
                 f"drawn by it. Received: row_key={log.row_key!r}, by which "
                 f"{sum(map(len, sample)):,} of {total['rows']:,.0f} rows are in the sample."
             )
+        seen = joined(sample)
         fits = {name: functools.partial(_fitted, head, stored) for name, head in heads.items()}
         if follows_time:
             elsewhere = FittedElsewhere({}, len(stored), fits)
         else:
-            seen = joined(sample)
             if widest:
                 refuse_repeated(encoded(seen), stored.blocks)
             progress = ProgressBar(0, "steps", asked.verbose, tells_time_left=False)
@@ -127,7 +127,7 @@ def read_log(
             }
             progress.show(progress.done, is_end=True)
             elsewhere = FittedElsewhere(found, len(stored))
-        yield Development(joined(sample), fields, elsewhere)
+        yield Development(seen, fields, elsewhere)
 
 
 def scores_of(rows: Rows, from_logits: bool) -> np.ndarray:
