@@ -1,5 +1,8 @@
 """Fits to rows in files: those of `layer.fit` to the same rows in memory, block by block."""
 
+import errno
+import os
+
 import keras
 import numpy as np
 import pandas as pd
@@ -140,6 +143,18 @@ def test_nothing_is_left_and_nothing_is_changed_where_rows_are_refused(
             fit_calibrator(head, ScoredLog(rows, logit="logit"), verbose=0)
     for received, expected in zip(head.get_weights(), before, strict=True):
         np.testing.assert_array_equal(received, expected)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do(small_blocks, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match="No space left") as raised:
+        fit_calibrator(make_head(), ScoredLog(table(), logit="logit"), verbose=0)
+    assert "Set TMPDIR" in "".join(raised.value.__notes__)
     assert not list(tmp_path.iterdir())
 
 

@@ -57,7 +57,7 @@ def fit_calibrator(
       log's `timestamp`.
     - If there are more than two million groups, as with many fields or numeric columns, `FieldBias`
       is fitted to the rows themselves. They are copied once, numbered, into the folder for
-      temporary files (`TMPDIR`), in about 40 to 100 bytes each; the fit reads them a million at a
+      temporary files (`TMPDIR`), in up to 200 bytes each; the fit reads them a million at a
       time. It is that of `layer.fit`, except that knots of numeric columns are those of two million
       rows. Other heads are fitted to groups of 16, 4 or 1 bins a unit, from which offsets differ
       from those of a fit to all rows, by less than their standard errors.

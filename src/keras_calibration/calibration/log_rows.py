@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +14,7 @@ from calibration_records.logs.batches import Coded, log_batches
 from calibration_records.logs.query import Query, field_column
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import TOTALS, whole_numbers
-from keras_calibration._rows.array_store import FolderStore
+from keras_calibration._rows.array_store import temporary_store
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import check_counts, check_weights_are
@@ -122,11 +121,11 @@ def fit_to_rows(
     given = LogRows(log, head.fields, head.numeric, head.follows_time, weights_are)
     total = given.totals()
     head.ensure_built()
-    with tempfile.TemporaryDirectory(prefix="keras-calibration-") as folder:
+    with temporary_store() as store:
         parts = (
             head.encoded(head.with_features(part)) for part, _ in given.batches(total, verbose)
         )
-        rows = StoredRows.of(parts, FolderStore(folder))
+        rows = StoredRows.of(parts, store)
         progress = ProgressBar(0, "steps", verbose, tells_time_left=False)
         summary = head.fit_stored(rows, progress)
         progress.show(progress.done, is_end=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from calibration_records._progress import ProgressBar
 from calibration_records.logs import ScoredLog, log_sums
 from calibration_records.logs.query import Query, field_keys
 from keras_calibration._ops.folds import hashed_uniform
-from keras_calibration._rows.array_store import FolderStore
+from keras_calibration._rows.array_store import temporary_store
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows, joined
 from keras_calibration._solvers.row_folds import Folds
@@ -104,8 +103,8 @@ def read_log(
             if widest:
                 yield encoded(rest)
 
-    with tempfile.TemporaryDirectory(prefix="keras-calibration-") as folder:
-        stored = StoredRows.of(others(), FolderStore(folder))
+    with temporary_store() as store:
+        stored = StoredRows.of(others(), store)
         if min(sum(map(len, sample)), len(stored) if widest else _FEWEST) < _FEWEST:
             raise ValueError(
                 "Argument `row_key` of the ScoredLog must tell the rows apart, because a sample is "
