@@ -7,8 +7,8 @@ from scipy.special import expit
 import keras_calibration as kc
 from calibration.test_calibrate import NUM_ROWS, base_model, make_rows, weight_of
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers import row_folds
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration.calibration import splits
 from keras_calibration.calibration.splits import splits_of
 
 CURVES = ("bias", "platt", "beta", "ilps")
@@ -112,7 +112,7 @@ def test_what_the_later_fits_gain_counts_for_more():
     [("field_bias", 0.5), ("field_ilps", 0.5), ("trees", 0.5), ("neural", 0.8)],
 )
 def test_every_kind_of_candidate_looks_forward(method, share_left, monkeypatch):
-    monkeypatch.setattr(splits, "_NUM_BLOCKS", 3)  # a network compiles for each
+    monkeypatch.setattr(row_folds, "_BLOCKS_OF_TIME", 3)  # a network compiles for each
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)
     arguments = {"fields": ["site"], "numeric": ["price"], "time": "order", "verbose": 0}
     base = base_model()

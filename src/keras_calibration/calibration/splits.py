@@ -11,9 +11,6 @@ import numpy as np
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
 
-# Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.
-_NUM_BLOCKS = 8
-
 
 @dataclass(frozen=True)
 class Splits:
@@ -126,7 +123,7 @@ def splits_of(folds: Folds | None, rows: Rows, seed: int | None, gap: float = 0.
         [0 1 2 3 4 5] [6 7]
     """
     if rows.times is not None:
-        splits = Splits(blocks_of_time(rows.times, _NUM_BLOCKS), True, True, rows.times, gap)
+        splits = Splits(blocks_of_time(rows.times), True, True, rows.times, gap)
         _check_forward(splits)
     else:
         fold = fold_of_rows(folds, rows, seed)

@@ -39,7 +39,6 @@ from keras_calibration.layers.logits import as_column
 from keras_calibration.layers.network_trainer import copy_of
 
 _NUM_FOLDS = 3
-_NUM_BLOCKS = 8  # of time, if the head follows it
 # A field of at most this many values gets a column for each.
 _NUM_CATEGORIES = 16
 
@@ -227,7 +226,7 @@ class BoostedTrees(Head):
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
             # What h predicts for a row is right after the rows of its fit alone.
-            folds = blocks_of_time(np.asarray(rows.times), _NUM_BLOCKS)
+            folds = blocks_of_time(np.asarray(rows.times))
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
         parts, heads = [], []
