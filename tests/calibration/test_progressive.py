@@ -82,7 +82,7 @@ def test_the_whole_is_the_mean_of_all_rows_and_days_are_independent():
     assert error == pytest.approx(np.sqrt(count / (count - 1) * np.sum(away**2)))
     text = str(found)
     assert text.startswith("9 periods: log loss, and above that of 'all'")
-    assert f"raw      {found.mean['raw']:.6f}  {mean:+.6f} ± {error:.6f}" in text
+    assert f"raw  {found.mean['raw']:.6f}  {mean:+.6f} ± {error:.6f}" in text
 
 
 def test_any_form_of_times_and_any_order_of_rows():
@@ -135,3 +135,33 @@ def test_what_cannot_be_done_is_refused(head, arguments, message):
     given = {"labels": labels, "time": day, **arguments}
     with pytest.raises(ValueError, match=message):
         progressive(head, logits, features=features, **given)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_share_to_forget_is_the_one_that_was_best_so_far(moves):
+    """In a period, by the periods before it; and it is large where effects move."""
+    generator = np.random.default_rng(3)
+    day = np.arange(8_000) // 400
+    site = generator.integers(0, 8, 8_000)
+    effects = generator.normal(0, 1.5, (2, 8))
+    logits = generator.normal(-1, 1, 8_000)
+    truth = logits + effects[(day > 6).astype(int) if moves else 0, site]
+    labels = (generator.random(8_000) < expit(truth)).astype(float)
+    shares, options = [0.0, 0.1, 0.9], {"time": day, "first": 3, "ways": ["update", 1]}
+    rows = logits, labels, {"site": site}
+    found = progressive(FieldBias({"site": 8}), *rows, forget=shares, **options)
+    names = [f"forget={share:g}" for share in shares]
+    assert list(found.log_losses) == ["raw", "update", *names, "last 1"]
+    alone = [
+        progressive(FieldBias({"site": 8}), *rows, forget=share, **options) for share in shares
+    ]
+    for name, each in zip(names, alone, strict=True):
+        np.testing.assert_allclose(found.log_losses[name], each.log_losses["update"], rtol=1e-9)
+    losses = np.stack([found.log_losses[name] for name in names])
+    for place, used in enumerate(found.log_losses["update"]):
+        best = losses[:, :place].sum(axis=1).argmin() if place else 0
+        assert used == losses[best, place]
+    assert found.forget == shares[losses.sum(axis=1).argmin()]
+    assert (found.forget > 0) == moves
+    assert ("is forgotten" in str(found)) == moves
+    assert progressive(FieldBias({"site": 8}), *rows, time=day, ways=["all"]).forget is None
