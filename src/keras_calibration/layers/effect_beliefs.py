@@ -14,6 +14,8 @@ from keras_calibration._solvers.field_update import Belief, Known
 
 # Smallest share of its prior variance that a coefficient has: less is rounding.
 _SMALLEST_VARIANCE = 1e-10
+# Smaller singular values, as shares of the largest, are 0 but for rounding: a line is a walk too.
+_ROUNDING = 1e-9
 
 
 class Tables(NamedTuple):
@@ -83,7 +85,7 @@ def _known_curves(
     if not curves:
         return Belief(np.zeros(0), np.zeros(0), np.zeros((0, 2))), np.zeros((0, 0))
     bases = [numeric_column(knots, knots).basis for knots, _, _ in curves]
-    inverses = [np.linalg.pinv(basis) for basis in bases]
+    inverses = [np.linalg.pinv(basis, rcond=_ROUNDING) for basis in bases]
     for number, (_, _, table) in enumerate(curves):
         # The least known coefficient tells s.
         spread = np.linalg.eigvalsh(_covariance(inverses[number], table / scale))[-1] ** 0.5
@@ -98,7 +100,7 @@ def _known_curves(
         precisions=1 / np.clip(variances, _SMALLEST_VARIANCE, 1.0),
         responses=directions @ table[:, 1:3],
     )
-    return belief, np.linalg.pinv(directions)
+    return belief, np.linalg.pinv(directions, rcond=_ROUNDING)
 
 
 def _covariance(inverse: np.ndarray, table: np.ndarray) -> np.ndarray:
