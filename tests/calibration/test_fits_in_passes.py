@@ -98,6 +98,11 @@ def test_they_are_those_of_rows_in_memory(small_blocks, options, weights_are):
         elif received.name != "posterior_of":  # a mark of the other weights' last digits
             both = (squares(np.asarray(each)) for each in (received, other))
             np.testing.assert_allclose(*both, rtol=2e-4, atol=2e-4)
+    if found.calibrator is not None:
+        histograms = (head.calibrator.histogram for head in (found, expected))
+        units, sums = zip(*((each.unit, each.positives) for each in histograms), strict=True)
+        assert units[0] == pytest.approx(units[1])
+        assert sums[0] == pytest.approx(sums[1])
     before = np.average(
         np.logaddexp(0, rows["logit"]) - rows["label"] * rows["logit"], weights=weights
     )
@@ -106,6 +111,22 @@ def test_they_are_those_of_rows_in_memory(small_blocks, options, weights_are):
         new = table(1, 50)
         bounds = [each.interval(new["logit"], new) for each in (found, expected)]
         np.testing.assert_allclose(*bounds, atol=1e-4)
+
+
+@pytest.mark.parametrize("score", ["float32", "whole numbers", "one of few"])
+def test_scores_of_any_type_are_computed_with_as_in_memory(small_blocks, score):
+    rows = table()
+    values = {
+        "float32": rows["logit"].astype("float32"),
+        "whole numbers": (40 + 15 * rows["logit"]).clip(0, 100).round(),
+        "one of few": (rows["logit"] > 1).astype(float),
+    }[score]
+    rows = rows.assign(logit=values)
+    found, expected = (make_head(calibrator=None) for _ in range(2))
+    fit_calibrator(found, ScoredLog(rows, logit="logit"), verbose=0)
+    expected.fit(values.astype(float), rows["label"], rows)
+    for received, other in zip(found.get_weights()[:5], expected.get_weights()[:5], strict=True):
+        np.testing.assert_allclose(received, other, rtol=1e-6, atol=1e-7)
 
 
 def test_parquet_in_parts_and_missing_ids(small_blocks, tmp_path):

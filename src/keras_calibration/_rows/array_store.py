@@ -28,7 +28,7 @@ IN_MEMORY = ArrayStore()
 
 
 class FolderStore(ArrayStore):
-    """Keeps each array in a file, in the smallest type that holds it; it is mapped into memory.
+    """Keeps each array in a file, which is mapped into memory; whole numbers in the smallest type.
 
     Args:
         folder: A folder for the files, which is there as long as the arrays are used.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,12 +22,10 @@ class StoredRows:
     Args:
         blocks: The blocks, `Rows` whose arrays are mapped from files.
         store: Where they are kept, and where a fit keeps its own columns.
-        unit: The sample weight of one row.
     """
 
     blocks: tuple[Rows, ...]
     store: ArrayStore
-    unit: float = 1.0
 
     @classmethod
     def of(cls, batches: Iterable[Rows], store: ArrayStore) -> StoredRows:
@@ -37,6 +35,11 @@ class StoredRows:
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
+
+    @property
+    def unit(self) -> float:
+        """The sample weight of one row."""
+        return self.blocks[0].unit
 
     @property
     def sample(self) -> Rows:
@@ -75,29 +78,29 @@ def _in_blocks(batches: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def _kept(rows: Rows, store: ArrayStore) -> Rows:
-    """Rows whose arrays are kept in a store."""
+    """Rows whose arrays are kept in a store.
+
+    Labels of 0 and 1 take a byte. Logits, weights and times stay float64, in which a fit computes;
+    features, which it converts, may be float32.
+    """
 
     def keep(column: np.ndarray | None) -> Any:
-        return None if column is None else store.keep(_smallest(column))
+        return None if column is None else store.keep(column)
 
-    features: Mapping[str, np.ndarray] = {n: keep(c) for n, c in rows.features.items()}
     return replace(
         rows,
         logits=keep(rows.logits),
-        labels=keep(rows.labels),
+        labels=keep(_if_exact(rows.labels, "uint8")),
         weights=keep(rows.weights),
         times=keep(rows.times),
-        features=features,
+        features={n: keep(_if_exact(c, "float32")) for n, c in rows.features.items()},
     )
 
 
-def _smallest(column: np.ndarray) -> np.ndarray:
-    """The column in the smallest of three types that holds its numbers exactly."""
-    if column.dtype != np.float64:
+def _if_exact(column: np.ndarray, dtype: str) -> np.ndarray:
+    """A column of floats in another type, if that holds all of its numbers."""
+    if column.dtype.kind != "f":
         return column
-    for dtype in ("uint8", "float32"):
-        with np.errstate(all="ignore"):
-            smaller = column.astype(dtype)
-        if np.array_equal(smaller, column, equal_nan=dtype == "float32"):
-            return smaller
-    return column
+    with np.errstate(all="ignore"):
+        smaller = column.astype(dtype)
+    return smaller if np.array_equal(smaller, column, equal_nan=dtype == "float32") else column
