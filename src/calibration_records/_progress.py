@@ -69,14 +69,13 @@ class ProgressBar:
         else:
             print(line, flush=True)
 
-    @property
-    def done(self) -> int:
-        """Number of things that are done."""
-        return self._done
-
     def add(self, number: int = 1) -> None:
         """Shows that some more are done."""
         self.show(self._done + number)
+
+    def end(self) -> None:
+        """Ends the line: no more will be done."""
+        self.show(self._done, is_end=True)
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""

@@ -148,6 +148,17 @@ def check_both_classes(rows: Rows) -> None:
     )
 
 
+def refuse_one_class(positives: float, negatives: float, num_rows: float) -> None:
+    """Raises unless sums of rows have weight of both classes."""
+    if positives > 0 and negatives > 0:
+        return
+    raise ValueError(
+        "Argument `labels` must hold both classes. Received: one class only, "
+        f"{num_rows:g} rows that are all {'positives' if positives > 0 else 'negatives'} where "
+        "the weight is above 0. Use more rows, or check how the labels are made."
+    )
+
+
 def _warn_of_absent_classes(rows: Rows) -> None:
     """Warns if a class of labels (n, K) has no row, naming the classes."""
     if len(rows.absent):

@@ -74,12 +74,11 @@ def _renamed(
         for rows in (slice(min(_FIRST_ROWS, len(one))), slice(None)):
             names = table.copy()
             names[one[rows]] = other[rows]
-            used = names[names >= 0]
-            is_other = not np.array_equal(names[one[rows]], other[rows])
-            if is_other or np.any((table >= 0) & (table != names)):
+            has_two = np.any((table >= 0) & (table != names))
+            if has_two or not np.array_equal(names[one[rows]], other[rows]):
                 return None
-            if np.bincount(used, minlength=1).max() > 1:
+            if np.bincount(names[names >= 0], minlength=1).max() > 1:
                 return None
         table = names
-    is_other_value = table == num_others
-    return None if is_other_value[:-1].any() or 0 <= table[-1] < num_others else table[:-1]
+    is_other = table == num_others
+    return None if is_other[:-1].any() or 0 <= table[-1] < num_others else table[:-1]

@@ -78,7 +78,8 @@ def improve_spreads(
     for part in fits:
         for effect, whole in zip(part.effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
-    lowest, found = [block.store.keep(np.zeros(len(block))) for block in fit.blocks], 1.0
+    lowest: list[np.ndarray] = []
+    found = 1.0
     for larger in _FACTORS:
         for part in fits:
             _set_spreads(part, larger * spreads)

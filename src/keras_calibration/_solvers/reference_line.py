@@ -93,7 +93,8 @@ def reference_line(rows: Rows | StoredRows) -> Line:
         >>> np.allclose(line(logits + 7), other(1000 * logits + 7))
         True
     """
-    bins = bins_of(rows.sample.logits, rows.sample.weights)
+    sample = rows.sample
+    bins = bins_of(sample.logits, sample.weights)
     return seen_as_logits(histogram_of_blocks(rows.blocks, bins)).line
 
 

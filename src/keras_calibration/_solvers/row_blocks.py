@@ -13,8 +13,6 @@ from keras_calibration._solvers.logistic_fit import row_log_losses
 
 # Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
-
-
 # Rows of a block whose arrays stay in the processor's cache, and the most of any block.
 _ROWS_IN_CACHE, _MOST_ROWS = 1 << 16, 1 << 20
 
@@ -107,14 +105,11 @@ class RowBlock:
     def derivatives(self) -> tuple[np.ndarray, np.ndarray]:
         """First and second derivative of the log loss by the curve of each row (n,)."""
         one, weights = special.expit(self.curve), self.weights
-        return weights * (one - self.labels), weights * np.maximum(
-            one * (1 - one), _SMALLEST_CURVATURE
-        )
+        return weights * (one - self.labels), weights * _curvature(one)
 
     def curvature(self) -> np.ndarray:
         """The second derivative alone (n,)."""
-        one = special.expit(self.curve)
-        return self.weights * np.maximum(one * (1 - one), _SMALLEST_CURVATURE)
+        return self.weights * _curvature(special.expit(self.curve))
 
     def loss(self) -> float:
         """The log loss of the curve, summed over the rows."""
@@ -138,3 +133,7 @@ class RowBlock:
 
     def _loss_of(self, curve: np.ndarray) -> float:
         return float(self.weights @ row_log_losses(self.labels, curve))
+
+
+def _curvature(probabilities: np.ndarray) -> np.ndarray:
+    return np.maximum(probabilities * (1 - probabilities), _SMALLEST_CURVATURE)

@@ -169,7 +169,6 @@ def calibrate(
     _check_model(model)
     check_folds_of_time(folds, time)
     asked = Asked(methods, fields, names_of(numeric), seed, verbose)
-    asked.check()
     check_base_model(model, calibrated_output)
     output_before = output_name(model, calibrated_output)
     base_model, base_output, calibrated_output, replaced = _without_head(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from calibration_records._check import known
 from calibration_records._columns import (
@@ -35,7 +36,7 @@ from keras_calibration.calibration.calibrate import (
     reader_of,
 )
 from keras_calibration.calibration.choose import Asked
-from keras_calibration.calibration.long_logs import read_log, scores_of
+from keras_calibration.calibration.long_logs import read_log
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -143,7 +144,6 @@ def calibrate_scores(
     if isinstance(scores, ScoredLog):
         _check_log_alone(scores, labels, features, sample_weight, from_logits, time)
         asked = Asked(methods, _names(fields), names_of(numeric), seed, verbose)
-        asked.check()
         _check_names([*asked.fields, *asked.numeric])
         return _calibrated_log(scores, asked, folds, time, gap, weights_are)
     warn_of_other_order(
@@ -187,7 +187,8 @@ def _calibrated_log(
     check_folds_of_time(folds, time)
     with read_log(log, asked, folds, time is not None, weights_are) as found:
         rows, from_logits = found.rows, log.logit is not None
-        scores = scores_of(rows, from_logits).astype("float32")
+        scores = rows.logits if from_logits else special.expit(rows.logits)
+        scores = scores.astype("float32")
         model = _model_of(scores, rows.features)
         of_base = model, "logit" if from_logits else "probability", None
 

@@ -149,7 +149,7 @@ class Race:
         if (known := self._elsewhere.get(candidate.name)) is not None:
             of_fold = self.rows.take(self.splits.scored)
             logits = head_logits(known, of_fold.logits, of_fold.features)
-            return CandidateFit(logits, known, [known] * len(list(self.splits.parts())))
+            return CandidateFit(logits, known, [known] * self.splits.num_parts)
         if candidate.bases:
             return self._fit_trees(candidate, is_forced)
         if _cross_fits_itself(candidate, self.splits):
@@ -264,7 +264,7 @@ def num_fits_of(candidate: Candidate, splits: Splits) -> int:
         return 0
     if candidate.bases or _cross_fits_itself(candidate, splits):
         return 1
-    return splits.num_folds - splits.first
+    return splits.num_parts
 
 
 def _fitted_head(candidate: Candidate, rows: Rows, seed: int, like: Head | None = None) -> Head:

@@ -61,9 +61,9 @@ class Asked:
     seed: int
     verbose: int | str
 
-    def check(self) -> None:
-        """Raises unless `methods` is of its form."""
-        names = [self.methods] if isinstance(self.methods, str) else list(self.methods)
+    def __post_init__(self) -> None:
+        """Refuses `methods` of another form."""
+        names = self._given
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError(
                 f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or "
@@ -73,13 +73,17 @@ class Asked:
     @property
     def names(self) -> list[str]:
         """The names of candidates in `methods`; empty for all that are possible."""
-        names = [self.methods] if isinstance(self.methods, str) else list(self.methods)
-        return [] if isinstance(self.methods, str) and self.methods in _EFFORTS else names
+        is_effort = isinstance(self.methods, str) and self.methods in _EFFORTS
+        return [] if is_effort else self._given
 
     @property
     def effort(self) -> str:
         """How much to try."""
         return THOROUGH if self.names else str(self.methods)
+
+    @property
+    def _given(self) -> list[str]:
+        return [self.methods] if isinstance(self.methods, str) else list(self.methods)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import numpy as np
 from calibration_records._check import share
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
-from calibration_records.logs.rows import Selection
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
@@ -23,7 +22,12 @@ from keras_calibration._solvers.logit_histogram import (
     LogitHistogram,
     bin_edges,
 )
-from keras_calibration.calibration.log_rows import field_values, fit_to_rows, numeric_values
+from keras_calibration.calibration.log_rows import (
+    SECONDS_OF_A_DAY,
+    feature_values,
+    fit_to_rows,
+    selection_of,
+)
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
@@ -34,8 +38,6 @@ _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
 _BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
-_FIT, _FIT_BY_DAY = Selection(purpose="fit"), Selection("day", purpose="fit")
-_SECONDS_OF_A_DAY = 86_400
 
 
 def fit_calibrator(
@@ -91,9 +93,11 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     _check_head(layer)
-    if not isinstance(log, LogSums) and layer.fits_stored_rows and _has_many_groups(layer, log):
-        return fit_to_rows(cast(FieldBias, layer), _read_by(layer, log), weights_are, verbose)
-    sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
+    sums = log if isinstance(log, LogSums) else _fine_sums(layer, log, verbose)
+    if sums is None:
+        return fit_to_rows(
+            cast(FieldBias, layer), _read_by(layer, cast(ScoredLog, log)), weights_are, verbose
+        )
     if layer.needs_histogram_alone:
         return cast(HistogramHead, layer).fit_sums(_histogram(sums, weights_are))
     rows = _rows_of(layer, sums, weights_are, both_classes=True)
@@ -120,14 +124,10 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str, both_classes: bool) -
     features = {}
     for place, feature in enumerate(layer.feature_names or ()):
         values = table[f"key_value_{place}"]
-        if feature in numeric:
-            read = numeric_values(values, feature)
-        else:
-            read = field_values(values, feature, vocabularies.get(feature))
-        features[feature] = read[group]
+        features[feature] = feature_values(values, feature, vocabularies, numeric)[group]
     rows = check_rows(logits, labels, weights, both_classes=both_classes)
     if layer.follows_time:
-        days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
+        days = np.asarray(table["key_period"])[group] / SECONDS_OF_A_DAY
         rows = dataclasses.replace(rows, times=days, time_unit="day")
     return layer.with_features(rows, features)
 
@@ -213,23 +213,28 @@ def _read_by(layer: Head, log: ScoredLog) -> ScoredLog:
     return dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
 
 
-def _selection_of(layer: Head) -> Selection:
-    return _FIT_BY_DAY if layer.follows_time else _FIT
-
-
-def _has_many_groups(layer: Head, log: ScoredLog, bins_per_unit: int = BINS_PER_UNIT) -> bool:
+def _has_many_groups(layer: Head, log: ScoredLog, bins_per_unit: int) -> bool:
     """Whether there are more groups of rows than a fit is to take, by a sample of them."""
     log, (query,) = _read_by(layer, log), calibrator_queries(layer, bins_per_unit).values()
-    sample = log_sums(log, {"groups": num_groups(query)}, _selection_of(layer))
+    sample = log_sums(log, {"groups": num_groups(query)}, selection_of(layer.follows_time))
     return SAMPLED * len(sample.table("groups")["rows"]) > _MOST_CELLS
 
 
-def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
-    queries, read = calibrator_queries(layer), _read_by(layer, log)
-    if _HISTOGRAM not in queries:
+def _fine_sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums | None:
+    """The sums of a log; None if there are too many, and the layer can be fitted to the rows."""
+    if layer.needs_histogram_alone or not layer.fits_stored_rows:
+        return _sums(layer, log, verbose)
+    finest = _BINS_PER_UNIT[0]
+    return None if _has_many_groups(layer, log, finest) else _sums(layer, log, verbose, finest)
+
+
+def _sums(layer: Head, log: ScoredLog, verbose: int, bins_per_unit: int | None = None) -> LogSums:
+    """The sums of a log, in bins that make few groups unless their width is given."""
+    if bins_per_unit is None and not layer.needs_histogram_alone:
         widths = (each for each in _BINS_PER_UNIT[:-1] if not _has_many_groups(layer, log, each))
-        queries = calibrator_queries(layer, next(widths, _BINS_PER_UNIT[-1]))
-    return log_sums(read, queries, _selection_of(layer), verbose)
+        bins_per_unit = next(widths, _BINS_PER_UNIT[-1])
+    queries = calibrator_queries(layer, bins_per_unit or _BINS_PER_UNIT[0])
+    return log_sums(_read_by(layer, log), queries, selection_of(layer.follows_time), verbose)
 
 
 def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:

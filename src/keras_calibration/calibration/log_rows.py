@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import keras
@@ -15,6 +15,7 @@ from calibration_records.logs.query import Query, field_column
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import TOTALS, whole_numbers
 from keras_calibration._rows.array_store import temporary_store
+from keras_calibration._rows.checks import refuse_one_class
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import check_counts, check_weights_are
@@ -22,7 +23,12 @@ from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.fit_summary import FitSummary
 
-_SECONDS_OF_A_DAY = 86_400
+SECONDS_OF_A_DAY = 86_400
+
+
+def selection_of(follows_time: bool) -> Selection:
+    """The rows to fit to, with the day of each if they have times."""
+    return Selection("day" if follows_time else None, purpose="fit")
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,6 @@ class LogRows:
     weights_are: str = "importance"
 
     @property
-    def _selection(self) -> Selection:
-        return Selection("day" if self.follows_time else None, purpose="fit")
-
-    @property
     def _log(self) -> ScoredLog:
         return replace(self.log, fields=(*self.fields, *self.numeric))
 
@@ -59,14 +61,10 @@ class LogRows:
         """
         check_weights_are(self.weights_are)
         sums = {"weight": "w", "squares": "w * w", "positives": "w * y"}
-        found = log_sums(self._log, {TOTALS: Query({}, sums)}, self._selection).table(TOTALS)
+        selection = selection_of(self.follows_time)
+        found = log_sums(self._log, {TOTALS: Query({}, sums)}, selection).table(TOTALS)
         total = {name: float(values[0]) for name, values in found.items()}
-        if not 0 < total["positives"] < total["weight"]:
-            raise ValueError(
-                "The rows must hold both classes. Received: one class only, rows that are all "
-                f"{'positives' if total['positives'] else 'negatives'} where the weight is above "
-                "0. Use more rows, or check how the labels are made."
-            )
+        refuse_one_class(total["positives"], total["weight"] - total["positives"], total["rows"])
         return total
 
     def batches(
@@ -83,8 +81,8 @@ class LogRows:
         optional = {"w": self.log.is_weighted, "t": self.follows_time}
         names = ["l", "y", "k", *(name for name, is_used in optional.items() if is_used)]
         names += columns.values()
-        num_rows = int(total["rows"])
-        for batch in log_batches(self._log, names, self._selection, num_rows, int(bool(verbose))):
+        selection, num_rows = selection_of(self.follows_time), int(total["rows"])
+        for batch in log_batches(self._log, names, selection, num_rows, int(bool(verbose))):
             weights = np.asarray(batch["w"]) if "w" in batch else None
             if weights is not None and self.weights_are == "counts":
                 check_counts(weights)
@@ -94,17 +92,15 @@ class LogRows:
                 weights=None if weights is None else weights / unit,
                 features={n: self._feature(batch[each], n) for n, each in columns.items()},
                 unit=unit,
-                times=np.asarray(batch["t"]) / _SECONDS_OF_A_DAY if "t" in batch else None,
+                times=np.asarray(batch["t"]) / SECONDS_OF_A_DAY if "t" in batch else None,
                 time_unit="day" if "t" in batch else "",
             )
             yield rows, np.asarray(batch["k"])
 
     def _feature(self, column: np.ndarray | Coded, name: str) -> np.ndarray:
-        if not isinstance(column, Coded):
-            return column if name in self.numeric else field_values(column, name, None)
-        if name in self.numeric:
-            return numeric_values(column.values, name)[column.codes]
-        return field_values(column.values, name, self.fields[name])[column.codes]
+        if isinstance(column, Coded):
+            return feature_values(column.values, name, self.fields, self.numeric)[column.codes]
+        return feature_values(column, name, self.fields, self.numeric)
 
 
 def fit_to_rows(
@@ -128,8 +124,17 @@ def fit_to_rows(
         rows = StoredRows.of(parts, store)
         progress = ProgressBar(0, "steps", verbose, tells_time_left=False)
         summary = head.fit_stored(rows, progress)
-        progress.show(progress.done, is_end=True)
+        progress.end()
         return summary
+
+
+def feature_values(
+    values: np.ndarray, feature: str, fields: Fields, numeric: Collection[str]
+) -> np.ndarray:
+    """Values of a column of a log as those of a feature: of a field, or a numeric one."""
+    if feature in numeric:
+        return numeric_values(values, feature)
+    return field_values(values, feature, fields.get(feature))
 
 
 def numeric_values(values: np.ndarray, feature: str) -> np.ndarray:

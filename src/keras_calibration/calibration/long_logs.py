@@ -1,4 +1,4 @@
-"""calibrate_log: calibrates the scores of a log, of which a sample is in memory."""
+"""read_log: the rows of a log for `choose`, of a long one a sample beside fits to all others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
-from scipy import special
 
 from calibration_records._progress import ProgressBar
 from calibration_records.logs import ScoredLog, log_sums
@@ -124,14 +123,9 @@ def read_log(
                 for name, head in heads.items()
                 if head.needs_histogram_alone or name == widest
             }
-            progress.show(progress.done, is_end=True)
+            progress.end()
             elsewhere = FittedElsewhere(found, len(stored))
         yield Development(seen, fields, elsewhere)
-
-
-def scores_of(rows: Rows, from_logits: bool) -> np.ndarray:
-    """The scores of rows, as a model of scores takes them."""
-    return rows.logits if from_logits else special.expit(rows.logits)
 
 
 def _fields_of(log: ScoredLog, fields: Fields | Sequence[str]) -> dict[str, Vocabulary]:

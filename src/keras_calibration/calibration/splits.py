@@ -37,6 +37,11 @@ class Splits:
         """Number of folds."""
         return int(self.fold.max()) + 1
 
+    @property
+    def num_parts(self) -> int:
+        """Number of scored folds."""
+        return self.num_folds - self.first
+
     @functools.cached_property
     def first(self) -> int:
         """The first fold that is scored."""

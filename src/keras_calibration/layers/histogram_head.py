@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import share
 from calibration_records._progress import ProgressBar
-from keras_calibration._rows.checks import read_rows
+from keras_calibration._rows.checks import read_rows, refuse_one_class
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows
@@ -136,13 +136,7 @@ class HistogramHead(Head):
         Raises:
             ValueError: If all labels are of one class. The layer is then unchanged.
         """
-        if not (histogram.positives > 0 and histogram.negatives > 0):
-            kind = "positives" if histogram.positives > 0 else "negatives"
-            raise ValueError(
-                "Argument `labels` must hold both classes. Received: one class only, "
-                f"{histogram.num_rows:g} rows that are all {kind} where the weight is above 0. Use "
-                "more rows, or check how the labels are made."
-            )
+        refuse_one_class(histogram.positives, histogram.negatives, histogram.num_rows)
         self.ensure_built()
         fit = self.fit_curve(histogram)
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
