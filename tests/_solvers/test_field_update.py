@@ -6,10 +6,10 @@ from scipy import optimize
 from scipy.special import expit
 
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_offsets import OffsetRows
 from keras_calibration._solvers.field_update import Belief, Known, update_field_offsets
 from keras_calibration._solvers.level import LevelEnd, next_level_column
+from keras_calibration._solvers.numeric_column import numeric_column
 
 KNOTS = np.array([-1.0, 0.0, 0.5, 2.0])
 

@@ -7,10 +7,10 @@ from scipy.special import expit
 
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.effects import random_walk_basis
 from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.level import NUM_KNOTS, level_column, line_of_means
+from keras_calibration._solvers.numeric_column import random_walk_basis
 
 
 def rows_of(levels, seed=0, noise=0.0, num_rows=4000):

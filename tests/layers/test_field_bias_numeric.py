@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from backends import compiled, examples
-from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
+from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration.layers import ILPS, FieldBias
 
 NAN = np.nan

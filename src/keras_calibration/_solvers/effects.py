@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from keras_calibration._rows.array_store import ArrayStore
+from keras_calibration._solvers.numeric_column import LINES, NumericColumn, sums_by_knots
 
 # Standard deviations below 1e-3 logits give no effects, and above 10 no shrinkage.
 _SCALES = np.geomspace(1e-3, 10.0, 17)
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
-# Number of the group of straight lines, in the groups of each numeric column.
-_LINES = -1
 # Curves keep their Hessian while no row's logit can have moved by more than this. Its curvature has
 # then changed by no larger share, and a step is that far from Newton's, in every direction.
 _SAME_CURVE = 0.1
@@ -240,130 +237,6 @@ class OffsetsEffect(TableEffect):
         return gradient, cross[-1][:, :, None], np.stack(cross, 2)
 
 
-@dataclass(frozen=True)
-class NumericColumn:
-    """A numeric column: where its values lie between the knots, and the basis of its curve.
-
-    The curve has a value at each knot, and one more for missing values. The column's effect on a
-    row is `(1 - share) v[left] + share v[left + 1]`.
-
-    Args:
-        left: The knot at or left of each value (n,); the number of knots where it is missing.
-        share: Share of the gap to the next knot that the value is beyond it (n,).
-        basis: Values of the curve for each coefficient of unit variance (K + 1, p).
-        group: The coefficients of one standard deviation (p,), whole numbers from 0; -1 is that of
-            the lines, which all columns share.
-    """
-
-    left: np.ndarray
-    share: np.ndarray
-    basis: np.ndarray
-    group: np.ndarray
-
-    @property
-    def num_groups(self) -> int:
-        """Number of standard deviations of its own."""
-        return int(self.group.max()) + 1
-
-    def part(self, part: slice) -> NumericColumn:
-        """The column of some of the rows."""
-        return replace(self, left=self.left[part], share=self.share[part])
-
-    def kept(self, store: ArrayStore) -> NumericColumn:
-        """The same column, with what it holds of the rows where other columns are kept."""
-        return replace(self, left=store.keep(self.left), share=store.keep(self.share))
-
-    def at_rows(self, curve: np.ndarray) -> np.ndarray:
-        """The value of a curve (K + 1,) at each row (n,)."""
-        return curve[self.left] + self.share * np.append(np.diff(curve), 0.0)[self.left]
-
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sums of a number of each row by knot (K + 1,): the transpose of `at_rows`."""
-        size = len(self.basis)
-        right = np.bincount(self.left, values * self.share, size)
-        sums = np.bincount(self.left, values, size) - right
-        sums[1:] += right[:-1]
-        return sums
-
-
-def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
-    """A column on its knots, whose curve is a straight line plus a random walk over the knots.
-
-    On the scale of `walk_places` the line is straight, and the walk even: a walk with a drift.
-    The lines of all columns share one standard deviation, as in ridge regression: that of a single
-    slope would be large or 0 by chance. Each walk has its own, with the effect of missing values.
-
-    Repeated knots at the end are left out. Values beyond the outermost knots are as these.
-
-    Args:
-        values: The column (n,), float64; NaN is missing.
-        knots: Knots (K,), not decreasing.
-    """
-    knots = np.unique(knots)
-    missing = np.isnan(values)
-    inside = np.clip(np.where(missing, knots[0], values), knots[0], knots[-1])
-    left = np.searchsorted(knots, inside, side="right") - 1
-    gaps = np.append(np.diff(knots), 1.0)
-    share = (inside - knots[left]) / gaps[left]
-    basis = np.zeros((len(knots) + 1, len(knots) + 1))
-    basis[:-1, 0], basis[:-1, 1:-1], basis[-1, -1] = (
-        line_basis(knots),
-        random_walk_basis(knots),
-        1.0,
-    )
-    group = np.append(_LINES, np.zeros(len(knots), int))
-    left, share = np.where(missing, len(knots), left), np.where(missing, 0.0, share)
-    return NumericColumn(left, share, basis, group)
-
-
-def walk_places(knots: np.ndarray) -> np.ndarray:
-    """Places of the knots (K,) on the scale on which a random walk over them has equal steps.
-
-    One half of each step is the same for all, which suits skewed columns; the other half is
-    proportional to the gap, so that a curve may change more over a long one.
-
-    Example:
-        >>> walk_places(np.array([0.0, 1.0, 4.0]))
-        array([0.  , 0.75, 2.  ])
-    """
-    gaps = np.diff(knots)
-    return np.append(0.0, np.cumsum(0.5 + 0.5 * gaps / gaps.mean())) if len(gaps) else np.zeros(1)
-
-
-def line_basis(knots: np.ndarray) -> np.ndarray:
-    """The straight line on the scale of `walk_places`, of mean 0 and mean square 1 (K,).
-
-    It is 0 with a single knot.
-
-    Example:
-        >>> line_basis(np.array([0.0, 5.0]))
-        array([-1.,  1.])
-    """
-    away = walk_places(knots) - walk_places(knots).mean()
-    return away / (np.sqrt(np.mean(away**2)) or 1.0)
-
-
-def random_walk_basis(knots: np.ndarray) -> np.ndarray:
-    """B (K, K - 1): with `θ ~ N(0, 1)`, Bθ is a random walk over the knots of mean 0.
-
-    Its steps have the variances of those of `walk_places`, scaled so that the mean variance over
-    the knots is 1.
-
-    Example:
-        >>> random_walk_basis(np.array([0.0, 5.0]))
-        array([[-1.],
-               [ 1.]])
-    """
-    place = walk_places(knots)
-    covariance = np.minimum(place[:, None], place)
-    covariance -= covariance.mean(axis=0)
-    covariance -= covariance.mean(axis=1, keepdims=True)
-    variances, directions = np.linalg.eigh(covariance)
-    basis = directions[:, 1:] * np.sqrt(np.maximum(variances[1:], 0.0))
-    basis *= np.sign(basis[-1:])
-    return basis / (np.sqrt(np.mean(np.sum(basis**2, axis=1))) or 1.0)
-
-
 class CurvesEffect(Effect):
     """Each numeric column has a curve. All of them are one block: columns are often correlated.
 
@@ -381,7 +254,7 @@ class CurvesEffect(Effect):
         sizes = [column.basis.shape[1] for column in columns]
         starts = np.cumsum([0, *(column.num_groups for column in columns)])
         groups = [
-            np.where(column.group == _LINES, _LINES, start + column.group)
+            np.where(column.group == LINES, LINES, start + column.group)
             for start, column in zip(starts, columns, strict=False)
         ]
         super().__init__(1, np.unique(np.concatenate(groups), return_inverse=True)[1])
@@ -465,21 +338,3 @@ class CurvesEffect(Effect):
                 hessian[np.ix_(places[i], places[j])] = block
                 hessian[np.ix_(places[j], places[i])] = block.T
         return hessian
-
-
-def sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:
-    """Weighted sums of the products of the hat functions of two columns (K + 1, L + 1)."""
-    shape = len(one.basis), len(other.basis)
-    cell = one.left.astype(np.intp, copy=False) * shape[1] + other.left
-
-    def sums(values: np.ndarray) -> np.ndarray:
-        return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)
-
-    left, right = sums(weights), sums(weights * one.share)
-    left_right = sums(weights * other.share)
-    right_right = sums(weights * one.share * other.share)
-    found = left - right - left_right + right_right
-    found[1:] += (right - right_right)[:-1]
-    found[:, 1:] += (left_right - right_right)[:, :-1]
-    found[1:, 1:] += right_right[:-1, :-1]
-    return found

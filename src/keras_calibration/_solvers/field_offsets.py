@@ -14,12 +14,7 @@ from calibration_records._progress import ProgressBar
 from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.effects import (
-    CurvesEffect,
-    Effect,
-    NumericColumn,
-    TableEffect,
-)
+from keras_calibration._solvers.effects import CurvesEffect, Effect, TableEffect
 from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
 from keras_calibration._solvers.field_index import FieldIndex, with_unseen
 from keras_calibration._solvers.field_posterior import (
@@ -29,6 +24,7 @@ from keras_calibration._solvers.field_posterior import (
 )
 from keras_calibration._solvers.field_spreads import improve_spreads
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
+from keras_calibration._solvers.numeric_column import NumericColumn
 from keras_calibration._solvers.row_blocks import RowBlock, row_parts
 
 # Prior precision of a about 1: it matters only where positives and negatives are separated.
@@ -188,7 +184,7 @@ def fit_field_offsets(
     Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
     then has an equal part of it.
 
-    The curves of all numeric columns are a further block (`effects.numeric_column`): one s for the
+    The curves of all numeric columns are a further block (`numeric_column`): one s for the
     straight lines of all, one for the random walk of each. The likelihood of an s has everything
     else in the block integrated out.
 

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from keras_calibration._solvers.effects import (
-    CurvesEffect,
-    Effect,
-    NumericColumn,
-    OffsetsEffect,
-    Sums,
-    sums_by_knots,
-)
+from keras_calibration._solvers.effects import CurvesEffect, Effect, OffsetsEffect, Sums
 from keras_calibration._solvers.field_effects import CommonCurve, FieldEffects
 from keras_calibration._solvers.field_index import FieldIndex, with_unseen
 from keras_calibration._solvers.field_offsets import (
@@ -28,6 +21,7 @@ from keras_calibration._solvers.field_offsets import (
 from keras_calibration._solvers.field_posterior import FieldPosterior, posterior_of_known
 from keras_calibration._solvers.level import LevelColumn
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
+from keras_calibration._solvers.numeric_column import NumericColumn, sums_by_knots
 from keras_calibration._solvers.row_blocks import RowBlock
 
 

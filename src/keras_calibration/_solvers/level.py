@@ -11,9 +11,13 @@ from scipy import special
 
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.stored_rows import LARGEST_SAMPLE
-from keras_calibration._solvers.effects import NumericColumn, numeric_column, random_walk_basis
 from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
 from keras_calibration._solvers.knots import separate_quantile_knots
+from keras_calibration._solvers.numeric_column import (
+    NumericColumn,
+    numeric_column,
+    random_walk_basis,
+)
 
 # With 64, a fit to few rows took the last few for what is to come; with 16, days were lost.
 NUM_KNOTS = 32

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from keras_calibration._rows.line import Line
-from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_update import Belief, Known
+from keras_calibration._solvers.numeric_column import numeric_column
 
 # Smallest share of its prior variance that a coefficient has: less is rounding.
 _SMALLEST_VARIANCE = 1e-10

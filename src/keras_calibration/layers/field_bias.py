@@ -21,7 +21,6 @@ from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import are_counts
-from keras_calibration._solvers.effects import numeric_column
 from keras_calibration._solvers.field_offsets import (
     FieldOffsets,
     OffsetRows,
@@ -43,6 +42,7 @@ from keras_calibration._solvers.level import (
     line_of_fit,
     next_level_column,
 )
+from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_beliefs import Tables, known_of
 from keras_calibration.layers.effect_tables import (
