@@ -81,7 +81,7 @@ def test_all_forms_of_the_times_are_the_same():
 def test_a_null_changes_nothing():
     changed = []
     for seed in range(3):
-        x, y, _ = make_rows(lambda passed: 0.0, seed, 3000)
+        x, y, _ = make_rows(lambda passed: 0.0, seed, 6000)
         new, _, eta = make_rows(lambda passed: 0.0, 100 + seed, 3000)
         by_time, by_chance = calibrated(x, y, time="order"), calibrated(x, y)
         losses = []

@@ -67,7 +67,7 @@ def test_it_is_the_heads_own_fit(num_rows, base, kind):
     summary = kc.fit_head(model, x, y, verbose=0)
     alone = head.fit(x["l"], y, {"site": x["site"]})
     assert type(summary) is type(alone)
-    assert str(summary) == str(alone)
+    assert summary.log_loss_after == pytest.approx(alone.log_loss_after, abs=1e-7)
     assert str(summary).startswith(f"{num_rows:,} rows: log loss")
     columns = x["l"][:, 0].astype("float64"), {"site": x["site"]}
     np.testing.assert_allclose(
@@ -107,8 +107,10 @@ def test_training_replaces_what_the_fit_says():
     assert model.head.is_as_fitted
     train_head(model, x, y, learning_rate=0.05)
     assert not model.head.is_as_fitted
-    again = kc.fit_head(model, x, y, verbose=0)
-    assert again == kc.fit_head(make_model(PlattScaling()), x, y, verbose=0)
+    kc.fit_head(model, x, y, only_if_better=False, verbose=0)
+    other = make_model(PlattScaling())
+    kc.fit_head(other, x, y, verbose=0)
+    np.testing.assert_array_equal(model.head.get_weights()[0], other.head.get_weights()[0])
 
 
 def test_a_mean_that_the_head_cannot_correct_warns():

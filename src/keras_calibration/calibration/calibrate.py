@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -30,6 +29,7 @@ from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.calibration.choose import NOTHING, Asked, FittedElsewhere, choose
 from keras_calibration.layers.field_ids import Fields, id_names
+from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 
@@ -55,7 +55,8 @@ def calibrate(
     """Calibrates a trained model on a development set, and reports how each method compares.
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
-    this one, so that every row is scored by a fit that did not see it. The result is a weighted
+    this one, so that every row is scored by a fit that did not see it. All are compared with the
+    model as it was passed, `"identity"`, with its head if it has one. The result is a weighted
     mean of the candidates' logits (`report.weights`). For each fold, the weights are found on the
     other folds. Each is the mean of two: that in the mean that predicts these rows best, and the
     probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
@@ -66,9 +67,13 @@ def calibrate(
     differ, nor for classes. Candidates that gain nothing, or need more rows, are left out; the
     report lists them.
 
+    Without evidence, nothing is changed: the model stays as it is unless the gain g that the report
+    scores, shrunk for what chance adds to it, is above its standard error e: `g (1 - e² / g²) > e`.
+    The last line of the report then says which gain these rows could have shown.
+
     The candidates, simplest first:
 
-    - `"identity"`: no change;
+    - `"identity"`: no change, the model as it was passed;
     - `"bias"`: σ(l + c);
     - `"temperature"`: σ(a l);
     - `"platt"`: σ(a l + c);
@@ -85,9 +90,12 @@ def calibrate(
 
     Args:
         model: A trained Keras model with a sigmoid or logit output, or a softmax or logits of K
-            classes. If it ends in a head of this package, that head is replaced. The model stays
-            frozen as long as the calibrated model is used; to train it again afterwards, set
-            `model.trainable = True` and compile it.
+            classes. If it ends in a head of this package, the candidates are fitted to the logit
+            before that head. It is kept, replaced, or has a weight in the mean, by how well it
+            predicts these rows; if it was fitted to them, by how well fits of it to the other folds
+            do. (A head that reads what the model computes from its inputs stays in the model, below
+            the new one.) The model stays frozen as long as the calibrated model is used; to train
+            it again afterwards, set `model.trainable = True` and compile it.
         x: Inputs of the development set, which the model was not trained on: arrays by name with
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
@@ -171,7 +179,7 @@ def calibrate(
     asked = Asked(methods, fields, names_of(numeric), seed, verbose)
     check_base_model(model, calibrated_output)
     output_before = output_name(model, calibrated_output)
-    base_model, base_output, calibrated_output, replaced = _without_head(
+    base_model, base_output, calibrated_output, present = _without_head(
         model, base_output, calibrated_output
     )
     of_base = base_model, base_output, calibrated_output
@@ -182,7 +190,7 @@ def calibrate(
             x, y, sample_weight, steps_per_epoch=steps_per_epoch, time=time, weights_are=weights_are
         )
 
-    return calibrated_by(of_base, read, asked, folds, gap, replaced=replaced)
+    return calibrated_by(of_base, read, asked, folds, gap, present=present)
 
 
 def calibrated_by(
@@ -192,7 +200,7 @@ def calibrated_by(
     folds: Folds | None = None,
     gap: float | datetime.timedelta = 0.0,
     elsewhere: FittedElsewhere = NOTHING,
-    replaced: str | None = None,
+    present: Head | None = None,
 ) -> CalibratedModel:
     """The model that `choose` makes of a base model and rows; the base model stays as it is.
 
@@ -203,15 +211,14 @@ def calibrated_by(
         folds: How to split the rows.
         gap: The time between the rows of a fit and those that it predicts.
         elsewhere: Heads that were fitted to other rows.
-        replaced: The head that the base model had.
+        present: The head that the model had.
     """
     with trainable_flags_kept(of_base[0]), throwaway_layers():
         rows = read(BaseLogits(*of_base))
-        chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), elsewhere)
+        chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), elsewhere, present)
     model, base_output, calibrated_output = of_base
     calibrated = CalibratedModel(model, chosen.head, base_output, calibrated_output)
-    calibrated.report = replace(chosen.report, replaced=replaced)
-    calibrated.head.remember_fit(calibrated.head.fit_summary)
+    calibrated.report = chosen.report
     return calibrated
 
 
@@ -261,22 +268,25 @@ def _check_model(model: keras.Model) -> None:
 
 def _without_head(
     model: keras.Model, base_output: str, calibrated_output: str | int | None
-) -> tuple[keras.Model, str, str | int | None, str | None]:
+) -> tuple[keras.Model, str, str | int | None, Head | None]:
     """A model whose calibrated output is the logit before its head, if it has one.
 
+    A head that reads what the model computes from its inputs stays a part of the model, because it
+    could not be kept on top of the logit.
+
     Returns:
-        The model, what its output is, which output it is, and the name of the head or None.
+        The model, what its output is, which output it is, and the head or None.
     """
     position = output_position(model, calibrated_output)
     found = next((each for each in find_heads(model) if each.position == position), None)
-    if found is None:
+    if found is None or any(found.input_of.get(name) != name for name in found.features):
         return model, base_output, calibrated_output, None
     base = found.base_layer
     if base is not None and len(output_names(model)) == 1:
-        return base.base_model, base.base_output, base.calibrated_output, found.head.name
+        return base.base_model, base.base_output, base.calibrated_output, found.head
     outputs = keras.tree.flatten(symbolic_output(model))
     outputs[position] = found.base_outputs[LOGIT_OUTPUT]
     outputs = keras.tree.pack_sequence_as(symbolic_output(model), outputs)
     base_model = keras.Model(symbolic_input(model), outputs, name=model.name)
     is_list = isinstance(symbolic_output(model), list | tuple)
-    return base_model, "logit", position if is_list else calibrated_output, found.head.name
+    return base_model, "logit", position if is_list else calibrated_output, found.head

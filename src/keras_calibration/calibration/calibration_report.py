@@ -85,7 +85,12 @@ class CalibrationReport(ShownAsText):
         fitted_elsewhere: Names of the candidates in use that were fitted to other rows of a log
             than the sample that is scored here; with times, to all rows in the end.
         num_rows_elsewhere: The number of these rows.
-        replaced: Name of the head that the model had before and that was replaced, if any.
+        present: Name of the head that the model had when it was passed, if any. `"identity"` is
+            the model with this head.
+        is_present_cross_fitted: Whether that head was fitted to these very rows. `"identity"` is
+            then scored by fits of it to the other folds, as all candidates are.
+        smallest_gain: If the model stays as it is: the gain, in nats a row, that these rows could
+            have shown; else 0.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -119,12 +124,14 @@ class CalibrationReport(ShownAsText):
     time_unit: str = ""
     fitted_elsewhere: tuple[str, ...] = ()
     num_rows_elsewhere: int = 0
-    replaced: str | None = None
+    present: str | None = None
+    is_present_cross_fitted: bool = False
+    smallest_gain: float = 0.0
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
     def before(self) -> CandidateScore:
-        """The figures of the uncalibrated model."""
+        """The figures of the model as it was passed."""
         return self.scores[0]
 
     @property
@@ -180,8 +187,8 @@ class CalibrationReport(ShownAsText):
                 f"The rows that are scored are a sample. Fitted to the {which} "
                 f"{self.num_rows_elsewhere:,} rows of the log: {names}; to the sample: all else."
             )
-        if self.replaced is not None:
-            notes.append(f"It replaces the head {self.replaced!r} that the model had.")
+        if self.present is not None:
+            notes.append(self._note_of_present())
         if field_name in self.noise_floor:
             ece, deviation, *_ = self.noise_floor[field_name]
             notes.append(
@@ -197,7 +204,26 @@ class CalibrationReport(ShownAsText):
             most, others = self.still_off[0], len(self.still_off) - 1
             notes.append(f"Still off beyond chance, most of all: {most}")
             notes += [f"and {others} more, see `still_off`."] if others else []
+        if self.smallest_gain:
+            notes.append(
+                f"No evidence for a change: these {self.num_rows:,} rows could have shown a gain "
+                f"of {self.smallest_gain:.5f} nats a row. The model stays as it is."
+            )
         return notes
+
+    def _note_of_present(self) -> str:
+        """What has become of the head that the model had."""
+        share = self.weights.get("identity", 0.0)
+        becomes = (
+            "stays" if share == 1 else f"has the weight {share:.2f}" if share else "is replaced"
+        )
+        note = f"'identity' is the model with its head {self.present!r}, which {becomes}."
+        if self.is_present_cross_fitted:
+            note += (
+                " That head was fitted to these rows: it is scored by fits of it to the other "
+                "folds."
+            )
+        return note
 
     def _notes_of_time(self) -> list[str]:
         """What is said of the level, and of the age of fits."""

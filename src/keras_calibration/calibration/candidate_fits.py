@@ -68,6 +68,7 @@ class Race:
         seed: Seed of training.
         progress: The progress bar, over the fits.
         elsewhere: Heads of candidates by name, fitted to other rows. They are taken as they are.
+        identity: The logits of the model as it was passed; those of `rows` by default.
 
     Attributes:
         fits: Name of each candidate so far → its `CandidateFit`.
@@ -80,8 +81,10 @@ class Race:
         seed: int,
         progress: ProgressBar,
         elsewhere: Mapping[str, Head] | None = None,
+        identity: np.ndarray | None = None,
     ) -> None:
         self.rows, self.splits = rows, splits
+        self._identity = rows.logits if identity is None else identity
         self.seed, self.progress = seed, progress
         self._elsewhere = elsewhere or {}
         self.fits: dict[str, CandidateFit] = {}
@@ -145,7 +148,7 @@ class Race:
 
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         if candidate.name == IDENTITY:
-            return CandidateFit(self.rows.logits[self.splits.scored])
+            return CandidateFit(self._identity[self.splits.scored])
         if (known := self._elsewhere.get(candidate.name)) is not None:
             of_fold = self.rows.take(self.splits.scored)
             logits = head_logits(known, of_fold.logits, of_fold.features)

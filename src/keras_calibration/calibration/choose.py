@@ -40,8 +40,11 @@ from keras_calibration.calibration.repeated_rows import distinct_rows
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_log_losses
+from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.network_trainer import copy_of
+from keras_calibration.layers.refit import is_fitted_to
 
 BLEND = "blend"
 _EFFORTS = (QUICK, DEFAULT, THOROUGH)
@@ -118,6 +121,7 @@ def choose(
     folds: Folds | None,
     gap: float,
     elsewhere: FittedElsewhere = NOTHING,
+    present: Head | None = None,
 ) -> Chosen:
     """Cross-fits the candidates, weighs them, and fits those with a weight to all rows.
 
@@ -127,12 +131,16 @@ def choose(
         folds: How to split the rows, see `calibrate`.
         gap: The time between the rows of a fit and those that it predicts.
         elsewhere: Candidates that need no fit, because they have one to other rows.
+        present: The head that the model has, which is then `"identity"`.
     """
     names = asked.names
+    is_in_sample = present is not None and is_fitted_to(present, present.with_features(rows))
     rows = distinct_rows(rows)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
-    rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
+    of_present = () if present is None else present.feature_names
+    used = rows.features if of_present is None else dict.fromkeys([*fields, *numeric, *of_present])
+    rows = replace(rows, features={n: rows.features[n] for n in used})
     if not isinstance(folds, str):  # else their order has a meaning
         rows = rows.take(canonical_order(rows))
     if rows.times is not None:
@@ -141,6 +149,9 @@ def choose(
     if folds is None and rows.times is None:
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else asked.effort])
     splits = splits_of(folds, rows, asked.seed, gap)
+    whole = rows
+    identity = _logits_of_present(present, rows, splits, asked.seed, is_in_sample)
+    rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
     possible = candidates(
@@ -159,7 +170,7 @@ def choose(
         # The report and the last fit to all rows count as one.
         num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
         progress = ProgressBar(num_fits, "fits", asked.verbose, tells_time_left=False)
-        race = Race(rows, splits, asked.seed, progress, elsewhere.heads)
+        race = Race(rows, splits, asked.seed, progress, elsewhere.heads, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
     _warn_if_worse(report.after, forced)
@@ -170,7 +181,11 @@ def choose(
         for each in tried
         if each.name in report.weights
     }
-    head = _head_of(heads, report.weights, rows, splits)
+    if present is not None and IDENTITY in heads:
+        heads[IDENTITY] = present
+    elif len(heads) > 1:
+        heads.pop(IDENTITY, None)  # what the others leave of the weights
+    head = _head_of(heads, report.weights, whole, splits)
     used = tuple(n for n in heads if n in elsewhere.heads or n in elsewhere.refits)
     progress.add()
     return Chosen(
@@ -178,10 +193,31 @@ def choose(
         replace(
             report,
             level=head.level(),
+            present=present and present.name,
+            is_present_cross_fitted=is_in_sample,
             fitted_elsewhere=used,
             num_rows_elsewhere=elsewhere.num_rows,
         ),
     )
+
+
+def _logits_of_present(
+    present: Head | None, rows: Rows, splits: Splits, seed: int, is_in_sample: bool
+) -> np.ndarray:
+    """The logits of the model as it was passed (n,) or (n, K).
+
+    If its head was fitted to these rows, those of fits of it to the other folds.
+    """
+    if present is None:
+        return rows.logits
+    rows = present.with_features(rows)
+    logits = head_logits(present, rows.logits, rows.features)
+    if is_in_sample:
+        for fitted, scored in splits.parts():
+            head, part = copy_of(present), rows.take(scored)
+            head.fit_checked(rows.take(fitted).as_given(), FitSettings(seed=seed))
+            logits[scored] = head_logits(head, part.logits, part.features)
+    return logits
 
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
@@ -201,12 +237,11 @@ def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
 def _head_of(
     heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows, splits: Splits
 ) -> Head:
-    """One head of the chosen ones; the identity is what the others leave of the weights."""
-    if len(heads) == 1:
+    """One head of the chosen ones; what they leave of the weights is the uncalibrated logit's."""
+    if len(heads) == 1 and sum(weights.values()) == weights[next(iter(heads))]:
         return next(iter(heads.values()))
-    parts = [name for name in heads if name != IDENTITY]
-    chosen, shares = [heads[name] for name in parts], [weights[name] for name in parts]
-    head = BlendedHead(chosen, shares, use_bias=not splits.in_order)
+    shares = [weights[name] for name in heads]
+    head = BlendedHead(list(heads.values()), shares, use_bias=not splits.in_order)
     head.build((None, *rows.logits.shape[1:]))
     head.fit_bias(rows)
     return head
@@ -252,6 +287,7 @@ def _report(
         noise_floor=noise_floors(rows, choice.logits, field_columns),
         absent_classes=tuple(absent.tolist()),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
+        smallest_gain=choice.smallest_gain,
         still_off=segments_off(rows, choice.logits, field_columns),
     )
 

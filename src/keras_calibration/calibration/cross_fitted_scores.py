@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from keras import ops
-from scipy import special
+from scipy import special, stats
 
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
@@ -32,6 +32,9 @@ from keras_calibration.scoring.multicalibration_error import SegmentError, multi
 _NUM_DRAWS = 100
 # Level of the test of all segments together.
 _SIGNIFICANCE = 0.05
+# A gain g with the standard error e is expected to be `g (1 - e² / g²)` on fresh rows. That is
+# above its error where g is above this many errors, the golden ratio.
+_ERRORS_OF_EVIDENCE = (1 + 5**0.5) / 2
 # Each pair of columns takes a sort of all rows.
 _MOST_COLUMNS_IN_PAIRS = 10
 
@@ -46,12 +49,15 @@ class Choice:
         logits: Their mean logits, for each fold with the weights and the bias that the other folds
             give.
         errors: The uncertainty of the choice, as standard errors of log loss and Brier score.
+        smallest_gain: Where no candidate is used for want of evidence: the gain, in nats a row,
+            that these rows could have shown; else 0.
     """
 
     weights: dict[str, float]
     reason: str
     logits: np.ndarray
     errors: tuple[float, float] = (0.0, 0.0)
+    smallest_gain: float = 0.0
 
 
 def combined(
@@ -60,7 +66,12 @@ def combined(
     fold: np.ndarray,
     clusters: np.ndarray | None = None,
 ) -> Choice:
-    """The candidates that are used together, by `cross_fitted_weights`.
+    """The candidates that are used together, by `cross_fitted_weights`; or none of them.
+
+    The model stays as it is unless the cross-fitted gain g of the others, with its standard error
+    e, is evidence for a change: `g (1 - e² / g²) > e`. The left side is the gain shrunk towards 0
+    as James and Stein do it, because the larger of the gains that rows show are too large. With
+    blocks of time, the bound is that of Student's distribution, at the same level.
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
@@ -75,13 +86,9 @@ def combined(
         # A gain that some blocks of time show without the others need not last.
         whole = combined_weights(list(columns), rows, clusters)
         found = whole if whole[0] == 1 else found
+    if found[0] == 1:
+        return _no_change(columns, fitted, rows, clusters)
     weights = {name: float(share) for name, share in zip(fitted, found, strict=True) if share > 0}
-    if len(weights) == 1:
-        (name,) = weights
-        reason = "It alone predicts best, whichever fold is left out."
-        if name == IDENTITY:
-            reason = "No candidate gains more than chance or, by blocks of time, drift would."
-        return Choice(weights, reason, fitted[name])
     # Blocks of time differ in level, so that a bias of the others makes the next one worse.
     has_bias = clusters is None and columns.ndim == 2
     biases, logits = np.zeros(len(by_fold)), np.empty(columns.shape[1:])
@@ -91,11 +98,44 @@ def combined(
             others = rows.take(~own)
             biases[number] = bias_to_labels(others.labels, mean[~own], others.row_weights)
         logits[own] = mean[own] + biases[number]
+    errors = _choice_errors(columns, rows, by_fold, biases)
+    change, error = _change_of(logits, columns[0], rows, clusters)
+    if -change <= _errors_of_evidence(clusters) * np.hypot(error, errors[0]):
+        return _no_change(columns, fitted, rows, clusters)
+    if len(weights) == 1:
+        (name,) = weights
+        return Choice(weights, "It alone predicts best, whichever fold is left out.", fitted[name])
     reason = (
         "Each fold is scored with the weights that the other folds give; used is the mean of "
         "these weights."
     )
-    return Choice(weights, reason, logits, _choice_errors(columns, rows, by_fold, biases))
+    return Choice(weights, reason, logits, errors)
+
+
+def _no_change(
+    columns: np.ndarray, fitted: Mapping[str, np.ndarray], rows: Rows, clusters: np.ndarray | None
+) -> Choice:
+    """The model as it is, and the gain that the best of the other candidates would have needed."""
+    changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
+    smallest = _errors_of_evidence(clusters) * min(changes)[1] if changes else 0.0
+    reason = "No candidate gains more than chance or, by blocks of time, drift would."
+    return Choice({IDENTITY: 1.0}, reason, fitted[IDENTITY], smallest_gain=smallest)
+
+
+def _errors_of_evidence(clusters: np.ndarray | None) -> float:
+    """How many standard errors a gain must exceed; more, where few blocks estimate them."""
+    if clusters is None:
+        return _ERRORS_OF_EVIDENCE
+    level = stats.norm.cdf(_ERRORS_OF_EVIDENCE)
+    return float(stats.t.ppf(level, max(len(np.unique(clusters)) - 1, 1)))
+
+
+def _change_of(
+    logits: np.ndarray, identity: np.ndarray, rows: Rows, clusters: np.ndarray | None
+) -> tuple[float, float]:
+    """The change of the mean log loss from the model as it is, and its standard error."""
+    losses = head_log_losses(rows.labels, logits) - head_log_losses(rows.labels, identity)
+    return mean_and_error(losses, rows.weights, clusters)
 
 
 def _choice_errors(

@@ -129,10 +129,10 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 
 def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:
-    """The figures of a `FitSummary`, without figures of single rows and the time."""
+    """The figures of a `FitSummary`, without figures of single rows and the time; None for NaN."""
     figures = dataclasses.asdict(fit_summary)
     return {
-        name: value
+        name: None if isinstance(value, float) and math.isnan(value) else value
         for name, value in figures.items()
         if not isinstance(value, np.ndarray) and name not in ("fitted_at", "logits")
     }

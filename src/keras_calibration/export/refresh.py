@@ -32,6 +32,7 @@ from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.refit import refit
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
 _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
@@ -127,7 +128,8 @@ def _fit(
         time = time_given(new.time, new.features) if head.follows_time else None
         rows: dict[str, Any] = {"features": columns, "time": time, **weights}
         if new.forget == 1:
-            return head.fit(logits, new.labels, settings=new.settings, **rows)
+            checked = head.checked_rows(logits, new.labels, **rows)
+            return refit(head, checked, new.settings, only_if_better=False)
         return head.update(logits, new.labels, forget=new.forget, **rows)
 
 

@@ -269,15 +269,15 @@ class BoostedTrees(Head):
         num_rounds = 0 if found is None else found.num_rounds
         # Without trees, it is h, which takes less time.
         summary = (self if num_rounds else self.head).summary_of(rows, num_rounds)
-        if found is None:
-            return BoostedFitSummary(**vars(summary))
-        return BoostedFitSummary(
-            **vars(summary),
-            cross_fitted_head=found.log_loss_without,
-            cross_fitted_both=found.log_loss_with,
-            standard_error=found.standard_error,
-            cross_fitted_logits=found.logits,
-        )
+        figures = {}
+        if found is not None:
+            figures = {
+                "cross_fitted_head": found.log_loss_without,
+                "cross_fitted_both": found.log_loss_with,
+                "standard_error": found.standard_error,
+                "cross_fitted_logits": found.logits,
+            }
+        return BoostedFitSummary(**{**vars(summary), **figures})
 
     def served(self) -> BoostedTrees:
         """The trees on top of the served h."""

@@ -36,7 +36,8 @@ class CrossFit:
         standard_error: Standard error of the difference.
         epochs: The best epoch of each fold.
         weights: Network weights, one set per fold; empty if the network does not help.
-        logits: Cross-fitted `η + g` of each row, (n,) or (n, K).
+        logits: Cross-fitted logits of each row, (n,) or (n, K): `η + g`, or η if the network does
+            not help.
         corrections: Cross-fitted g of each row (n,), if refitting η under it lowers the
             cross-fitted log loss; else None.
     """
@@ -119,7 +120,7 @@ def cross_fit(
         standard_error=standard_error,
         epochs=tuple(epochs),
         weights=members if helps else [],
-        logits=cross_fitted.reshape(rows.logits.shape),
+        logits=(cross_fitted if helps else curves).reshape(rows.logits.shape),
         corrections=corrections,
     )
 

@@ -31,19 +31,35 @@ class FitSummary(ShownAsText):
     The log losses are weighted means over the rows of the fit, in nats per row, without the terms
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
 
+    `fit_head` compares with the model as it was, with its head as it was trained, and scores each
+    row by a fit that did not see it: its summary prints this cross-fitted loss. `Head.fit` makes
+    one fit, and its summary prints the loss on the rows of the fit, which is too low.
+
     Args:
         num_rows: Number of rows of the fit, without those of weight 0.
-        log_loss_before: Log loss of the uncalibrated probabilities σ(l).
-        log_loss_after: Log loss of the calibrated probabilities.
+        log_loss_before: Log loss of the head as it was before the fit; from `Head.fit`, that of the
+            uncalibrated probabilities σ(l).
+        log_loss_after: Log loss of the fit on its own rows.
         num_iterations: Number of steps of the fit; 0 if it has a closed form.
         converged: Whether the optimum was reached.
         fitted_at: Time of the fit in UTC; by default now.
         logits: The distribution of the rows' base logits, from `fit_head`, else None.
             `refresh_savedmodel` uses it to tell logits from probabilities.
+        change: From `fit_head`: cross-fitted log loss minus that of the head as it was on the same
+            rows. NaN if it was not computed: for a head that was fitted to these rows, and where
+            the rows are too few to fit the head to parts of them.
+        change_error: Standard error of `change`.
+        is_used: Whether the head has the fit. If not, `fit_head` left the head as it was, because
+            `change` is above 0.
+        cross_fitted_logits: Of a head whose fit is cross-fitted itself: the logits of each row,
+            (n,) or (n, K), by fits that did not see it; else empty.
 
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
         1,000 rows: log loss 0.310000 before, 0.287500 after (-0.022500); converged in 5 steps
+        >>> print(FitSummary(1000, 0.31, 0.2875, 5, True, change=-0.02, change_error=0.004))
+        1,000 rows: log loss 0.310000 before, 0.290000 after, cross-fitted (-0.020000 ± 0.004000);
+        converged in 5 steps
     """
 
     num_rows: int
@@ -53,40 +69,38 @@ class FitSummary(ShownAsText):
     converged: bool
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False, kw_only=True)
-
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
-        """The summary for all rows, of a fit to those with the given numbers, some several times.
-
-        What it has of each row is put back.
-        """
-        return replace(self, num_rows=int(np.count_nonzero(np.bincount(numbers))))
-
-    def __str__(self) -> str:
-        change = self.log_loss_after - self.log_loss_before
-        end = "converged in" if self.converged else "NOT converged after"
-        steps = "step" if self.num_iterations == 1 else "steps"
-        return (
-            f"{self.num_rows:,} rows: log loss {self.log_loss_before:.6f} before, "
-            f"{self.log_loss_after:.6f} after ({change:+.6f}); {end} {self.num_iterations} {steps}"
-        )
-
-
-@dataclass(frozen=True)
-class _CrossFittedSummary(FitSummary):
-    """A `FitSummary` with the cross-fitted logits of the rows; empty if there are none."""
-
+    change: float = field(default=float("nan"), kw_only=True)
+    change_error: float = field(default=float("nan"), kw_only=True)
+    is_used: bool = field(default=True, kw_only=True)
     cross_fitted_logits: np.ndarray = field(
         default_factory=lambda: np.empty(0), repr=False, compare=False, kw_only=True
     )
 
     def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
-        """The summary for all rows, with the mean of the logits that each has."""
+        """The summary for all rows, of a fit to those with the given numbers, some several times.
+
+        Of a row that is there several times, it has the mean of the cross-fitted logits.
+        """
         logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
-        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
+        num_distinct = int(np.count_nonzero(np.bincount(numbers)))
+        return replace(self, num_rows=num_distinct, cross_fitted_logits=logits)
+
+    def __str__(self) -> str:
+        change, how, error = self.log_loss_after - self.log_loss_before, "", ""
+        if not np.isnan(self.change):
+            change, how, error = self.change, ", cross-fitted", f" ± {self.change_error:.6f}"
+        end = "converged in" if self.converged else "NOT converged after"
+        steps = "step" if self.num_iterations == 1 else "steps"
+        return (
+            f"{self.num_rows:,} rows: log loss {self.log_loss_before:.6f} before, "
+            f"{self.log_loss_before + change:.6f} after{how} ({change:+.6f}{error}); "
+            f"{end} {self.num_iterations} {steps}"
+            f"{'' if self.is_used else '; the head stays as it was'}"
+        )
 
 
 @dataclass(frozen=True)
-class NeuralFitSummary(_CrossFittedSummary):
+class NeuralFitSummary(FitSummary):
     """The figures of a Neural Calibration `fit`: a `FitSummary` and the cross-fitted results.
 
     `num_iterations` counts the epochs of all folds. The cross-fitted log losses are computed on
@@ -100,14 +114,12 @@ class NeuralFitSummary(_CrossFittedSummary):
         standard_error: Standard error of the difference between the two.
         epochs: The best epoch of each fold.
         network_kept: Whether g was kept; otherwise it is 0.
-        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K), the mean of
-            those of a row that is counted in several folds; empty if no network was tried.
 
     Example:
         >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))
         900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 9 steps;
         cross-fitted log loss 0.300000 without and 0.290000 with the network (-0.010000 ± 0.002000):
-        kept
+        the network is kept
     """
 
     cross_fitted_curve: float = float("nan")
@@ -123,12 +135,13 @@ class NeuralFitSummary(_CrossFittedSummary):
         return (
             f"{super().__str__()}; cross-fitted log loss {self.cross_fitted_curve:.6f} without and "
             f"{self.cross_fitted_both:.6f} with the network ({gain:+.6f} ± "
-            f"{self.standard_error:.6f}): {'kept' if self.network_kept else 'left out'}"
+            f"{self.standard_error:.6f}): the network is "
+            f"{'kept' if self.network_kept else 'left out'}"
         )
 
 
 @dataclass(frozen=True)
-class BoostedFitSummary(_CrossFittedSummary):
+class BoostedFitSummary(FitSummary):
     """The figures of a fit of boosted trees: a `FitSummary` and the cross-fitted results.
 
     `num_iterations` is the number of rounds. The cross-fitted log losses are computed on rows to
@@ -139,8 +152,6 @@ class BoostedFitSummary(_CrossFittedSummary):
         cross_fitted_head: Cross-fitted log loss of the inner head alone.
         cross_fitted_both: Cross-fitted log loss with trees.
         standard_error: Standard error of the difference between the two.
-        cross_fitted_logits: Cross-fitted calibrated logits of each row, (n,) or (n, K), the mean of
-            those of a row that is counted in several folds; empty if no trees were tried.
 
     Example:
         >>> print(BoostedFitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
@@ -156,7 +167,7 @@ class BoostedFitSummary(_CrossFittedSummary):
         if np.isnan(self.cross_fitted_both):
             return super().__str__()
         gain = self.cross_fitted_both - self.cross_fitted_head
-        left_out = "" if self.num_iterations else ": left out"
+        left_out = "" if self.num_iterations else ": the trees are left out"
         return (
             f"{super().__str__()}; cross-fitted log loss {self.cross_fitted_head:.6f} without and "
             f"{self.cross_fitted_both:.6f} with trees ({gain:+.6f} ± {self.standard_error:.6f})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -287,6 +287,29 @@ class Head(keras.layers.Layer):
                 nothing about such a class: it is scaled by the temperature of the others, and keeps
                 the mean probability that this gives it.
         """
+        rows = self.checked_rows(
+            logits,
+            labels,
+            features,
+            sample_weight,
+            time=time,
+            from_logits=from_logits,
+            weights_are=weights_are,
+        )
+        return self.fit_checked(rows, settings, verbose)
+
+    def checked_rows(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        time: ArrayLike | str | None = None,
+        from_logits: bool = True,
+        weights_are: str = "importance",
+    ) -> Rows:
+        """The arguments of `fit` as rows for `fit_checked`; raises for those that `fit` refuses."""
         taker = type(self).__name__
         check_labels_given(labels, taker)
         warn_of_other_order(
@@ -298,7 +321,7 @@ class Head(keras.layers.Layer):
         rows = read_rows(
             logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
         )
-        return self.fit_checked(self._with_columns(rows, features, time), settings, verbose)
+        return self._with_columns(rows, features, time)
 
     def fit_checked(
         self,
@@ -731,17 +754,29 @@ def check_labels_given(labels: ArrayLike | None, taker: str) -> None:
 
 @contextlib.contextmanager
 def unchanged_if_refused(head: Head) -> Iterator[None]:
-    """Restores the weights of a built head, and the histograms in it, if the block raises."""
-    weights = weights_of(head)
-    parts = [part for part in flatten_layers(head) if isinstance(part, Head)]
-    histograms = [part.histogram for part in parts]
+    """Restores the weights of a built head, and what it knows of its fit, if the block raises."""
+    restore = restorer(head)
     try:
         yield
     except BaseException:
-        head.set_weights(weights)
-        for part, histogram in zip(parts, histograms, strict=True):
-            part.histogram = histogram
+        restore()
         raise
+
+
+def restorer(head: Head) -> Callable[[], None]:
+    """A function that gives a built head the weights of now, and what it knows of its fit."""
+    weights = weights_of(head)
+    names = ("histogram", "fit_summary", "_fitted_weights")
+    parts = [part for part in flatten_layers(head) if isinstance(part, Head)]
+    known = [{name: getattr(part, name) for name in names} for part in parts]
+
+    def restore() -> None:
+        head.set_weights(weights)
+        for part, values in zip(parts, known, strict=True):
+            for name, value in values.items():
+                setattr(part, name, value)
+
+    return restore
 
 
 def hash_of_weights(head: Head) -> str:

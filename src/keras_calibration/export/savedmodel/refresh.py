@@ -55,7 +55,9 @@ def refresh_savedmodel(
     weights stay the same, bit for bit. The old version is unchanged.
 
     The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
-    the figures of this fit, and those of the previous version under `"refreshed_from"`.
+    the figures of this fit: the log loss of the head that was served, and the cross-fitted change
+    from it (`FitSummary`); the fit is used whether it is better or not. The figures of the
+    previous version are under `"refreshed_from"`.
 
     Args:
         path: The version to start from, or the model's folder, which means its highest version.

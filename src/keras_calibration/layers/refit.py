@@ -1,0 +1,150 @@
+"""refit: fits the head of a model to new rows, and keeps it as it was if the fit is worse."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+
+from calibration_records._warn import warn
+from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
+from keras_calibration._solvers.row_order import canonical_order, single_rows
+from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head, restorer
+from keras_calibration.layers.head_logits import head_log_losses, head_logits
+
+_NUM_FOLDS = 3
+# Of a fit to the same rows, in another order or in batches, the log loss differs by rounding.
+_ROUNDING = 1e-6
+
+
+def refit(
+    head: Head,
+    rows: Rows,
+    settings: FitSettings | None = None,
+    verbose: int = 0,
+    only_if_better: bool = True,
+) -> FitSummary:
+    """Fits a head to rows by its direct fit, unless the head as it was predicts new rows better.
+
+    The fit is scored on rows that it did not see: by fits to two thirds of the rows on the last
+    third, in turn; of a head that follows time, by a fit to seven eighths of the time on the last
+    eighth. If that log loss is above the one of the head as it was, on the same rows, the head gets
+    its earlier weights back. A head that was fitted to these very rows is fitted again without
+    that comparison, which it would win by having seen them; so is one of rows too few for folds.
+
+    Args:
+        head: The head.
+        rows: Checked rows, with the features that the head reads.
+        settings: How to train the head's network, if it has one.
+        verbose: 1 shows a progress bar while a network is trained.
+        only_if_better: Whether to keep the head as it was where the fit predicts worse.
+
+    Returns:
+        The summary. `log_loss_before` is that of the head as it was.
+    """
+    first = rows.take(np.arange(1))
+    head(first.logits, first.features)  # builds the head and checks the shapes
+    losses = _losses(head, rows)
+    before, is_known = float(np.average(losses, weights=rows.weights)), is_fitted_to(head, rows)
+    as_it_was = restorer(head)
+    summary = replace(head.fit_checked(rows, settings, verbose), log_loss_before=before)
+    fitted = restorer(head)
+    try:
+        changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, summary)
+    except BaseException:
+        as_it_was()
+        raise
+    fitted()
+    head.fit_summary = summary
+    if changed is None:
+        return summary
+    change, error = changed
+    is_kept = only_if_better and change > 0
+    if is_kept:
+        warn(
+            "The fit of the head predicts new rows worse than the head as it was: by "
+            f"{change:.6f} ± {error:.6f} nats a row, cross-fitted on {len(rows):,} rows. The head "
+            "stays as it was; to use the fit all the same, pass only_if_better=False."
+        )
+    summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
+    if is_kept:
+        as_it_was()
+    else:
+        head.fit_summary = summary
+    return summary
+
+
+def is_fitted_to(head: Head, rows: Rows) -> bool:
+    """Whether the last direct fit of a head was to these very rows, with their features.
+
+    They are the same if they are as many, and the log loss is that of the fit.
+    """
+    summary = head.fit_summary
+    if summary is None or summary.num_rows != len(rows) or not head.is_as_fitted:
+        return False
+    loss = float(np.average(_losses(head, rows), weights=rows.weights))
+    return math.isclose(loss, summary.log_loss_after, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+
+
+def _cross_fitted_change(
+    head: Head,
+    rows: Rows,
+    before: np.ndarray,
+    settings: FitSettings | None,
+    summary: FitSummary,
+) -> tuple[float, float] | None:
+    """The change of the log loss by the direct fit on rows that it did not see, and its error.
+
+    None if the rows, or those of a fold, are too few. The head is left as the last fit has it.
+    """
+    if len(summary.cross_fitted_logits):  # the fit is cross-fitted itself
+        found = head_log_losses(rows.labels, summary.cross_fitted_logits)
+        return mean_and_error(found - before, rows.weights)
+    # Whatever is drawn by chance is drawn of the same rows, in whichever form they come.
+    numbers, weights = single_rows(canonical_order(rows), rows.row_weights)
+    apart = replace(rows.take(numbers), weights=weights)
+    fold, scored = _folds(apart, head.follows_time)
+    if not scored:
+        return None
+    changes = np.zeros(len(apart))
+    for number in scored:
+        is_held_out = fold == number
+        fitted = fold < number if head.follows_time else ~is_held_out
+        try:
+            with warnings.catch_warnings():  # the fit to all rows has warned
+                warnings.simplefilter("ignore")
+                head.fit_checked(apart.take(fitted).as_given(), settings)
+        except ValueError:  # a part of the rows has no fit
+            return None
+        changes[is_held_out] = _losses(head, apart.take(is_held_out))
+        changes[is_held_out] -= before[numbers[is_held_out]]
+    is_scored = np.isin(fold, scored)
+    return mean_and_error(changes[is_scored], weights[is_scored])
+
+
+def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
+    """The fold of each row (n,), and which are scored: all, or with time the last."""
+    if follows_time:
+        fold = blocks_of_time(rows.times)
+        last = int(fold.max())
+        return fold, [last] if last and _has_two_classes(rows.take(fold < last)) else []
+    counts = np.count_nonzero(rows.shares, axis=0)
+    number = min(_NUM_FOLDS, int(counts[counts > 0].min()))
+    if number < 2:
+        return np.zeros(len(rows), int), []
+    return fold_of_rows(number, rows, seed=0), list(range(number))
+
+
+def _has_two_classes(rows: Rows) -> bool:
+    return np.count_nonzero(rows.shares.any(axis=0)) > 1
+
+
+def _losses(head: Head, rows: Rows) -> np.ndarray:
+    """The log loss of each row (n,)."""
+    return head_log_losses(rows.labels, head_logits(head, rows.logits, rows.features))

@@ -1,0 +1,176 @@
+"""calibrate of a model that has a head: all changes are from the model as it was passed."""
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import expit, log_expit
+
+import keras_calibration as kc
+
+SITES = 6
+
+
+def world(num_rows, seed=0):
+    generator = np.random.default_rng(seed)
+    site = generator.integers(0, SITES, num_rows).astype("int32")
+    score = generator.normal(-1, 1, num_rows).astype("float32")
+    chance = expit(score + np.linspace(-0.8, 0.8, SITES)[site])
+    return {"score": score, "site": site}, (generator.random(num_rows) < chance).astype("float32")
+
+
+def model_with(head, computed=False):
+    inputs = {
+        "score": keras.Input((), name="score"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    logit = keras.layers.Reshape((1,))(inputs["score"])
+    site = inputs["site"]
+    if computed:
+        site = keras.layers.Lambda(lambda ids: SITES - 1 - ids, output_shape=())(site)
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(head(logit, {"site": site})))
+
+
+def mean_loss(labels, probabilities):
+    inside = np.clip(np.asarray(probabilities, float).reshape(-1), 1e-7, 1 - 1e-7)
+    return -np.mean(labels * np.log(inside) + (1 - labels) * np.log1p(-inside))
+
+
+def field_bias():
+    return kc.layers.FieldBias({"site": SITES}, kc.layers.ILPS())
+
+
+def calibrated(model, x, y, **kwargs):
+    return kc.calibrate(model, x, y, **{"fields": ["site"], "verbose": 0, **kwargs})
+
+
+@pytest.mark.parametrize("state", ["none", "new", "trained jointly", "fitted before"])
+@pytest.mark.parametrize("makes", [field_bias, kc.layers.PlattScaling], ids=["fields", "curve"])
+def test_identity_is_the_model_as_it_was_passed(state, makes):
+    head = makes()
+    model = model_with(head)
+    if state == "none":
+        logit = keras.layers.Reshape((1,))(model.input["score"])
+        model = keras.Model(model.input, keras.layers.Activation("sigmoid")(logit))
+    if state == "trained jointly":
+        head.set_weights([np.asarray(w) + 0.3 for w in head.get_weights()])
+    if state == "fitted before":
+        kc.fit_head(model, *world(3000, seed=2), verbose=0)
+    x, y = world(3000)
+    own = mean_loss(y, model.predict(x, verbose=0))
+    report = calibrated(model, x, y).report
+    assert report.before.log_loss == pytest.approx(own, abs=2e-6)
+    assert report.scores[0].name == "identity"
+    for score in report.scores:
+        change = score.log_loss - report.before.log_loss
+        assert score.log_loss_change == pytest.approx(change, abs=1e-9)
+    assert (report.present is None) == (state == "none")
+    if state != "none":
+        assert repr(head.name) in str(report)
+
+
+def test_a_head_that_is_right_stays():
+    model = model_with(field_bias())
+    kc.fit_head(model, *world(60_000, seed=3), verbose=0)
+    x, y = world(2000)
+    chosen = calibrated(model, x, y)
+    assert chosen.report.weights == {"identity": 1.0}
+    assert chosen.report.after is chosen.report.before
+    assert str(chosen.report).splitlines()[-1].endswith("The model stays as it is.")
+    assert chosen.report.smallest_gain > 0
+    np.testing.assert_allclose(
+        chosen.predict(x, verbose=0), model.predict(x, verbose=0), rtol=0, atol=1e-7
+    )
+
+
+def test_a_head_with_a_weight_is_a_part_of_the_mean():
+    head = kc.layers.PlattScaling()
+    model = model_with(head)
+    kc.fit_head(model, *world(300, seed=3), verbose=0)
+    x, y = world(400, seed=1)
+    before = expit(np.asarray(head(x["score"]), float))
+    for seed in range(20):
+        x, y = world(400, seed)
+        chosen = calibrated(model, x, y)
+        share = chosen.report.weights.get("identity", 0.0)
+        if 0 < share < 1:
+            break
+    assert 0 < share < 1
+    blend = chosen.head
+    parts = dict(zip(chosen.report.weights, blend.heads, strict=True))
+    assert parts["identity"] is head
+    logits = np.zeros(len(y))
+    for name, part in parts.items():
+        features = {"site": x["site"]}
+        logits += chosen.report.weights[name] * np.asarray(part(x["score"], features)).reshape(-1)
+    bias = np.asarray(blend(x["score"], {"site": x["site"]})).reshape(-1) - logits
+    assert np.ptp(bias) < 1e-5
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0)[:, 0], expit(np.asarray(head(x["score"]), float)), atol=1e-6
+    )
+    assert before.shape == (400,)
+
+
+def test_a_head_fitted_to_these_rows_is_scored_by_fits_to_the_other_folds():
+    x, y = world(600)
+    model = model_with(field_bias())
+    summary = kc.fit_head(model, x, y, verbose=0)
+    report = calibrated(model, x, y).report
+    assert report.is_present_cross_fitted
+    assert "fitted to these rows" in " ".join(str(report).split())
+    assert report.before.log_loss > summary.log_loss_after + 1e-4
+    assert report.weights == {"identity": 1.0}
+    # A second call on what the first has made changes nothing.
+    x, y = world(3000)
+    first = calibrated(model_with(field_bias()), x, y)
+    assert first.report.chosen != "identity"
+    second = calibrated(first, x, y)
+    assert second.report.is_present_cross_fitted
+    np.testing.assert_allclose(first.predict(x, verbose=0), second.predict(x, verbose=0), atol=1e-6)
+
+
+def test_a_head_that_reads_a_computed_feature_stays_below_the_new_one():
+    head = field_bias()
+    model = model_with(head, computed=True)
+    head.set_weights([np.asarray(w) + 0.2 for w in head.get_weights()])
+    x, y = world(3000)
+    own = mean_loss(y, model.predict(x, verbose=0))
+    chosen = calibrated(model, x, y)
+    assert chosen.report.before.log_loss == pytest.approx(own, abs=2e-6)
+    assert chosen.report.present is None
+    assert mean_loss(y, chosen.predict(x, verbose=0)) < own
+
+
+@pytest.mark.parametrize("num_rows", [300, 3000])
+def test_without_evidence_nothing_changes(num_rows):
+    """A model that is right: changed in few of twenty samples, and never without evidence."""
+    changed = 0
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        logits = generator.normal(-1, 1, num_rows)
+        labels = generator.random(num_rows) < expit(logits)
+        report = kc.calibrate_scores(logits, labels, from_logits=True, verbose=0).report
+        if report.chosen != "identity":
+            gain, error = -report.after.log_loss_change, report.after.log_loss_change_error
+            assert gain * (1 - error**2 / gain**2) > error * (1 - 1e-9)
+            changed += 1
+    assert changed <= 3
+
+
+def test_the_smallest_gain_is_that_of_the_best_candidate():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1, 1, 1000)
+    labels = (generator.random(1000) < expit(logits)).astype(float)
+    fold = generator.permutation(1000) % 3
+    report = kc.calibrate_scores(
+        logits, labels, from_logits=True, methods=["identity", "bias"], folds=fold, verbose=0
+    ).report
+    losses = np.zeros(1000)
+    scores = logits.astype("float32").astype(float)
+    for number in range(3):
+        bias = kc.layers.BiasCorrection()
+        bias.fit(scores[fold != number], labels[fold != number])
+        for eta, sign in ((scores + float(bias.bias), 1), (scores, -1)):
+            loss = -(labels * log_expit(eta) + (1 - labels) * log_expit(-eta))
+            losses[fold == number] += sign * loss[fold == number]
+    golden = (1 + np.sqrt(5)) / 2
+    assert report.smallest_gain == pytest.approx(golden * losses.std() / np.sqrt(1000), rel=1e-3)

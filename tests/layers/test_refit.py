@@ -1,0 +1,180 @@
+"""fit_head against the model as it was: cross-fitted figures, and the head that stays."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import expit, log_expit
+
+import keras_calibration as kc
+from keras_calibration._rows.checks import read_rows
+from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.row_order import canonical_order
+
+HEADS = {
+    "bias": kc.layers.BiasCorrection,
+    "platt": kc.layers.PlattScaling,
+    "temperature": kc.layers.TemperatureScaling,
+    "beta": kc.layers.BetaCalibration,
+    "ilps": kc.layers.ILPS,
+    "isotonic": kc.layers.IsotonicRegression,
+    "field_bias": lambda: kc.layers.FieldBias({"site": 4}, kc.layers.ILPS()),
+    "field_ilps": lambda: kc.layers.FieldILPS({"site": 4}),
+    "blend": lambda: kc.layers.BlendedHead(
+        [kc.layers.PlattScaling(), kc.layers.FieldBias({"site": 4})]
+    ),
+    "neural": lambda: kc.layers.NeuralCalibration(
+        kc.layers.ILPS(), kc.layers.FieldNetwork({"site": 4}, hidden_units=(4,))
+    ),
+}
+
+
+def mean_loss(labels, probabilities):
+    inside = np.clip(np.asarray(probabilities, float).reshape(-1), 1e-7, 1 - 1e-7)
+    return -np.mean(labels * np.log(inside) + (1 - labels) * np.log1p(-inside))
+
+
+def world(num_rows, seed=0, bias=-0.7):
+    """Logits, sites and labels; the model is off by a bias that differs by site."""
+    generator = np.random.default_rng(seed)
+    site = generator.integers(0, 4, num_rows).astype("int32")
+    logit = generator.normal(-1, 1, num_rows).astype("float32")
+    chance = expit(logit + bias + 0.3 * (site - 1.5))
+    return {"score": logit, "site": site}, (generator.random(num_rows) < chance).astype("float32")
+
+
+def model_with(head):
+    inputs = {
+        "score": keras.Input((), name="score"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    logit = keras.layers.Reshape((1,))(inputs["score"])
+    calibrated = head(logit, {"site": inputs["site"]})
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(calibrated))
+
+
+def shifted(model, head, by):
+    """Moves the weights that gradients train, as a joint training would."""
+    for weight in head.trainable_weights:
+        weight.assign(np.asarray(weight) + by)
+    return model
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("state", ["new", "trained"])
+@pytest.mark.filterwarnings("ignore:The mean prediction is")  # of a temperature
+def test_before_is_the_model_as_it_was(name, state):
+    x, y = world(1500)
+    head = HEADS[name]()
+    model = model_with(head)
+    if state == "trained":
+        shifted(model, head, 0.05)
+    own = mean_loss(y, model.predict(x, verbose=0))
+    summary = kc.fit_head(model, x, y, verbose=0)
+    assert summary.log_loss_before == pytest.approx(own, abs=2e-6)
+    assert summary.is_used
+    assert summary.change < 0
+    # The cross-fitted loss is above that of the rows of the fit, and near to that of new rows.
+    if name != "neural":  # each fold has a network of its own
+        assert summary.log_loss_before + summary.change >= summary.log_loss_after - 1e-9
+    new_x, new_y = world(20_000, seed=1)
+    new = mean_loss(new_y, model.predict(new_x, verbose=0))
+    assert summary.log_loss_before + summary.change == pytest.approx(new, abs=0.03)
+    # Fitted to these rows, it is not compared with itself.
+    again = kc.fit_head(model, x, y, verbose=0)
+    assert np.isnan(again.change)
+    assert again.is_used
+    if name != "neural":  # which is trained anew
+        assert again.log_loss_before == pytest.approx(again.log_loss_after, abs=1e-6)
+
+
+def test_the_change_is_that_of_fits_to_the_other_folds():
+    x, y = world(900)
+    head = kc.layers.PlattScaling()
+    model = shifted(model_with(head), head, 0.2)
+    before = np.asarray(head(x["score"]), float)
+    rows = read_rows(x["score"], y)
+    order = canonical_order(rows)
+    fold = fold_of_rows(3, rows.take(order), 0)
+    change = np.zeros(len(y))
+    for number in range(3):
+        fitted, scored = order[fold != number], order[fold == number]
+        other = kc.layers.PlattScaling()
+        other.fit(x["score"][fitted], y[fitted])
+        for logits, sign in ((np.asarray(other(x["score"]), float), 1), (before, -1)):
+            losses = -(y * log_expit(logits) + (1 - y) * log_expit(-logits))
+            change[scored] += sign * losses[scored]
+    summary = kc.fit_head(model, x, y, verbose=0)
+    assert summary.change == pytest.approx(change.mean(), abs=1e-7)
+    assert summary.change_error == pytest.approx(change.std() / np.sqrt(len(y)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.filterwarnings("ignore:The mean prediction is", "ignore:.*best scale of the logit")
+def test_the_head_stays_exactly_where_the_fit_is_worse(name):
+    """A head that is right, and few new rows, which by chance have another fit or not."""
+    head = HEADS[name]()
+    model = model_with(head)
+    kc.fit_head(model, *world(20_000, seed=5), verbose=0)
+    weights = [np.array(weight) for weight in head.get_weights()]
+    stayed = 0
+    for seed in range(8):
+        head.set_weights(weights)
+        few, labels = world(40, seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            summary = kc.fit_head(model, few, labels, verbose=0)
+        told = [str(each.message) for each in caught if "stays as it was" in str(each.message)]
+        assert summary.is_used == (not told) == (summary.change <= 0)
+        same = all(map(np.array_equal, head.get_weights(), weights))
+        assert same == bool(told)
+        assert ("stays as it was" in str(summary)) == bool(told)
+        stayed += bool(told)
+    assert stayed
+    head.set_weights(weights)
+    few, labels = world(40, seed)
+    forced = kc.fit_head(model, few, labels, only_if_better=False, verbose=0)
+    assert forced.is_used
+    assert not all(map(np.array_equal, head.get_weights(), weights))
+
+
+def test_counts_are_rows():
+    x, y = world(300)
+    numbers = np.repeat(np.arange(300), 1 + np.arange(300) % 3)
+    apart = kc.fit_head(
+        model_with(kc.layers.PlattScaling()),
+        {name: column[numbers] for name, column in x.items()},
+        y[numbers],
+        verbose=0,
+    )
+    counted = kc.fit_head(
+        model_with(kc.layers.PlattScaling()),
+        x, y, 1.0 + np.arange(300) % 3, weights_are="counts", verbose=0,
+    )  # fmt: skip
+    assert counted.change == pytest.approx(apart.change, abs=1e-9)
+    assert counted.change_error == pytest.approx(apart.change_error, abs=1e-9)
+
+
+def test_a_head_in_time_is_scored_on_the_last_eighth():
+    x, y = world(4000)
+    head = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)
+    model = model_with(head)
+    summary = kc.fit_head(model, x, y, time="order", verbose=0)
+    assert summary.change < 0
+    own = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)
+    early, late = slice(0, 3500), slice(3500, None)
+    features = {"site": x["site"]}
+    own.fit(x["score"][early], y[early], {"site": x["site"][early]}, time=np.arange(3500.0))
+    after = np.asarray(own(x["score"], features), float).reshape(-1)
+    losses = [-(y * log_expit(eta) + (1 - y) * log_expit(-eta)) for eta in (after, x["score"])]
+    expected = (losses[0] - losses[1])[late].mean()
+    assert summary.change == pytest.approx(expected, abs=1e-6)
+
+
+def test_too_few_rows_for_folds_are_fitted_without_a_comparison():
+    model = model_with(kc.layers.BiasCorrection())
+    x = {"score": np.zeros(4, "float32"), "site": np.zeros(4, "int32")}
+    summary = kc.fit_head(model, x, np.array([0, 0, 0, 1]), verbose=0)
+    assert np.isnan(summary.change)
+    assert summary.is_used
