@@ -67,7 +67,7 @@ def log_queries(
                 queries[_moments_name(sums)] = logit_moments(*sums)
             else:
                 columns += sums.columns
-    weighted = log.is_weighted
+    weighted = log.sample_weight is not None
     if columns:
         queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
     fields = {

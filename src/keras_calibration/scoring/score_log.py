@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import keras
 
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
-from calibration_records.logs.batches import log_batches
 from calibration_records.logs.compute import is_ray
+from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import FIELD, Query
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
@@ -144,6 +144,6 @@ def score_by_period(
 
 def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
     """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
-    columns = ["y", prediction, *(["w"] if log.is_weighted else [])]
+    columns = ["y", prediction, *(["w"] if log.sample_weight is not None else [])]
     for batch in log_batches(log, columns, Selection()):
         yield checked_rows(tuple(batch.values()), ())
