@@ -17,7 +17,7 @@ _LARGEST_TIME = 10**11
 
 
 def _kind_of(column: str, types: Mapping[str, str]) -> str:
-    """The type of a column without its arguments, such as DECIMAL; "nested" for lists and others."""
+    """The type of a column without its arguments, such as DECIMAL; "nested" for lists."""
     kind = types[column].split("(")[0]
     return "nested" if "[" in types[column] or kind in ("STRUCT", "MAP", "UNION") else kind
 

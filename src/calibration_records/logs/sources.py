@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import duckdb
 
 _COUNTED = "row_number() OVER () - 1"
-# Nothing is guessed from the first rows alone: neither types, nor comments, nor lines to skip. Times
-# stay texts, which are read as ISO 8601: DuckDB would take 03/01/2026 for a day in January.
+# Nothing is guessed from the first rows alone: neither types, nor comments, nor lines to skip.
+# Times stay texts, which are read as ISO 8601: DuckDB would take 03/01/2026 for January.
 _CSV_OPTIONS = (
     "header = true, quote = '\"', escape = '\"', comment = '', skip = 0, sample_size = -1, "
     "auto_type_candidates = ['NULL', 'BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"

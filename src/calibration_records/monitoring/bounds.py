@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import betaincinv, gammaincinv
 
 from calibration_records._limits import FIELD_RCE_EPSILON
@@ -30,13 +29,12 @@ from calibration_records.statistics.field_noise import drawn_field_sums
 
 # Accuracy of the logit summary, in nats a row.
 _ROUNDING = 1e-8
-# Draws of the labels of all values of a field, together and at least.
-_NUM_DRAWN, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 20, 1000
-_LEAST_SKEW = 1e-3
+# Draws of the labels of all values of a field together.
+_NUM_DRAWN = 2_000_000
 
 
 def rate_factors(
-    positives: ArrayLike, predicted: ArrayLike, squares: ArrayLike, confidence: float
+    positives: np.ndarray, predicted: np.ndarray, squares: np.ndarray, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Confidence intervals of observed / predicted rates; the lower end is 0 without positives.
 
@@ -45,7 +43,8 @@ def rate_factors(
     exact if all p are equal. The interval for r is that of Clopper and Pearson.
 
     Example:
-        >>> low, high = rate_factors([30], [20.0], [0.4], 0.95)  # 1000 rows of p = 0.02
+        >>> sums = np.array([[30.0], [20.0], [0.4]])  # of 1000 rows of p = 0.02
+        >>> low, high = rate_factors(*sums, 0.95)
         >>> low.round(2), high.round(2)
         (array([1.02]), array([2.13]))
 
@@ -53,9 +52,6 @@ def rate_factors(
         Clopper and Pearson, *The use of confidence or fiducial limits illustrated in the case of
         the binomial*, Biometrika 1934.
     """
-    positives, predicted, squares = (
-        np.asarray(sums, np.float64) for sums in (positives, predicted, squares)
-    )
     tail = (1 - confidence) / 2
     share = squares / predicted  # the probability of a trial
     trials = predicted / share
@@ -166,7 +162,7 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
     """
     predicted, squares = sums.predicted, sums.squares
     columns = (0 * predicted, predicted, sums.rows, sums.rows, predicted - squares)
-    num_draws = int(np.clip(_NUM_DRAWN // len(predicted), _FEWEST_DRAWS, _MOST_DRAWS))
+    num_draws = int(np.clip(_NUM_DRAWN // len(predicted), 20, 1000))
     powers = np.zeros((3, len(predicted)))
     for drawn in drawn_field_sums(np.stack([*columns, predicted, squares], axis=1), num_draws):
         drawn_terms = _terms(sums, drawn[:, 1])
@@ -175,7 +171,7 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
     mean, variance = first.sum(), np.maximum(second - first**2, 0.0).sum()
     deviation = np.sqrt(variance)
     skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation, 1e-300) ** 3
-    shape = 4 / max(skew, _LEAST_SKEW) ** 2
+    shape = 4 / max(skew, 1e-3) ** 2
     bound = mean + deviation * (gammaincinv(shape, 1 - risk) - shape) / np.sqrt(shape)
     mean, deviation, bound = (float(each / sums.rows.sum()) for each in (mean, deviation, bound))
     return mean, deviation, bound

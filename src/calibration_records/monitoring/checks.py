@@ -22,7 +22,6 @@ from calibration_records.monitoring.monitor_report import (
     MonitorReport,
     PeriodReport,
     RateCheck,
-    Shift,
 )
 from calibration_records.monitoring.monitor_sums import (
     ValueSums,
@@ -38,8 +37,6 @@ from calibration_records.monitoring.sums import Sums
 _MOST_LISTED = 10_000
 # Length of a period → periods in a year.
 PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0, "year": 1.0}
-# The exponential of more is infinite, which JSON does not have.
-_LARGEST_LOG = 700.0
 
 
 class Budget(NamedTuple):
@@ -88,24 +85,14 @@ def _period_report(
     rate: RateCheck, losses: PeriodLosses, bias: float, budget: Budget
 ) -> PeriodReport:
     """The checks of a period, with the bias known before it."""
-    rolling = losses.mean_loss(bias)
-    report = PeriodReport(
-        **dataclasses.asdict(rate),
-        # None and not NaN: equal reports are equal on every Python.
-        rolling_loss=rolling if math.isfinite(rolling) else None,
-    )
-    loss = losses.mean_loss(losses.bias)
-    if math.isnan(loss):
-        return report
+    rolling, loss = losses.mean_loss(bias), losses.mean_loss(losses.bias)
     expected, low, high = losses.bounds(1 - budget.risk)
     low, high = low - budget.tolerance * expected, high + budget.tolerance * expected
-    return dataclasses.replace(
-        report,
-        loss=loss,
-        expected_loss=expected,
-        low_loss=max(low, 0.0),
-        high_loss=high,
-        is_loss_off=not low <= loss <= high,
+    is_off = low > loss or loss > high
+    return PeriodReport(
+        *(*vars(rate).values(), loss, expected, max(low, 0.0), high, is_off),
+        # None and not NaN: equal reports are equal on every Python.
+        rolling_loss=rolling if math.isfinite(rolling) else None,
     )
 
 
@@ -124,28 +111,27 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
     # The evidence that is an alert, for each value.
     num_tests = budget.num_kinds * len(totals.rows)
     needed = np.log(num_tests / budget.false_alarms_per_year)
-    by_rows = np.argsort(-totals.rows, kind="stable")
+    is_large = np.zeros(len(totals.rows), bool)
+    is_large[np.argsort(-totals.rows, kind="stable")[:_MOST_LISTED]] = True
     # Of a million values, most have too few rows to show anything.
-    can_shift = most_log_years(totals, values.block, block_years) >= needed
-    tested = by_rows[(np.arange(len(by_rows)) < _MOST_LISTED) | can_shift[by_rows]]
-    found = find_shifts(*values.groups_of(tested), block_years, budget.tolerance)
-    is_off = found.log_years >= needed
-    listed = np.flatnonzero(is_off | (np.arange(len(tested)) < _MOST_LISTED))
-    # In all checks of the report together.
-    years = np.exp(np.minimum(found.log_years - np.log(num_tests), _LARGEST_LOG))
-    names = [values.names[value] for value in tested[listed]]
-    since = [Periods(length).name(start) for start in found.since[listed]]
-    rates = _rates(names, totals.of(tested[listed]), budget)
-    rates_since = _rates(since, found.sums.of(listed), budget)
+    tested = is_large | (most_log_years(totals, values.block, block_years) >= needed)
+    groups = tested[values.value]
+    numbers = (np.cumsum(tested) - 1)[values.value[groups]]
+    sums = values.sums.of(groups), numbers, values.block[groups]
+    log_years, starts, shifted = find_shifts(*sums, block_years, budget.tolerance)
+    is_off, totals = log_years >= needed, totals.of(tested)
+    listed = np.argsort(-totals.rows, kind="stable")
+    listed = listed[(is_off | is_large[tested])[listed]]
+    # In all checks of the report together. The exponential of more is infinite, unlike JSON.
+    years = np.exp(np.minimum(log_years - np.log(num_tests), 700.0))
+    names = [values.names[value] for value in np.flatnonzero(tested)[listed]]
+    since = [Periods(length).name(start) for start in starts[listed]]
+    rates = _rates(names, totals.of(listed), budget)
+    rates_since = _rates(since, shifted.of(listed), budget)
+    columns = zip(rates, is_off[listed].tolist(), rates_since, years[listed].tolist(), strict=True)
     return [
-        dataclasses.replace(
-            rate,
-            is_off=is_alert,
-            shift=Shift(part.name, part.num_rows, part.predicted, part.observed, once_in),
-        )
-        for rate, part, once_in, is_alert in zip(
-            rates, rates_since, years[listed].tolist(), is_off[listed].tolist(), strict=True
-        )
+        dataclasses.replace(rate, is_off=is_alert, since=rows, years=once_in)
+        for rate, is_alert, rows, once_in in columns
     ]
 
 

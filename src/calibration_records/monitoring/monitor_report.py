@@ -10,35 +10,8 @@ from typing import Any
 from calibration_records._text import ShownAsText, grid, shorten, wrap
 
 _MAX_NAME = 30
-# Field values shown: this many, and all that are out of bounds.
-_NUM_SHOWN = 10
 _RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
 _LOSS_HEADER = ("rolling", "cal. loss", "bounds", "")
-_ADVICE = (
-    "To mend a shift, find its cause, or refresh the calibration on the rows since its start. Then "
-    "monitor the rows from there on."
-)
-
-
-@dataclass(frozen=True)
-class Shift:
-    """The evidence that predictions are off since some time, valid however often it is looked at.
-
-    Args:
-        since: The most likely start: a period for the whole log; for a field value, a week, or a
-            period where these are longer.
-        num_rows: Number of rows since then.
-        predicted: Their mean predicted probability.
-        observed: Their share of positive labels.
-        years: Strength of the evidence. Right predictions reach it less often than once in so many
-            years, in all checks of the report together.
-    """
-
-    since: str
-    num_rows: int
-    predicted: float
-    observed: float
-    years: float
 
 
 @dataclass(frozen=True)
@@ -54,7 +27,12 @@ class RateCheck:
         high: Upper end; infinite without positive labels.
         is_off: Whether there is an alert. Of a period: the whole interval is out of bounds. Of a
             field value or the whole log: it has shifted.
-        shift: Evidence for a shift of the field value or the whole log; None for a period.
+        since: Of a field value or the whole log, the rows since the most likely start of a shift,
+            whose name is this start: a period; for a field value, a week, or a period where these
+            are longer. None for a period.
+        years: Strength of the evidence for this shift, valid however often it is looked at. Right
+            predictions reach it less often than once in so many years, in all checks of the report
+            together.
     """
 
     name: str
@@ -64,7 +42,8 @@ class RateCheck:
     low: float
     high: float
     is_off: bool
-    shift: Shift | None = None
+    since: RateCheck | None = None
+    years: float = 0.0
 
     def _cells(self) -> list[str]:
         ratio = self.predicted / self.observed if self.observed else math.inf
@@ -74,19 +53,14 @@ class RateCheck:
         return [name, *rates, _number(ratio), interval, "!" * self.is_off]
 
     def _sentence(self) -> str:
-        found, what = self.shift or self, ""
-        if self.shift is not None:
-            what = f" since {self.shift.since}"
-            end = f"; by chance less than once in {float(f'{self.shift.years:.2g}'):,g} years"
-            if self.shift.years >= 1e6:
-                end = "; by chance less than once in a million years"
-        elif self.low > 1:
-            end = f"; predicted / observed is at least {self.low:.3g}"
-        else:
-            end = f"; predicted / observed is at most {self.high:.3g}"
-        verb = "over" if found.predicted > found.observed else "under"
-        rates = f"{found.predicted:.4g} predicted, {found.observed:.4g} observed"
-        return f"{verb}-predicts{what}: {rates}, {found.num_rows:,} rows{end}"
+        rows, since = self.since or self, ""
+        why = f"interval of the ratio {_number(self.low)}–{_number(self.high)}"
+        if self.since is not None:
+            since = f" since {rows.name}"
+            why = f"by chance less than once in {min(self.years, 1e6):,.0f} years"
+        verb = "over" if rows.predicted > rows.observed else "under"
+        rates = f"{rows.predicted:.4g} predicted, {rows.observed:.4g} observed"
+        return f"{self.name}: {verb}-predicts{since}: {rates}, {rows.num_rows:,} rows; {why}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +90,11 @@ class PeriodReport(RateCheck):
             return [rolling, "", "", ""]
         bounds = f"{self.low_loss:.4f}–{self.high_loss:.4f}"
         return [rolling, f"{self.loss:.4f}", bounds, "!" * self.is_loss_off]
+
+    def _loss_sentence(self) -> str:
+        bounds = f"is not within {self.low_loss:.4g}–{self.high_loss:.4g}"
+        expected = f"correct probabilities would give {self.expected_loss:.4g}"
+        return f"{self.name}: Calibrated Log Loss {self.loss:.4g} {bounds}; {expected}"
 
 
 @dataclass(frozen=True)
@@ -165,22 +144,15 @@ class MonitorReport(ShownAsText):
     @property
     def alerts(self) -> list[str]:
         """A sentence for each check that is out of bounds."""
-        found = [f"all rows: {self.overall._sentence()}"] if self.overall.is_off else []
+        found = [self.overall._sentence()] if self.overall.is_off else []
         for period in self.periods:
-            if period.is_off:
-                found.append(f"{period.name}: {period._sentence()}")
-            if period.is_loss_off:
-                found.append(
-                    f"{period.name}: Calibrated Log Loss {period.loss:.4g} is not within "
-                    f"{period.low_loss:.4g}–{period.high_loss:.4g}; correct probabilities would "
-                    f"give {period.expected_loss:.4g}"
-                )
+            found += [period._sentence()] * period.is_off
+            found += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
             if field.is_off:
                 error = f"{field.field_rce:.4g} is above its bound {field.high:.4g}"
                 found.append(f"{name}: Field-RCE {error}")
-            values = [value for value in field.values if value.is_off]
-            found += [f"{name} {value.name}: {value._sentence()}" for value in values]
+            found += [f"{name} {each._sentence()}" for each in field.values if each.is_off]
         return found
 
     @property
@@ -198,22 +170,22 @@ class MonitorReport(ShownAsText):
         total = [*self.overall._cells(), *[""] * len(_LOSS_HEADER)]
         lines = [*grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total]), ""]
         for name, field in self.fields.items():
-            rows = [v._cells() for n, v in enumerate(field.values) if n < _NUM_SHOWN or v.is_off]
+            # The values with most rows, and all that are off.
+            rows = [v._cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
             lines += grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])
             hidden = field.num_values - len(rows)
             lines += [f"and {hidden:,} more values without a shift"] * (hidden > 0)
             noise = f"noise floor {field.noise_floor:.4g} ± {field.noise_deviation:.2g}"
             error = f"Field-RCE {field.field_rce:.4g}; {noise}, bound {field.high:.4g}"
             lines += [error + " !" * field.is_off, ""]
-        lines += wrap(
-            f"Bounds: relative errors up to {self.tolerance:.2g} do not matter. If all "
-            "probabilities are correct, reports after each period raise an alert in a year with a "
-            f"probability of at most {self.false_alarms_per_year:.3g}. Times are in UTC."
+        risk = f"false alarms a year: {self.false_alarms_per_year:.3g}"
+        lines.append(
+            f"Relative errors up to {self.tolerance:.2g} do not matter; {risk}; times: UTC."
         )
         if not (alerts := self.alerts):
             return "\n".join([*lines, "No alert."])
         found = [part for alert in alerts for part in wrap(f"! {alert}")]
-        return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found, *wrap(_ADVICE)])
+        return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found])
 
 
 def _number(value: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -87,8 +86,8 @@ def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
     """The moments of the logits of each period (418, 8)."""
     table = sums.table("moments")
     _, firsts = np.unique(table["key_period"], return_index=True)
-    for first, end in itertools.pairwise([*firsts, len(table["key_period"])]):
-        (moments,) = moments_of({name: each[first:end] for name, each in table.items()}, 0, 1)
+    for rows in np.split(np.arange(len(table["key_period"])), firsts[1:]):
+        (moments,) = moments_of({name: each[rows] for name, each in table.items()}, 0, 1)
         yield moments
 
 
@@ -110,18 +109,7 @@ class ValueSums(NamedTuple):
     @property
     def totals(self) -> Sums:
         """The sums of each value over all blocks."""
-        return self.sums.added(self._firsts)
-
-    @property
-    def _firsts(self) -> np.ndarray:
-        return np.flatnonzero(np.diff(self.value, prepend=-1))
-
-    def groups_of(self, values: np.ndarray) -> tuple[Sums, np.ndarray, np.ndarray]:
-        """Sums, value and block of the groups of some values, which are numbered anew from 0."""
-        firsts, counts = self._firsts, np.bincount(self.value)[values]
-        moved = firsts[values] - np.concatenate([[0], np.cumsum(counts)[:-1]])
-        groups = np.arange(counts.sum()) + np.repeat(moved, counts)
-        return self.sums.of(groups), np.repeat(np.arange(len(values)), counts), self.block[groups]
+        return self.sums.added(np.flatnonzero(np.diff(self.value, prepend=-1)))
 
 
 def value_sums(sums: LogSums, name: str) -> ValueSums:
@@ -152,11 +140,10 @@ def _block_of(length: str) -> str:
 
 def _differs(values: np.ndarray) -> np.ndarray:
     """Whether each value differs from the one before; missing values are equal."""
-    differs = np.ones(len(values), bool)
-    differs[1:] = values[1:] != values[:-1]
-    if values.dtype.kind == "f":
-        differs[1:] &= ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
-    return differs
+    before, after = values[:-1], values[1:]
+    # NaN differs from itself.
+    differs = (before != after) & ((before == before) | (after == after))
+    return np.concatenate([[True], differs])
 
 
 def _text(value: object) -> str:

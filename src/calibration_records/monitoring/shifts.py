@@ -15,7 +15,6 @@ Reference:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -30,20 +29,6 @@ SHIFTS = np.concatenate([-_SIZES, _SIZES])
 _TOGETHER = 1 << 16
 
 
-class Shifts(NamedTuple):
-    """The evidence for a shift of each value, and what is known of its start.
-
-    Args:
-        log_years: Logarithm of the evidence, in years.
-        since: The block in which the most likely shift begins.
-        sums: The sums of the rows since then.
-    """
-
-    log_years: np.ndarray
-    since: np.ndarray
-    sums: Sums
-
-
 def most_log_years(sums: Sums, block: np.ndarray, years: float) -> np.ndarray:
     """Logarithm of the most evidence that values can have, from their sums over all blocks.
 
@@ -55,8 +40,8 @@ def most_log_years(sums: Sums, block: np.ndarray, years: float) -> np.ndarray:
 
 def find_shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
-) -> Shifts:
-    """The shifts of each value, from its sums by block.
+) -> tuple[np.ndarray, np.ndarray, Sums]:
+    """The shift of each value: logarithm of its evidence in years, likeliest start, sums since then.
 
     Args:
         sums: Sums of the groups.
@@ -68,8 +53,8 @@ def find_shifts(
     Example:
         >>> ones = np.ones(3)  # for three blocks of a year
         >>> sums = Sums(1000 * ones, np.array([100.0, 100.0, 150.0]), 100 * ones, 10 * ones)
-        >>> found = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
-        >>> np.exp(found.log_years).round(), found.since
+        >>> log_years, since, _ = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
+        >>> np.exp(log_years).round(), since
         (array([4777.]), array([2]))
     """
     firsts = np.flatnonzero(np.diff(value, prepend=-1))
@@ -79,7 +64,7 @@ def find_shifts(
     ]
     log_years, since = (np.concatenate(each) for each in zip(*parts, strict=True))
     is_since = block >= since[value]
-    return Shifts(log_years, since, Sums(*(column * is_since for column in sums)).added(firsts))
+    return log_years, since, Sums(*(column * is_since for column in sums)).added(firsts)
 
 
 def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 
 class Sums(NamedTuple):
@@ -20,7 +19,7 @@ class Sums(NamedTuple):
 
     Example:
         >>> sums = Sums(*np.array([[9.0, 7.0], [3.0, 2.0], [2.5, 2.0], [0.8, 0.6]]))
-        >>> sums.of([1]).rows.tolist(), sums.added([0]).positives.tolist()
+        >>> sums.of(np.array([1])).rows.tolist(), sums.added([0]).positives.tolist()
         ([7.0], [5.0])
     """
 
@@ -29,10 +28,9 @@ class Sums(NamedTuple):
     predicted: np.ndarray
     squares: np.ndarray
 
-    def of(self, groups: ArrayLike | slice) -> Sums:
+    def of(self, groups: np.ndarray | slice) -> Sums:
         """The sums of some groups, by their numbers, a mask or a slice."""
-        where = groups if isinstance(groups, slice) else np.asarray(groups)
-        return Sums(*(column[where] for column in self))
+        return Sums(*(column[groups] for column in self))
 
     def added(self, firsts: Sequence[int] | np.ndarray) -> Sums:
         """The sums of groups that follow each other, from each of the `firsts` to the next."""
