@@ -41,7 +41,7 @@ def most_log_years(sums: Sums, block: np.ndarray, years: float) -> np.ndarray:
 def find_shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray, Sums]:
-    """The shift of each value: logarithm of its evidence in years, likeliest start, sums since then.
+    """The shift of each value: log of its evidence in years, likeliest start, sums since then.
 
     Args:
         sums: Sums of the groups.

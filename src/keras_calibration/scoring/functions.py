@@ -76,8 +76,8 @@ def field_ece(
         >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
         0.25
     """
-    metric = {"from_logits": from_logits}
-    return _field_error(FieldECE, labels, predictions, field, sample_weight, **metric)
+    columns = (labels, predictions, field, sample_weight)
+    return _field_error(FieldECE, *columns, from_logits=from_logits)
 
 
 def field_rce(
@@ -108,8 +108,8 @@ def field_rce(
         >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)
         0.2475
     """
-    metric = {"epsilon": epsilon, "from_logits": from_logits}
-    return _field_error(FieldRCE, labels, predictions, field, sample_weight, **metric)
+    columns = (labels, predictions, field, sample_weight)
+    return _field_error(FieldRCE, *columns, epsilon=epsilon, from_logits=from_logits)
 
 
 def _field_error(

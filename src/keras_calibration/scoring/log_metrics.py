@@ -70,13 +70,10 @@ def log_queries(
     weighted = log.sample_weight is not None
     if columns:
         queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
-    fields = {
-        FIELD + field_name(field): field_sums(
-            [field] if isinstance(field, str) else field, weighted
-        )
-        for field in log.fields
-    }
-    return queries | fields
+    for field in log.fields:
+        names = [field] if isinstance(field, str) else field
+        queries[FIELD + field_name(field)] = field_sums(names, weighted)
+    return queries
 
 
 def has_sums(metric: keras.metrics.Metric) -> bool:
@@ -100,8 +97,7 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
 def _moments(needed: LogitMoments, sums: LogSums) -> np.ndarray:
     """The moments of all groups, one below the other."""
     table = sums.table(_moments_name(needed))
-    group = table.get("key_group", np.zeros(1, int))
-    return np.concatenate(moments_of(table, group, needed.num_groups))
+    return np.concatenate(moments_of(table, table.get("key_group", 0), needed.num_groups))
 
 
 def _moments_name(needed: LogitMoments) -> str:
