@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from calibration_records.logs.progress import Progress
 
 from calibration_records._progress import ProgressBar
-from calibration_records.logs.progress import Progress
 
 
 class Terminal(io.StringIO):

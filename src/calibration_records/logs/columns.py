@@ -51,13 +51,18 @@ def field_value(column: str, types: Mapping[str, str]) -> str:
 
 
 def key_of(column: str, types: Mapping[str, str]) -> str:
-    """The number that divides rows into folds: a whole number itself, or the hash of a text."""
+    """The number that divides rows into folds: a whole number itself, or the hash of a text.
+
+    Numbers that a data frame has made floats of, because one is missing, are whole numbers too.
+    """
     name, kind = quoted(column), _kind_of(column, types)
-    key = f"hash({name}::VARCHAR)"
-    if kind in WHOLE:
-        key = (
-            f"{name}::UBIGINT" if kind in _UNSIGNED else f"({name}::BIGINT & {2**63 - 1})::UBIGINT"
-        )
+    key, signed = f"hash({name}::VARCHAR)", f"({name}::BIGINT & {2**63 - 1})::UBIGINT"
+    if kind in _SIGNED:
+        key = signed
+    elif kind in (*_UNSIGNED, "HUGEINT"):
+        key = f"coalesce(try_cast({name} AS UBIGINT), {key})"
+    elif kind in ("FLOAT", "DOUBLE"):
+        key = f"CASE WHEN {name} = floor({name}) AND abs({name}) < 9e18 THEN {signed} ELSE {key} END"
     return f"CASE WHEN {name} IS NULL THEN 0::UBIGINT ELSE {key} END"
 
 

@@ -59,13 +59,13 @@ class Embedded:
 
     def sums(self, query: Query, selection: Selection) -> pyarrow.Table:
         """The sums of a query, in any order."""
-        return self._run(query.sql(rows_sql(self.log, self.types, selection))).to_arrow_table()
+        return self._run(query.sql(rows_sql(self.log, self.types, selection)))
 
     def first_row(self, condition: str, selection: Selection) -> dict[str, Any]:
         """The columns of the first row that fulfils a condition."""
         rows = rows_sql(self.log, self.types, selection)
         sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY given_row LIMIT 1"
-        (row,) = self._run(sql).to_arrow_table().to_pylist()
+        (row,) = self._run(sql).to_pylist()
         return row
 
     def batches(
@@ -75,13 +75,14 @@ class Embedded:
         import pyarrow
 
         sql = f"SELECT {', '.join(columns)} FROM ({rows_sql(self.log, self.types, selection)})"
-        for batch in self._run(sql).to_arrow_reader(_ROWS_OF_BATCH):
-            arrays = (array_of(pyarrow.chunked_array([each])) for each in batch.columns)
-            yield dict(zip(columns, arrays, strict=True))
-
-    def _run(self, sql: str) -> Any:
         with _refusals(self.log):
-            return self._relation().query("log", sql)
+            for batch in self._relation().query("log", sql).to_arrow_reader(_ROWS_OF_BATCH):
+                arrays = (array_of(pyarrow.chunked_array([each])) for each in batch.columns)
+                yield dict(zip(columns, arrays, strict=True))
+
+    def _run(self, sql: str) -> pyarrow.Table:
+        with _refusals(self.log):
+            return self._relation().query("log", sql).to_arrow_table()
 
 
 def log_batches(

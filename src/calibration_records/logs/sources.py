@@ -21,7 +21,7 @@ _COUNTED = "row_number() OVER () - 1"
 # Times stay texts, which are read as ISO 8601: DuckDB would take 03/01/2026 for January.
 _CSV_OPTIONS = (
     "header = true, quote = '\"', escape = '\"', comment = '', skip = 0, sample_size = -1, "
-    "auto_type_candidates = ['NULL', 'BOOLEAN', 'BIGINT', 'DOUBLE', 'VARCHAR']"
+    "auto_type_candidates = ['NULL', 'BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
 )
 
 
@@ -38,7 +38,7 @@ def open_source(
     source, kind = log.source, type(log.source).__module__.partition(".")[0]
     if isinstance(source, str | os.PathLike | list | tuple):
         rows = _rows_of_files(connection, source)
-        check_columns(log, rows.columns)
+        check_columns(log, [name for name in rows.columns if name not in (ROW_NUMBER, FILE_NAME)])
         return lambda: rows
     if isinstance(source, duckdb.DuckDBPyRelation):
         # It is read on the user's connection, and summed on ours: the settings of the user, of the

@@ -154,6 +154,8 @@ def field_values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None
     if values.dtype.kind == "f" and np.isnan(values).any():
         # A missing value makes floats of a column of ids.
         values = np.where(np.isnan(values), -1.0, values)
+    if isinstance(vocabulary, keras.layers.StringLookup) and values.dtype != object:
+        return values.astype(str)  # texts of a CSV file may all be of numbers
     if values.dtype != object:
         return values
     ids = whole_numbers(values)

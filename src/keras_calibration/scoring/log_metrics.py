@@ -86,18 +86,14 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     found = {}
     for name, needed in metric.log_sums().items():
         if isinstance(needed, LogitMoments):
-            found[name] = _moments(needed, sums)
+            table = sums.table(_moments_name(needed))
+            groups = moments_of(table, table.get("key_group", 0), needed.num_groups)
+            found[name] = np.concatenate(groups)  # one below the other
         else:
             table = sums.table(_LABELS)
             found[name] = np.array([table[column][0] for column in needed.columns])
     metric.add_sums(found)
     metric.add_row_count(sums.num_rows % 2**31)
-
-
-def _moments(needed: LogitMoments, sums: LogSums) -> np.ndarray:
-    """The moments of all groups, one below the other."""
-    table = sums.table(_moments_name(needed))
-    return np.concatenate(moments_of(table, table.get("key_group", 0), needed.num_groups))
 
 
 def _moments_name(needed: LogitMoments) -> str:
@@ -115,11 +111,9 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
             "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
             "errors are then computed for any values."
         )
-    metric.check_ids(tuple(ids) if isinstance(num_values, tuple) else ids[0])
-    if isinstance(num_values, tuple):
-        cells = crossed_ids(ids, num_values)
-    else:
-        cells = known_ids(ids[0], num_values)
+    is_cross = isinstance(num_values, tuple)
+    metric.check_ids(tuple(ids) if is_cross else ids[0])
+    cells = crossed_ids(ids, num_values) if is_cross else known_ids(ids[0], num_values)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
     columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)

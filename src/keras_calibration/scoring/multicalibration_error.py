@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import at_least, integer, known, one_column, same_rows
+from calibration_records._check import at_least, instance, integer, known, one_column, same_rows
 from calibration_records._columns import (
     by_name,
     names_of,
@@ -197,7 +197,7 @@ def multicalibration_error(
     warn_of_other_order(
         labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
     )
-    y, p, w = _rows(labels, predictions, sample_weight, from_logits)
+    y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
     columns = [
@@ -217,14 +217,10 @@ def multicalibration_error(
         found += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
     found.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
     most, deviation = found[0].deviations, float(all_rows.deviation[0])
-    return MulticalibrationError(
-        error=most * deviation if np.isfinite(most) else most,
-        p_value=min(1.0, len(found) * min(segment.p_value for segment in found)),
-        smallest_detectable=_DETECTABLE * deviation,
-        rate=overall.observed_rate,
-        overall=overall,
-        segments=tuple(found),
-    )
+    error = most * deviation if np.isfinite(most) else most
+    p_value = min(1.0, len(found) * min(segment.p_value for segment in found))
+    figures = error, p_value, _DETECTABLE * deviation, overall.observed_rate
+    return MulticalibrationError(*figures, overall, tuple(found))
 
 
 def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
@@ -235,12 +231,10 @@ def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentErro
 
 
 def _rows(
-    labels: ArrayLike,
-    predictions: ArrayLike,
-    sample_weight: ArrayLike | None,
-    from_logits: bool,
+    *columns: ArrayLike | None, from_logits: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, probabilities and weights as flat checked arrays of float64."""
+    labels, predictions, sample_weight = columns
     p = flat_numbers(predictions, "predictions")
     if not len(p):
         raise ValueError("Argument `predictions` must hold rows. Received: none.")
@@ -272,21 +266,16 @@ def _columns(
 ) -> list[tuple[str, np.ndarray, bool]]:
     """Name and values of each column, and whether it is numeric."""
     features = by_name(features)
-    if not isinstance(features, Mapping):
-        raise ValueError(
-            "Argument `features` must map column names to values, for example "
-            f"{{'site_id': site_ids}}, or be a data frame. Received: {type(features).__name__}."
-        )
+    instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
     values = {
-        name: _flat(as_array(features[name], repr(name)), f"features[{name!r}]", num_rows)
-        for name in features
+        name: _flat(as_array(column, repr(name)), f"features[{name!r}]", num_rows)
+        for name, column in features.items()
     }
     if numeric is None:
         numeric = [name for name, column in values.items() if column.dtype.kind == "f"]
     numeric = names_of(numeric)
-    known("Argument `numeric` must name columns of `features`", numeric, values)
-    if text := [name for name in numeric if values[name].dtype.kind not in "biuf"]:
-        raise ValueError(f"Argument `numeric` must name columns of numbers. Received: {text}.")
+    numbers = [name for name, column in values.items() if column.dtype.kind in "biuf"]
+    known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
     return [(name, column, name in numeric) for name, column in values.items()]
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from calibration_records.monitoring.moment_losses import MomentLosses
 from scipy.optimize import brentq
 from scipy.stats import binom
 
 from calibration_records.monitoring.bounds import loss_bounds, rate_factors
-from calibration_records.monitoring.moment_losses import MomentLosses
 from keras_calibration._ops.logit_moments import logit_moments
 from keras_calibration.metrics import CalibratedLogLoss
 

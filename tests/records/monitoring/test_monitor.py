@@ -11,10 +11,10 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
+from calibration_records.pages.monitor_page import page_html, write_page
 
 from calibration_records.cli import main
 from calibration_records.monitoring import Periods, monitor
-from calibration_records.pages.monitor_page import page_html, write_page
 from keras_calibration import scoring
 from keras_calibration.logs import ScoredLog
 
