@@ -62,7 +62,9 @@ def key_of(column: str, types: Mapping[str, str]) -> str:
     elif kind in (*_UNSIGNED, "HUGEINT"):
         key = f"coalesce(try_cast({name} AS UBIGINT), {key})"
     elif kind in ("FLOAT", "DOUBLE"):
-        key = f"CASE WHEN {name} = floor({name}) AND abs({name}) < 9e18 THEN {signed} ELSE {key} END"
+        key = (
+            f"CASE WHEN {name} = floor({name}) AND abs({name}) < 9e18 THEN {signed} ELSE {key} END"
+        )
     return f"CASE WHEN {name} IS NULL THEN 0::UBIGINT ELSE {key} END"
 
 

@@ -170,7 +170,7 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
     first, second, third = powers
     mean, variance = first.sum(), np.maximum(second - first**2, 0.0).sum()
     deviation = np.sqrt(variance)
-    skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation, 1e-300) ** 3
+    skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation**3, 1e-300)
     shape = 4 / max(skew, 1e-3) ** 2
     bound = mean + deviation * (gammaincinv(shape, 1 - risk) - shape) / np.sqrt(shape)
     mean, deviation, bound = (float(each / sums.rows.sum()) for each in (mean, deviation, bound))

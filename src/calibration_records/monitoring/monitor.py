@@ -91,4 +91,7 @@ def monitor(
             f"period. Received: {type(log).__name__} and period={period!r}. Pass, for example, "
             "ScoredLog(rows, timestamp='day', fields=['site'])."
         )
+    if not log.num_rows:
+        between = f"since={periods.since!r} and until={periods.until!r}"
+        raise ValueError(f"The log has no rows with {between}. Check the file and the times.")
     return report_of(log, periods.length, tolerance, false_alarms_per_year)

@@ -63,11 +63,6 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         keys = field_keys([field] if isinstance(field, str) else field)
         queries[FIELD + field_name(field)] = Query({**keys, **block}, sums)
     found = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
-    if not found.num_rows:
-        raise ValueError(
-            f"The log has no rows with since={periods.since!r} and until={periods.until!r}. Check "
-            "the file and the times."
-        )
     if num_soft := int(found.table(ROWS + periods.length)["soft"].sum()):
         raise ValueError(
             f"Labels must be 0 or 1. Received: {num_soft:,} others in {found.num_rows:,} rows. "
