@@ -48,7 +48,13 @@ def by_name(columns: Any) -> Any:
             f"{type(columns).__name__}. Collect it first, for example with table.collect()."
         )
     names = columns.column_names if hasattr(columns, "column_names") else columns.columns
-    return {str(name): columns[name] for name in names}
+    keys = list(names)
+    # Two columns of one name are an error only if one of them is read.
+    return {str(key): columns[key] if keys.count(key) == 1 else _Twice() for key in keys}
+
+
+class _Twice:
+    """A column whose name another one of the table has too."""
 
 
 def warn_of_other_order(**arguments: Any) -> None:
@@ -185,6 +191,11 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     """
     if isinstance(values, np.ma.MaskedArray):
         return _unmasked(values)
+    if isinstance(values, _Twice):
+        raise ValueError(
+            f"Input {name} must be one column of the table. Received: several columns of this "
+            "name. Rename or drop the others."
+        )
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
         raise ValueError(

@@ -118,11 +118,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="keras-calibration",
         description="Compare pipelines over seeds, and monitor a scored log.",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
+        required=True, metavar="COMMAND"
+    )
     runs = commands.add_parser("runs", help="list the pipelines of a ledger")
     runs.set_defaults(command=_runs)
     about = "Tells whether pipeline B is better than A. Exit code: 0 decided, 1 undecided, 2 error."

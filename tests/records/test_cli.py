@@ -99,7 +99,7 @@ def test_errors_are_said_on_stderr(folder, capsys):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == 2
-    assert "expected an integer or any, received 'many'" in capsys.readouterr().err
+    assert "expected any or an integer, received 'many'" in capsys.readouterr().err
 
 
 def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):

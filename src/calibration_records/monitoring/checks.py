@@ -88,9 +88,13 @@ def _period_report(
     rolling, loss = losses.mean_loss(bias), losses.mean_loss(losses.bias)
     expected, low, high = losses.bounds(1 - budget.risk)
     low, high = low - budget.tolerance * expected, high + budget.tolerance * expected
-    is_off = low > loss or loss > high
     return PeriodReport(
-        *(*vars(rate).values(), loss, expected, max(low, 0.0), high, is_off),
+        **vars(rate),
+        loss=loss,
+        expected_loss=expected,
+        low_loss=max(low, 0.0),
+        high_loss=high,
+        is_loss_off=low > loss or loss > high,
         # None and not NaN: equal reports are equal on every Python.
         rolling_loss=rolling if math.isfinite(rolling) else None,
     )

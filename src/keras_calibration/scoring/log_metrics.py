@@ -111,9 +111,12 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
             "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
             "errors are then computed for any values."
         )
-    is_cross = isinstance(num_values, tuple)
-    metric.check_ids(tuple(ids) if is_cross else ids[0])
-    cells = crossed_ids(ids, num_values) if is_cross else known_ids(ids[0], num_values)
+    if isinstance(num_values, tuple):
+        metric.check_ids(tuple(ids))
+        cells = crossed_ids(ids, num_values)
+    else:
+        metric.check_ids(ids[0])
+        cells = known_ids(ids[0], num_values)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
     columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)

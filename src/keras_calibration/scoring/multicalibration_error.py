@@ -219,8 +219,8 @@ def multicalibration_error(
     most, deviation = found[0].deviations, float(all_rows.deviation[0])
     error = most * deviation if np.isfinite(most) else most
     p_value = min(1.0, len(found) * min(segment.p_value for segment in found))
-    figures = error, p_value, _DETECTABLE * deviation, overall.observed_rate
-    return MulticalibrationError(*figures, overall, tuple(found))
+    rate, detectable = overall.observed_rate, _DETECTABLE * deviation
+    return MulticalibrationError(error, p_value, detectable, rate, overall, tuple(found))
 
 
 def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
@@ -231,10 +231,9 @@ def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentErro
 
 
 def _rows(
-    *columns: ArrayLike | None, from_logits: bool
+    labels: ArrayLike, predictions: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, probabilities and weights as flat checked arrays of float64."""
-    labels, predictions, sample_weight = columns
     p = flat_numbers(predictions, "predictions")
     if not len(p):
         raise ValueError("Argument `predictions` must hold rows. Received: none.")
