@@ -38,7 +38,7 @@ class ProgressBar:
         *,
         tells_time_left: bool = True,
     ) -> None:
-        self.is_shown, self._total, self._unit = bool(verbose), total, unit
+        self.is_shown, self.total, self._unit = bool(verbose), total, unit
         self._tells_time_left, self._start = tells_time_left, time.monotonic()
         self._done, self._next, self._length, self._is_ended = 0, 0.0, 0, False
         # As Keras' bar: a notebook's cell overwrites a line, though it is no terminal.
@@ -53,16 +53,16 @@ class ProgressBar:
             is_end: Whether no more will be done; also without it, the last of all ends the line.
         """
         now, before, self._done = time.monotonic(), self._done, done
-        is_end = is_end or done == self._total > 0
-        tenths = [10 * number // max(self._total, 1) for number in (before, done)]
-        is_due = now >= self._next if self._is_live else self._total > 0 and tenths[0] < tenths[1]
+        is_end = is_end or done == self.total > 0
+        tenths = [10 * number // max(self.total, 1) for number in (before, done)]
+        is_due = now >= self._next if self._is_live else self.total > 0 and tenths[0] < tenths[1]
         if not self.is_shown or self._is_ended or not (is_end or is_due):
             return
         self._next, self._is_ended = now + _SECONDS_BETWEEN, is_end
-        line = f"{done:,}/{self._total:,}" if self._total else f"{done:,}"
+        line = f"{done:,}/{self.total:,}" if self.total else f"{done:,}"
         line += f" {self._unit}, {_rounded(now - self._start)}"
-        if self._tells_time_left and self._total and done and not is_end:
-            line += f", {_rounded((now - self._start) * (self._total - done) / done)} left"
+        if self._tells_time_left and self.total and done and not is_end:
+            line += f", {_rounded((now - self._start) * (self.total - done) / done)} left"
         line += f" - {figures}" if figures else ""
         if self._is_live:
             # Spaces cover the rest of a longer line.

@@ -158,7 +158,7 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
         >>> sums = Sums(*np.outer([100, 10, 10, 1], np.ones(20)))  # values of 100 rows with p = 0.1
         >>> mean, deviation, bound = field_rce_bound(sums, 0.01)
         >>> round(mean, 2), round(deviation, 2), round(bound, 2)
-        (0.25, 0.06, 0.44)
+        (0.25, 0.06, 0.45)
     """
     predicted, squares = sums.predicted, sums.squares
     columns = (0 * predicted, predicted, sums.rows, sums.rows, predicted - squares)
