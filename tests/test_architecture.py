@@ -49,9 +49,8 @@ CALIBRATION_RECORDS = {
     "comparison": {"runs", "statistics"},
     "logs": set(),
     "monitoring": {"logs", "statistics"},
-    "pages": {"runs", "comparison", "monitoring"},
-    "monitor_command": {"logs", "monitoring", "pages"},
-    "cli": {"runs", "statistics", "comparison", "pages", "monitor_command"},
+    "monitor_command": {"logs", "monitoring"},
+    "cli": {"runs", "statistics", "comparison", "monitor_command"},
 }
 ALLOWED = dict(zip(PACKAGES, (KERAS_CALIBRATION, CALIBRATION_RECORDS), strict=True))
 # What nothing of `calibration_records` may import when it is loaded.

@@ -11,7 +11,7 @@ import calibration_records
 import keras_calibration
 
 TOP = """
-    LabelDelay __version__ base_logits calibrate calibrate_scores callbacks
+    __version__ base_logits calibrate calibrate_scores callbacks
     datasets export_litert export_onnx export_savedmodel fit_calibrator fit_head interval layers
     logs metrics models monitor plots refresh_onnx refresh_savedmodel scoring seeds
     signature_input update_calibrator
@@ -30,7 +30,7 @@ ROOMS = {
         VectorScaling
     """,
     "logs": """
-        LogSums Periods Query ScoredLog log_sums
+        LogSums Periods Query ScoredLog log_sums monitor_sums
     """,
     "metrics": """
         CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
@@ -59,11 +59,11 @@ OTHER_ROOMS = {
     *(f"calibration_records.{room}" for room in ("logs", "monitoring", "statistics")),
     *(f"keras_calibration.{room}" for room in ("calibration", "export", "sklearn", "statistics")),
 }
-RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
+RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
     Aging Level
-    BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
+    BoostedFitSummary CalibrationReport CandidateScore Comparison FitSummary
     MonitorReport MulticalibrationError NeuralFitSummary Outcome ProgressiveScores Rates
     SegmentError Table Verdict
 """

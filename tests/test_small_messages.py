@@ -103,11 +103,6 @@ def temperature():
 
 HINTS = {
     "a mean that the head cannot correct": (temperature, "PlattScaling", "initialize"),
-    "logits of a delay": (
-        lambda: kc.LabelDelay(5.0).fit(P, P + 1, 9.0).weigh(P, P + 1, 9.0, probability=PRICE),
-        r"1 / \(1 \+ np.exp",
-        "from_logits",
-    ),
     "a mean squared error of no rows": (
         lambda: float(kc.metrics.CalibratedQuadraticLoss().result()),
         "no rows with a positive weight",

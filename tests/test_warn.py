@@ -36,14 +36,6 @@ def scores_of_another_model():
     )
 
 
-def rows_too_young_for_their_labels():
-    """From `calibration_records`, which asks for no Keras."""
-    old, young = np.zeros(200), np.full(300, 9.9)
-    delay = kc.LabelDelay(5).fit(old, old + 1, 10)
-    times, never = np.r_[old, young], np.full(500, np.nan)
-    return delay.weigh(times, never, 10), inspect.currentframe().f_lineno
-
-
 @pytest.mark.parametrize(
     "program",
     [
@@ -51,7 +43,6 @@ def rows_too_young_for_their_labels():
         logits_that_rank_backwards,
         probabilities_for_logits,
         scores_of_another_model,
-        rows_too_young_for_their_labels,
     ],
 )
 def test_a_warning_points_to_the_users_line(program):

@@ -1,10 +1,10 @@
 """Records of training runs and of scored rows, without Keras: is it real, is it still right?
 
 A `Ledger` keeps training runs, and `compare` tells whether one pipeline is better than another, or
-the seeds were luck. A `ScoredLog` says where scored rows are, `monitor` checks them against their
-labels, and `LabelDelay` knows how late the labels come. In `keras_calibration` they are
-`kc.seeds.Ledger`, `kc.seeds.compare`, `kc.logs.ScoredLog`, `kc.monitor` and `kc.LabelDelay`. The
-sums of a log are in `calibration_records.logs`, the functions of numbers in `.statistics`.
+the seeds were luck. A `ScoredLog` says where scored rows are, and `monitor` checks them against
+their labels. In `keras_calibration` they are `kc.seeds.Ledger`, `kc.seeds.compare`,
+`kc.logs.ScoredLog` and `kc.monitor`. The sums of a log are in `calibration_records.logs`, the
+functions of numbers in `.statistics`.
 """
 
 from importlib import import_module
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibration_records.comparison.compare import compare
-    from calibration_records.logs.late_labels.label_delay import LabelDelay
     from calibration_records.logs.periods import Periods
     from calibration_records.logs.scored_log import ScoredLog
     from calibration_records.monitoring.monitor import monitor
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "LabelDelay",
     "Ledger",
     "Periods",
     "ScoredLog",
@@ -32,7 +30,6 @@ __all__ = [
 ]
 # Each is loaded when it is first asked for: the command starts without NumPy.
 _HOMES = {
-    "LabelDelay": "logs.late_labels.label_delay",
     "Ledger": "runs.ledger",
     "Periods": "logs.periods",
     "ScoredLog": "logs.scored_log",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import decimal
 import difflib
-import sys
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,9 +49,8 @@ def by_name(columns: Any) -> Any:
         )
     names = columns.column_names if hasattr(columns, "column_names") else columns.columns
     keys = list(names)
-    found = {str(key): columns[key] for key in dict.fromkeys(keys) if keys.count(key) == 1}
     # Two columns of one name are an error only if one of them is read.
-    return found | {str(key): _Twice() for key in keys if keys.count(key) > 1}
+    return {str(key): columns[key] if keys.count(key) == 1 else _Twice() for key in keys}
 
 
 class _Twice:
@@ -65,24 +64,23 @@ def warn_of_other_order(**arguments: Any) -> None:
         >>> import pandas as pd
         >>> warn_of_other_order(x=pd.Series([1, 2]), y=pd.Series([1, 0]))
     """
-    parts = [
-        (name, part)
+    indexed = [
+        (name, part.index)
         for name, values in arguments.items()
         for part in (values.values() if isinstance(values, Mapping) else [values])
+        if hasattr(part, "iloc")
     ]
-    indexed = [(name, part.index) for name, part in parts if hasattr(part, "iloc")]
-    for place, (name, index) in enumerate(indexed):
-        for first_name, first in indexed[:place]:
-            if len(index) != len(first) or index is first or index.equals(first):
-                continue
-            if index.is_unique and first.is_unique and index.isin(first).all():
-                warn(
-                    f"Arguments `{first_name}` and `{name}` have the same index in another order. "
-                    f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are "
-                    "matched by position, not by index. Put them in the same order, for example "
-                    "with .reindex(other.index), or pass arrays.",
-                )
-                return
+    for (first_name, first), (name, index) in itertools.combinations(indexed, 2):
+        if len(index) != len(first) or index is first or index.equals(first):
+            continue
+        if index.is_unique and first.is_unique and index.isin(first).all():
+            warn(
+                f"Arguments `{first_name}` and `{name}` have the same index in another order. "
+                f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are matched by "
+                "position, not by index. Put them in the same order, for example with "
+                ".reindex(other.index), or pass arrays.",
+            )
+            return
 
 
 def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
@@ -139,48 +137,27 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
     """Labels, predictions or weights as an array of numbers; raises for strings.
 
     Example:
-        >>> numbers_of(["no", "yes"], "Labels")
+        >>> numbers_of(["1.5"], "Weights")
         Traceback (most recent call last):
         ...
-        ValueError: Labels must be numbers. Received: strings, 'no' and 'yes'. Recode them first,
-        for example as (labels == 'yes').astype(int).
+        ValueError: Weights must be numbers. Received: strings, such as '1.5'. Convert them first,
+        for example with weights.astype(float).
     """
-    array = as_array(values, what.lower())
-    present = []
-    if array.dtype.kind in "OSUT":
-        present = [value for value in array.reshape(-1).tolist() if not is_missing(value)]
-    if any(isinstance(value, str | bytes) for value in present):
-        texts = [
-            v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in present
-        ]
+    name = what.lower()
+    array = as_array(values, name)
+    listed = array.reshape(-1).tolist() if array.dtype.kind in "OSUT" else []
+    if texts := {value for value in listed if isinstance(value, str | bytes)}:
+        shown = [t if isinstance(t, str) else t.decode(errors="backslashreplace") for t in texts]
+        advice = f"Convert them first, for example with {name}.astype(float)."
+        if what == "Labels":
+            advice += (
+                " Drop the rows without a label, which are not negative. Recode names as (labels "
+                f"== {max(shown)!r}).astype(int), or as class numbers 0 to K - 1."
+            )
         raise ValueError(
-            f"{what} must be numbers. {_texts(texts, len(present) < array.size, what)}"
+            f"{what} must be numbers. Received: strings, such as {min(shown)!r}. {advice}"
         )
-    return column_of(array, what.lower())
-
-
-def _texts(texts: list[str], has_missing: bool, what: str) -> str:
-    """What is said of strings in place of numbers."""
-    name, distinct = what.lower(), sorted(set(texts) - {""})
-    has_missing = has_missing or "" in texts
-    shown = " and ".join(map(repr, distinct)) if len(distinct) < 3 else f"such as {distinct[0]!r}"
-    seen = f"Received: strings, {shown}." if distinct else "Received: empty strings."
-    if what != "Labels" or all(map(_is_number, distinct)):
-        return f"{seen} Convert them first, for example with {name}.astype(float)."
-    first = "Drop the rows without a label, which are not negative. " if has_missing else ""
-    if len(distinct) > 2:
-        how = "as class numbers 0 to K - 1, with numpy.unique(labels, return_inverse=True)[1]"
-    else:
-        how = f"as (labels == {distinct[-1]!r}).astype(int)"
-    return f"{seen} {first}Recode them first, for example {how}."
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return column_of(array, name)
 
 
 def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:
@@ -255,7 +232,7 @@ def column_of(values: Any, name: str) -> np.ndarray:
     """
     array = as_array(values, name)
     if array.dtype.kind == "O":
-        array = numbers_or_strings(array, name, values)
+        array = numbers_or_strings(array, name)
     elif array.dtype.kind == "S" and not array.tobytes().isascii():
         for value in set(array.reshape(-1).tolist()):
             text_of(value, name)
@@ -278,21 +255,21 @@ def ids_of(values: Any, name: str, reader: str = "ids") -> np.ndarray:
         >>> ids_of(np.array([1e9 + 1, 3.0]), "'user'")
         array([1000000001,          3])
     """
-    return exact_ids(column_of(values, name), name, reader, values)
+    return exact_ids(column_of(values, name), name, reader)
 
 
-def exact_ids(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray:
+def exact_ids(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     """The ids of an array that was made from a column; raises if one is not exact."""
-    if array.dtype.kind in "OSUb" or not array.size:
+    if array.dtype.kind in "OSUbi" or not array.size:
         return array
-    if array.dtype.kind in "iu":
-        if array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max:
-            raise ValueError(
-                f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}. Convert "
-                "the column to strings, and look them up with keras.layers.StringLookup."
-            )
-        return array
-    return _whole(array, name, reader, column)
+    if array.dtype.kind != "u":
+        return _whole(array, name, reader)
+    if int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(
+            f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}. Convert the "
+            "column to strings, and look them up with keras.layers.StringLookup."
+        )
+    return array
 
 
 def holds(dtype: str) -> int:
@@ -305,7 +282,7 @@ def holds(dtype: str) -> int:
     return EXACT_WHOLE_NUMBERS.get(dtype, _MOST)
 
 
-def _whole(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray:
+def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     """Floats that are whole numbers, as int64."""
     dtype = array.dtype.name
     numbers = array if array.dtype.kind == "f" else array.astype("float32")
@@ -314,8 +291,9 @@ def _whole(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray
     if missing.any():
         raise ValueError(
             f"Input {name} must hold {reader}, without missing values. Received: nan in row "
-            f"{int(missing.argmax())}, {int(missing.sum()):,} such rows. Give them an id of their "
-            f"own, -1 or the one that the model was trained on, for example with {filled(column)}."
+            f"{int(missing.argmax())}, {int(missing.sum()):,} such rows. Fill them with an id of "
+            "their own, -1 or the one that the model was trained on, and convert the column to "
+            "integers."
         )
     refuse_fractions(flat, name, reader)
     limit = holds(dtype)
@@ -340,38 +318,6 @@ def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
         )
 
 
-def filled(column: Any, as_strings: bool = False) -> str:
-    """Code that fills the missing values of a column of this kind.
-
-    Example:
-        >>> filled(np.array([1.0, np.nan]))
-        'np.nan_to_num(column, nan=-1).astype("int64")'
-    """
-    library = type(column).__module__.partition(".")[0]
-    is_list = isinstance(column, list | tuple)
-    is_object = not is_list and getattr(getattr(column, "dtype", None), "kind", "") == "O"
-    if library == "pandas" or (is_object and "pandas" in sys.modules):
-        # Arrays of objects may hold a missing value of pandas.
-        series = "column" if library == "pandas" else "pandas.Series(column)"
-        if as_strings:
-            return f'{series}.astype(object).fillna("missing")'
-        return f'{series}.astype("Int64").fillna(-1)'
-    if library == "polars":
-        if as_strings:
-            return 'column.cast(str).fill_null("missing")'
-        no_nan = "column.fill_nan(None)" if "Float" in str(column.dtype) else "column"
-        return f"{no_nan}.cast(int).fill_null(-1)"
-    if library == "pyarrow" and (as_strings or str(column.type) not in ("float", "double")):
-        kind, value = ("string", '"missing"') if as_strings else ("int64", "-1")
-        return f'column.cast("{kind}").fill_null({value})'
-    value = '"missing"' if as_strings else "-1"
-    if isinstance(column, np.ma.MaskedArray):
-        return f"column.astype(object).filled({value})"
-    if as_strings or is_list or is_object:
-        return f"[{value} if v is None or v != v else v for v in column]"
-    return 'np.nan_to_num(column, nan=-1).astype("int64")'
-
-
 def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
     """A masked array with its missing values: NaN, or None among strings."""
     is_missing, array = np.ma.getmaskarray(values), np.asarray(values.data)
@@ -383,20 +329,17 @@ def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
     return array
 
 
-def numbers_or_strings(
-    array: np.ndarray, name: str, column: Any, as_strings: bool = False
-) -> np.ndarray:
+def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -> np.ndarray:
     """An object array as numbers, with NaN for missing values, or as strings."""
     values = array.reshape(-1).tolist()
     missing = [is_missing(value) for value in values]
-    present = [value for value, gone in zip(values, missing, strict=True) if not gone]
-    kinds = set(map(type, present))
+    kinds = {type(value) for value, gone in zip(values, missing, strict=True) if not gone}
     if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or as_strings):
         if any(missing):
             warn(
                 f"Input {name} has missing values among its strings: {sum(missing):,} of "
                 f"{len(values):,} rows. They are read as empty strings. Fill them with the value "
-                f"that the base model was trained on, for example with {filled(column, True)}.",
+                "that the base model was trained on."
             )
         strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
         return np.array([text_of(v, name) for v in strings], dtype=np.str_).reshape(array.shape)

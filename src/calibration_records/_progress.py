@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
-from collections.abc import Callable
 
-_WIDTH = 20
 # A terminal is not written to more often.
 _SECONDS_BETWEEN = 0.1
 
 
 class ProgressBar:
-    """A progress bar over things that are counted: rows, seeds or fits.
+    """Progress over things that are counted: passes, seeds or fits.
 
     A terminal and a notebook show one line that changes; a file gets a line for each tenth. It is
     not Keras' bar, because logs are read where Keras is not installed.
@@ -22,14 +21,13 @@ class ProgressBar:
         unit: What they are, in the plural.
         verbose: 0 or False shows nothing.
         tells_time_left: Whether all of them take as long, so that the time left can be told.
-        clock: Returns the time in seconds.
 
     Example:
-        >>> bar = ProgressBar(2, "seeds", tells_time_left=False, clock=lambda: 0.0)
+        >>> bar = ProgressBar(2, "seeds", tells_time_left=False)
         >>> bar.show(1, "mean loss 0.5")
-        1/2 seeds [==========----------] 0:00 - mean loss 0.5
-        >>> bar.show(2)
-        2/2 seeds [====================] 0:00
+        1/2 seeds, 0:00:00 - mean loss 0.5
+        >>> bar.add()
+        2/2 seeds, 0:00:00
     """
 
     def __init__(
@@ -39,14 +37,12 @@ class ProgressBar:
         verbose: int | str | bool = 1,
         *,
         tells_time_left: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.is_shown, self._unit = total, bool(verbose), unit
-        self._tells_time_left, self._clock = tells_time_left, clock
-        self._start, self._next = clock(), 0.0
-        self._done, self._length, self._is_ended = 0, 0, False
+        self.is_shown, self.total, self._unit = bool(verbose), total, unit
+        self._tells_time_left, self._start = tells_time_left, time.monotonic()
+        self._done, self._next, self._length, self._is_ended = 0, 0.0, 0, False
         # As Keras' bar: a notebook's cell overwrites a line, though it is no terminal.
-        self._is_live = "ipykernel" in sys.modules or bool(getattr(sys.stdout, "isatty", bool)())
+        self._is_live = "ipykernel" in sys.modules or sys.stdout.isatty()
 
     def show(self, done: int, figures: str = "", is_end: bool = False) -> None:
         """Shows that so many are done, and some figures.
@@ -56,18 +52,22 @@ class ProgressBar:
             figures: What else to show.
             is_end: Whether no more will be done; also without it, the last of all ends the line.
         """
-        before, self._done = self._done, done
+        now, before, self._done = time.monotonic(), self._done, done
         is_end = is_end or done == self.total > 0
-        if not self.is_shown or self._is_ended or not (is_end or self._is_due(before)):
+        tenths = [10 * number // max(self.total, 1) for number in (before, done)]
+        is_due = now >= self._next if self._is_live else self.total > 0 and tenths[0] < tenths[1]
+        if not self.is_shown or self._is_ended or not (is_end or is_due):
             return
-        self._is_ended = is_end
-        line = self._line(figures, is_end)
+        self._next, self._is_ended = now + _SECONDS_BETWEEN, is_end
+        line = f"{done:,}/{self.total:,}" if self.total else f"{done:,}"
+        line += f" {self._unit}, {_rounded(now - self._start)}"
+        if self._tells_time_left and self.total and done and not is_end:
+            line += f", {_rounded((now - self._start) * (self.total - done) / done)} left"
+        line += f" - {figures}" if figures else ""
         if self._is_live:
             # Spaces cover the rest of a longer line.
-            print(f"\r{line:{self._length}}", end="\n" if is_end else "", flush=True)
-            self._length = len(line)
-        else:
-            print(line, flush=True)
+            line, self._length = f"\r{line:{self._length}}", len(line)
+        print(line, end="\n" if is_end or not self._is_live else "", flush=True)
 
     def add(self, number: int = 1) -> None:
         """Shows that some more are done."""
@@ -82,36 +82,6 @@ class ProgressBar:
         if self.is_shown:
             print(text)
 
-    def _is_due(self, before: int) -> bool:
-        if not self._is_live:
-            return bool(self.total) and 10 * before // self.total < 10 * self._done // self.total
-        now = self._clock()
-        if now < self._next:
-            return False
-        self._next = now + _SECONDS_BETWEEN
-        return True
 
-    def _line(self, figures: str, is_end: bool) -> str:
-        seconds = self._clock() - self._start
-        if not self.total:
-            line = f"{self._done:,} {self._unit} {_minutes(seconds)}"
-        else:
-            full = _WIDTH * self._done // self.total
-            bar = "=" * full + "-" * (_WIDTH - full)
-            line = f"{self._done:,}/{self.total:,} {self._unit} [{bar}] {_minutes(seconds)}"
-            if self._tells_time_left and self._done and not is_end:
-                left = seconds * (self.total - self._done) / self._done
-                line = f"{line}, {_minutes(left)} left"
-        return f"{line} - {figures}" if figures else line
-
-
-def _minutes(seconds: float) -> str:
-    """A time as minutes and seconds, or hours.
-
-    Example:
-        >>> _minutes(75.4), _minutes(3675)
-        ('1:15', '1:01:15')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _rounded(seconds: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=round(seconds))

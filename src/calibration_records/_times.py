@@ -10,8 +10,6 @@ import numpy as np
 from calibration_records._columns import as_array, is_missing, numbers_of
 
 DAY = np.timedelta64(86_400_000_000, "us")
-# With its unit: NumPy 2.5 deprecates times and durations that have none.
-MISSING = np.datetime64("NaT", "us")
 
 
 def times_of(values: Any, name: str) -> np.ndarray:
@@ -25,7 +23,7 @@ def times_of(values: Any, name: str) -> np.ndarray:
         values = getattr(values, "dt", values).tz_convert(None)
     array = as_array(values, name)
     if array.dtype.kind == "O" and any(isinstance(each, datetime.date) for each in array.flat):
-        array = np.array([moment_of(each) for each in array.flat], dtype="datetime64[us]")
+        array = np.array([_moment(each) for each in array.flat], dtype="datetime64[us]")
     if array.dtype.kind == "M":
         return array.astype("datetime64[us]").reshape(-1)
     if array.dtype.kind in "SUT" or any(isinstance(each, str) for each in array.flat[:10]):
@@ -36,27 +34,11 @@ def times_of(values: Any, name: str) -> np.ndarray:
     return numbers_of(array, "Times").astype(np.float64).reshape(-1)
 
 
-def moment_of(value: Any) -> Any:
-    """A time in UTC as a datetime64; a number as it is; a missing one as NaT.
-
-    Example:
-        >>> moment_of("2026-03-07T01:00+01:00")
-        np.datetime64('2026-03-07T00:00:00.000000')
-    """
-    if isinstance(value, str):
-        try:
-            value = datetime.datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(
-                "Times must be numbers, dates or ISO 8601 strings, for example 2026-03-07. "
-                f"Received: {value!r}."
-            ) from None
-    if isinstance(value, datetime.datetime) and not is_missing(value):
-        if value.tzinfo is not None:
-            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        return np.datetime64(value.replace(fold=0), "us")
-    if isinstance(value, datetime.date) and not is_missing(value):
-        return np.datetime64(value, "us")
-    if isinstance(value, np.datetime64):
-        return value
-    return MISSING if value is None or is_missing(value) else value
+def _moment(value: Any) -> np.datetime64:
+    """A date or time, or a missing one, in UTC."""
+    if is_missing(value):
+        return np.datetime64("NaT", "us")
+    if isinstance(value, datetime.datetime):
+        value = value if value.tzinfo is None else value.astimezone(datetime.UTC)
+        value = value.replace(tzinfo=None, fold=0)
+    return np.datetime64(value, "us")

@@ -7,13 +7,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+# Keras calls a layer or a callback, and TensorFlow a step of training.
+_INSIDE = ("calibration_records", "keras_calibration", "keras", "tensorflow")
+
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line that is outside of both packages, Keras and TensorFlow."""
-    # Keras calls a layer or a callback, and TensorFlow a step of training.
-    names = ("calibration_records", "keras_calibration", "keras", "tensorflow")
-    modules = map(sys.modules.get, names)
-    files = (getattr(module, "__file__", None) for module in modules)
+    # From Python 3.12 on, `skip_file_prefixes` of `warnings.warn`.
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _INSIDE)
     folders = tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
     stacklevel, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(folders):

@@ -11,11 +11,12 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from calibration_records._text import grid, shorten, terminal_safe
+from calibration_records._check import refused
+from calibration_records._text import grid, shorten
 from calibration_records.monitor_command import add_parser as add_monitor
 from calibration_records.runs.run_record import RunRecord
 
@@ -124,110 +125,60 @@ def _parser() -> argparse.ArgumentParser:
     commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
         required=True, metavar="COMMAND"
     )
-
     runs = commands.add_parser("runs", help="list the pipelines of a ledger")
     runs.set_defaults(command=_runs)
-    show = commands.add_parser("show", help="show a pipeline, or the record of a run")
-    show.set_defaults(command=_show)
-    comparison = commands.add_parser(
-        "compare",
-        help="compare two pipelines",
-        description="Tells whether pipeline B is better than A. Exit code: 0 decided, 1 undecided, "
-        "2 error.",
-    )
+    about = "Tells whether pipeline B is better than A. Exit code: 0 decided, 1 undecided, 2 error."
+    comparison = commands.add_parser("compare", help="compare two pipelines", description=about)
     comparison.set_defaults(command=_compare)
-    report = commands.add_parser("report", help="write comparisons to one HTML page")
-    report.set_defaults(command=_report)
-
-    for command in (runs, show, comparison, report):
+    for command in (runs, comparison):
         command.add_argument("ledger", help="folder of the ledger")
-    show.add_argument("name", help="a pipeline, or the start of a run id")
+        command.add_argument("--json", action="store_true", help="print JSON")
     comparison.add_argument("a", metavar="A", help="first pipeline")
     comparison.add_argument("b", metavar="B", help="second pipeline")
-    report.add_argument(
-        "pipelines",
-        nargs="*",
-        help=("pipelines to compare: the first with each of the others; default: all"),
-    )
-    report.add_argument("--html", required=True, metavar="FILE", help="page to write")
-    for command in (comparison, report):
-        _add_comparison_options(command)
-    for command in (runs, show, comparison):
-        command.add_argument("--json", action="store_true", help="print JSON")
+    _add_comparison_options(comparison)
     add_monitor(commands)
     return parser
 
 
 def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     """Adds the options of `seeds.compare`."""
-    command.add_argument(
-        "--metric", default="calibrated_log_loss", help="metric that decides; default: %(default)s"
-    )
-    command.add_argument(
-        "--epoch",
-        type=_epoch,
-        default="kept",
-        metavar="kept|last|best|N",
-        help="epoch to compare; default: %(default)s, the epoch whose weights the run kept",
-    )
+    metric = "metric that decides; default: %(default)s"
+    command.add_argument("--metric", default="calibrated_log_loss", help=metric)
+    epoch = "kept, last, best or a number; default: %(default)s, whose weights the run kept"
+    command.add_argument("--epoch", type=_epoch, default="kept", help=epoch)
     for verb in ("maximize", "minimize"):
-        command.add_argument(
-            f"--{verb}",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"{verb} this metric, if its direction is unknown; repeatable",
-        )
-    command.add_argument(
-        "--delta",
-        type=float,
-        help=("largest difference that does not matter, in the unit of the metric"),
+        direction = f"{verb} this metric, if its direction is unknown; repeatable"
+        command.add_argument(f"--{verb}", action="append", default=[], help=direction)
+    delta = "largest difference that does not matter, in the unit of the metric"
+    command.add_argument("--delta", type=float, help=delta)
+    level = "confidence level of the intervals; default: %(default)s"
+    command.add_argument("--confidence", type=float, default=0.95, help=level)
+    looks = (
+        "advised, any or the number of times that you plan to look at the growing ledger; default: "
+        "%(default)s, as often as it takes to train 'about k more seeds each' and look again"
     )
-    command.add_argument(
-        "--confidence",
-        type=float,
-        default=0.95,
-        help="confidence level of the intervals; default: %(default)s",
+    command.add_argument("--looks", type=_looks, default="advised", help=looks)
+    again = (
+        "is the model calibrated again before it is served? yes: the calibrated loss decides; no: "
+        "the plain loss"
     )
-    command.add_argument(
-        "--looks",
-        type=_looks,
-        default="advised",
-        metavar="advised|K|any",
-        help="number of times that you plan to look at the growing ledger; default: %(default)s, "
-        "as often as it takes to train 'about k more seeds each' and look again",
-    )
-    command.add_argument(
-        "--recalibrated",
-        choices=("yes", "no"),
-        help="is the model calibrated again before it is served? yes: the calibrated loss decides; "
-        "no: the plain loss",
-    )
-    command.add_argument(
-        "--days",
-        action="store_true",
-        help="the seeds are days in order of time, whose differences are alike from day to day",
-    )
+    command.add_argument("--recalibrated", choices=("yes", "no"), help=again)
 
 
 def _epoch(text: str) -> int | str:
-    if text in ("kept", "last", "best"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected kept, last, best or an integer, received {text!r}"
-        ) from None
+    return text if text in ("kept", "last", "best") else _integer(text, "kept, last, best or ")
 
 
 def _looks(text: str) -> int | str | None:
-    if text == "advised":
-        return text
+    return text if text == "advised" else None if text == "any" else _integer(text, "any or ")
+
+
+def _integer(text: str, others: str) -> int:
     try:
-        return None if text == "any" else int(text)
+        return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected an integer or any, received {text!r}") from None
+        expected = f"expected {others}an integer, received {text!r}"
+        raise argparse.ArgumentTypeError(expected) from None
 
 
 def _comparison_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -239,7 +190,6 @@ def _comparison_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "confidence": options.confidence,
         "num_looks": options.looks,
         "recalibrated": None if options.recalibrated is None else options.recalibrated == "yes",
-        "days": options.days,
         "directions": {
             **dict.fromkeys(options.maximize, "max"),
             **dict.fromkeys(options.minimize, "min"),
@@ -251,17 +201,10 @@ def _open(options: argparse.Namespace) -> Ledger:
     from calibration_records.runs.ledger import Ledger
 
     path = Path(options.ledger)
-    if not path.is_dir():
-        raise ValueError(
-            "Argument `ledger` must be the folder of a ledger. Received: "
-            f"ledger={options.ledger!r}, which is not a folder."
-        )
-    ledger = Ledger(path)
-    if not len(ledger) and any(path.iterdir()):
-        raise ValueError(
-            "Argument `ledger` must be the folder of a ledger. Received: "
-            f"ledger={options.ledger!r}, a folder that holds no records of runs."
-        )
+    ledger = Ledger(path) if path.is_dir() else None
+    if ledger is None or (not len(ledger) and any(path.iterdir())):
+        expected = "the folder of a ledger, empty or with records of runs"
+        raise refused("ledger", expected, options.ledger)
     return ledger
 
 
@@ -269,69 +212,20 @@ def _runs(options: argparse.Namespace) -> tuple[str, int]:
     by_pipeline: dict[str, list[RunRecord]] = {}
     for run in _open(options).runs():
         by_pipeline.setdefault(run["pipeline"], []).append(run)
-    rows = [
-        {
-            "pipeline": pipeline,
-            **{
-                status: sum(run["status"] == status for run in runs)
-                for status in ("finished", "diverged", "started")
-            },
-            "seeds": len({run["seed"] for run in runs if run["status"] != "started"}),
-            "epochs": max(len(run["epochs"]) for run in runs),
-            "last": max(run["created"] for run in runs)[:16].replace("T", " "),
-        }
-        for pipeline, runs in by_pipeline.items()
-    ]
+    rows = []
+    for pipeline, runs in by_pipeline.items():
+        statuses = [run["status"] for run in runs]
+        counts = {name: statuses.count(name) for name in ("finished", "diverged", "started")}
+        counts["seeds"] = len({run["seed"] for run in runs if run["status"] != "started"})
+        counts["epochs"] = max(len(run["epochs"]) for run in runs)
+        last = max(run["created"] for run in runs)[:16].replace("T", " ")
+        rows.append({"pipeline": pipeline, **counts, "last (UTC)": last})
     if options.json:
         return json.dumps(rows, indent=1), DECIDED
     if not rows:
         return "The ledger is empty.", DECIDED
-    header = [
-        "unfinished" if name == "started" else "last (UTC)" if name == "last" else name
-        for name in rows[0]
-    ]
-    cells = [[shorten(str(row["pipeline"]), _MAX_NAME), *_texts(row)[1:]] for row in rows]
-    return "\n".join(grid([header, *cells])), DECIDED
-
-
-def _show(options: argparse.Namespace) -> tuple[str, int]:
-    runs = _open(options).runs()
-    mine = [run for run in runs if run["pipeline"] == options.name]
-    found = [run for run in runs if run["run_id"].startswith(options.name)]
-    if mine:
-        return _show_pipeline(options, mine)
-    if len(found) != 1:
-        raise ValueError(
-            "Argument `name` must be a pipeline or the start of exactly one run id. Received: "
-            f"name={options.name!r}, with which {len(found)} run ids start. `keras-calibration "
-            "runs` lists the pipelines."
-        )
-    # JSON has no NaN: it is shown as text, as it is stored.
-    return json.dumps(_strict(found[0]), indent=None if options.json else 1), DECIDED
-
-
-def _show_pipeline(options: argparse.Namespace, runs: Sequence[RunRecord]) -> tuple[str, int]:
-    from calibration_records.comparison.pipeline_runs import gather_runs
-    from calibration_records.statistics.summary import summarize
-
-    names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
-    summaries = {}
-    for name in names:
-        gathered = gather_runs(runs, options.name, [name])
-        summaries[name] = summarize([v for v in gathered.values[name] if v is not None])
-    if options.json:
-        return json.dumps(_strict(summaries), indent=1), DECIDED
-    ended = sum(run["status"] == "finished" for run in runs)
-    title = (
-        f"{terminal_safe(options.name)}: {ended} of {len(runs)} runs finished; "
-        "values at each run's kept epoch"
-    )
-    statistics = ("count", "mean", "std", "min", "max")
-    cells = [
-        [shorten(name, _MAX_NAME), *(f"{summaries[name][part]:.6g}" for part in statistics)]
-        for name in names
-    ]
-    return "\n".join([title, "", *grid([["metric", *statistics], *cells])]), DECIDED
+    cells = [[shorten(str(value), _MAX_NAME) for value in row.values()] for row in rows]
+    return "\n".join(grid([[*rows[0]], *cells])), DECIDED
 
 
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
@@ -343,33 +237,6 @@ def _compare(options: argparse.Namespace) -> tuple[str, int]:
     else:
         text = str(comparison)
     return text, DECIDED if comparison.verdict.decided else UNDECIDED
-
-
-def _report(options: argparse.Namespace) -> tuple[str, int]:
-    from calibration_records.pages.comparison_page import write_report
-
-    write_report(
-        _open(options),
-        options.html,
-        pipelines=options.pipelines or None,
-        **_comparison_arguments(options),
-    )
-    return f"Wrote {terminal_safe(options.html)}", DECIDED
-
-
-def _texts(row: Mapping[str, Any]) -> list[str]:
-    return [str(value) for value in row.values()]
-
-
-def _strict(value: Any) -> Any:
-    """JSON values, with NaN and infinity as text."""
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else str(value)
-    if isinstance(value, Mapping):
-        return {name: _strict(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_strict(part) for part in value]
-    return value
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Calibration (`calibrate`, `layers`, `models`), evaluation (`metrics`, `scoring`,
 `seeds`), serving (`export_savedmodel`, `refresh_savedmodel`, `monitor`).
 """
 
-from calibration_records import LabelDelay, monitor
 from calibration_records import __version__ as __version__
+from calibration_records import monitor
 
 # Keras finds the classes of a saved model only if they are registered: all are imported here.
 from keras_calibration import (
@@ -38,7 +38,6 @@ from keras_calibration.models.fit_head import fit_head
 from keras_calibration.models.head_inputs import base_logits, interval
 
 __all__ = [
-    "LabelDelay",
     "base_logits",
     "calibrate",
     "calibrate_scores",

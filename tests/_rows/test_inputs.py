@@ -60,12 +60,9 @@ def base():
 )
 def test_missing_strings_are_empty_and_said_to_be(column):
     site = keras.Input((), dtype="string", name="site")
-    with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows") as caught:
+    with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows"):
         array = inputs_of({"site": column}, {"site": site})["site"]
     np.testing.assert_array_equal(array, ["a", ""])
-    code = str(caught[0].message).split("for example with ")[1].rstrip(".")
-    mended = eval(code, {"column": column, "pandas": pd})
-    np.testing.assert_array_equal(column_of(mended, "'site'"), ["a", "missing"])
 
 
 @pytest.mark.parametrize(

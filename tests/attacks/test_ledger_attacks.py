@@ -15,8 +15,8 @@ import time
 
 import pandas as pd
 import pytest
-
 from calibration_records.pages.comparison_page import report_html, write_report
+
 from calibration_records.runs import ledger
 from keras_calibration.seeds import Ledger, compare
 from tiers import attack_size, only_in_full_attack

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import scipy.special
-
-import keras_calibration as kc
 from calibration_records.pages.comparison_page import report_html
 from calibration_records.pages.monitor_page import page_html
+
+import keras_calibration as kc
 from keras_calibration.seeds import Ledger, compare
 
 pytestmark = pytest.mark.slow

@@ -186,7 +186,7 @@ def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
     x = {"score": SCORE, "user": FLOATS["user"], "price": SCORE}
     first, second = (model.predict(x, verbose=0) for model in models)
     np.testing.assert_allclose(first, second, atol=1e-6)
-    with pytest.raises(ValueError, match=r"'user'.*nan in row 0.*nan_to_num"):
+    with pytest.raises(ValueError, match=r"'user'.*nan in row 0.*id of their own"):
         models[0].predict({**x, "user": np.full(NUM_ROWS, np.nan)}, verbose=0)
     with pytest.raises(ValueError, match=r"'price'.*whole numbers, to be a field.*`numeric`"):
         kc.calibrate_scores(

@@ -6,6 +6,7 @@ Bins and the columns of a row are written once for tensors and NumPy, and once m
 import numpy as np
 import pandas as pd
 import pytest
+from calibration_records.monitoring.moment_losses import MomentLosses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, xlog1py, xlogy
@@ -13,7 +14,6 @@ from scipy.special import expit, xlog1py, xlogy
 from calibration_records._logit_bins import MOMENT_BINS
 from calibration_records.logs.query import logit_moments as moments_query
 from calibration_records.logs.query import moments_of
-from calibration_records.monitoring.moment_losses import MomentLosses
 from keras_calibration._ops.logit_moments import bias_root, by_group, log_loss_sum, logit_moments
 from keras_calibration.logs import ScoredLog, log_sums
 

@@ -200,7 +200,7 @@ def test_swapped_labels_and_predictions_are_noticed(door):
 @pytest.mark.parametrize("door", READING)
 def test_texts_are_no_labels(door):
     texts = ROWS | {"labels": np.where(ROWS["labels"] > 0, "yes", "no")}
-    with pytest.raises(ValueError, match=r"Labels must be numbers\. Received: strings, 'no' and"):
+    with pytest.raises(ValueError, match=r"Labels must be numbers\. Received: strings"):
         DOORS[door](*texts.values())
 
 
@@ -221,3 +221,26 @@ def test_the_order_of_columns_changes_nothing():
     ]
     assert errors[0].error == errors[1].error
     assert len(errors[0].segments) == len(errors[1].segments)
+
+
+def test_logits_are_said_to_be_logits():
+    """Predictions are probabilities, unless `from_logits=True`; logits give the same."""
+    labels, site = ROWS["labels"], ROWS["field"]
+    functions = {
+        "calibrated_log_loss": calibrated_log_loss,
+        "field_ece": lambda y, p, **options: field_ece(y, p, site, **options),
+        "field_rce": lambda y, p, **options: field_rce(y, p, site, **options),
+        "segments": lambda y, p, **options: multicalibration_error(y, p, {}, **options).error,
+    }
+    for function in functions.values():
+        received = function(labels, LOGITS, from_logits=True)
+        assert received == pytest.approx(function(labels, ROWS["predictions"]), rel=1e-5)
+    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\].*pass from_logits=True"):
+        functions["segments"](labels, LOGITS)
+    with pytest.warns(UserWarning, match="looks like probabilities") as warned:
+        functions["segments"](labels, ROWS["predictions"], from_logits=True)
+    assert len(warned) == 1
+    # Few logits between 0 and 1 do not warn, and NaN is refused.
+    functions["segments"](labels, np.where(LOGITS > 0, 0.5, 0.0), from_logits=True)
+    with pytest.raises(ValueError, match="must not hold NaN"):
+        functions["segments"](labels, np.where(LOGITS > 0, np.nan, 0.0), from_logits=True)

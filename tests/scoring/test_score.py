@@ -67,12 +67,6 @@ def test_arrays_in_chunks(weights, chunk_size):
     assert_same(scores, in_one_piece(weights))
 
 
-@pytest.mark.slow
-def test_lists_and_tensors():
-    expected = dict(list(in_one_piece(None).items())[:2])
-    assert_same(score((Y.tolist(), tf.constant(P)[:, None]), metrics(), verbose=0), expected)
-
-
 @pytest.mark.parametrize("batches", [[(Y, P), (Y, P)], tf.data.Dataset.from_tensors((Y, P))])
 def test_batches_are_for_the_metrics_themselves(batches):
     with pytest.raises(ValueError, match=r"ScoredLog. Received: .*`update_state` of the metrics"):
@@ -81,15 +75,6 @@ def test_batches_are_for_the_metrics_themselves(batches):
     for labels, predictions in batches:
         metric.update_state(labels, predictions)
     assert float(metric.result()) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk_size", [999], indirect=True)
-def test_memory_mapped_arrays(tmp_path, chunk_size):
-    np.save(tmp_path / "p.npy", P)
-    mapped = np.load(tmp_path / "p.npy", mmap_mode="r")
-    scores = score((Y, mapped), metrics(), verbose=0)
-    assert_same(scores, dict(list(in_one_piece(None).items())[:2]))
 
 
 @pytest.mark.parametrize("chunk_size", [1024], indirect=True)
@@ -110,16 +95,6 @@ def test_keras_metrics_weigh_rows_not_batches(shape, chunk_size):
     below = np.cumsum((W * (1 - Y))[order])
     auc = np.sum((W * Y)[order] * below) / (np.sum(W * Y) * below[-1])
     assert scores["auc"] == pytest.approx(auc, abs=1e-3)
-
-
-@pytest.mark.parametrize("chunk_size", [128], indirect=True)
-def test_several_classes(chunk_size):
-    probabilities = RNG.dirichlet(np.ones(3), 500)
-    classes = RNG.integers(0, 3, 500)
-    metric = keras.metrics.SparseCategoricalCrossentropy(name="loss")
-    scores = score((classes, probabilities), metric, verbose=0)
-    expected = -np.log(probabilities[np.arange(500), classes]).mean()
-    assert scores["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_metrics_start_anew_and_keep_their_state():
@@ -154,62 +129,34 @@ class NumRows(CalibratedLogLoss):
         return keras.ops.sum(self._moments.value()[:, :2])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk_size", [1000], indirect=True)
-def test_progress_bar_counts_rows(capsys, chunk_size):
-    score((Y, P), metrics())
-    out = capsys.readouterr().out
-    assert f"{N}/{N}" in out
-    assert "/row" in out
-    assert out.endswith("\n")
-    score((Y, P), metrics(), verbose=0)
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
+LOSS, SITES = CalibratedLogLoss(), {"site": FieldECE(30)}
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("arguments", "message"),
     [
-        ((Y[:0], P[:0]), "Received: none"),
-        (([1, 0], [0.5]), "2 of labels, 1 of predictions"),
-        ((Y, P, W[:7]), "7 of sample_weight"),
-        ((1, 0.5), "a single number as"),
-        (Y, "Received: ndarray"),
-        ({"labels": Y}, "Received: dict"),
-        ((Y,), "tuple with 1 items"),
-        ((Y, np.stack([P, P], axis=1)), "one probability per row"),
+        (((Y[:0], P[:0]), LOSS), "Received: none"),
+        ((([1, 0], [0.5]), LOSS), "'labels': 2, 'predictions': 1"),
+        (((Y, P, W[:7]), LOSS), "'sample_weight': 7"),
+        ((Y, LOSS), "Received: ndarray"),
+        (((Y,), LOSS), "tuple with 1 items"),
+        (((Y, np.stack([P, P], axis=1)), LOSS), "one probability per row"),
+        (((Y, P, None, {"hour": HOUR}), (), SITES), r"\['hour'\]. Received: \['site'\]"),
+        (((Y, P), (), SITES), r"\[\]. Received: \['site'\]"),
+        (((Y, P, None, {"site": SITE[:3]}), (), SITES), "'site': 3"),
+        (((Y, P), [FieldECE(30)]), "field_metrics="),
+        (((Y, P, None, {"site": SITE.astype(str)}), (), SITES), "strings|JAX value|numeric types"),
+        (((Y, P),), "metrics to compute"),
+        (((Y, P), [LOSS, LOSS]), "different names"),
+        (((Y, P), ["auc"]), "Received: 'auc'"),
+        (((Y, P), {"site_field_ece": LOSS}, SITES), r"twice: \['site_field_ece'\]"),
     ],
-    ids=range(8),
+    ids=range(15),
 )
-def test_errors_of_rows(rows, message):
-    with pytest.raises(ValueError, match=message):
-        score(rows, [CalibratedLogLoss()], verbose=0)
-
-
-def test_errors_of_fields():
-    with pytest.raises(ValueError, match=r"the fields \['site'\].*: the fields \['hour'\]"):
-        score((Y, P, None, {"hour": HOUR}), field_metrics=field_metrics(), verbose=0)
-    with pytest.raises(ValueError, match=r"Received: the fields \[\]"):
-        score((Y, P), (), {"site": FieldECE(30)}, verbose=0)
-    with pytest.raises(ValueError, match="3 of field 'site'"):
-        score((Y, P, None, {"site": SITE[:3]}), (), {"site": FieldECE(30)}, verbose=0)
-    with pytest.raises(ValueError, match="field_metrics="):
-        score((Y, P), [FieldECE(30)], verbose=0)
+def test_what_cannot_be_scored(arguments, message):
     # JAX itself refuses strings, by a TypeError.
-    with pytest.raises((ValueError, TypeError), match=r"strings|JAX value|numeric types"):
-        score((Y, P, None, {"site": SITE.astype(str)}), (), {"site": FieldECE(30)}, verbose=0)
-
-
-def test_errors_of_arguments():
-    with pytest.raises(ValueError, match="metrics to compute"):
-        score((Y, P), verbose=0)
-    with pytest.raises(ValueError, match="different names"):
-        score((Y, P), [CalibratedLogLoss(), CalibratedLogLoss()], verbose=0)
-    with pytest.raises(ValueError, match="Received: 'auc'"):
-        score((Y, P), ["auc"], verbose=0)
-    clash = {"site": FieldECE(9, name="ece")}
-    with pytest.raises(ValueError, match=r"twice: \['site_ece'\]"):
-        score((Y, P), {"site_ece": CalibratedLogLoss()}, clash, verbose=0)
+    with pytest.raises((ValueError, TypeError), match=message):
+        score(*arguments, verbose=0)
 
 
 def test_functions_of_arrays():

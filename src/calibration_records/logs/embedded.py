@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from calibration_records._check import installed
-from calibration_records.logs.columns import CSV_TEXT, csv_casts
 from calibration_records.logs.query import Query, quoted
-from calibration_records.logs.rows import Selection, check_columns, rows_sql
+from calibration_records.logs.rows import Selection, rows_sql
 from calibration_records.logs.scored_log import ScoredLog
-from calibration_records.logs.sources import csv_errors, may_be_named, open_source
+from calibration_records.logs.sources import open_source
 
 if TYPE_CHECKING:
     import pyarrow
 
-_SECONDS_BETWEEN_LOOKS = 0.1
+# Of a batch, in memory several times.
+_ROWS_OF_BATCH = 1 << 18
 
 
 class Embedded:
@@ -46,20 +46,11 @@ class Embedded:
             config = {"memory_limit": self.log.memory_limit, "temp_directory": folder}
             if self.log.num_threads is not None:
                 config["threads"] = str(self.log.num_threads)
-            self._connection = stack.enter_context(duckdb.connect(config=config))
-            self._connection.execute("SET TimeZone = 'UTC'")
-            # DuckDB knows how far it is only with its own bar, which it refuses in a notebook
-            # without `ipywidgets`. The progress then moves once a pass.
-            with contextlib.suppress(duckdb.Error):
-                self._connection.execute("SET enable_progress_bar = true")
-                self._connection.execute("SET enable_progress_bar_print = false")
-            if self.log.label_delay is not None:
-                for name, table in self.log.label_delay.tables().items():
-                    self._connection.register(name, table)
-            self.source = open_source(self._connection, self.log)
-            self.types = self.source.types
-            check_columns(self.log, self.types)
-            self._where_columns = self._csv_columns_of_where()
+            connection = stack.enter_context(duckdb.connect(config=config))
+            connection.execute("SET TimeZone = 'UTC'")
+            self._relation = open_source(connection, self.log)
+            rows = self._relation()
+            self.types = dict(zip(rows.columns, map(str, rows.types), strict=True))
             self._stack = stack.pop_all()
         return self
 
@@ -68,95 +59,57 @@ class Embedded:
 
     def sums(self, query: Query, selection: Selection) -> pyarrow.Table:
         """The sums of a query, in any order."""
-        for lookup in query.lookups:
-            self._connection.register(lookup.name, lookup.table())
-        return self.run(query.sql(self.rows(selection)))
+        return self._run(query.sql(rows_sql(self.log, self.types, selection)))
 
-    def rows(self, selection: Selection, log: ScoredLog | None = None) -> str:
-        """A SELECT of the columns that a query uses, of the log or of another description of it."""
-        return rows_sql(
-            log or self.log,
-            self.types,
-            selection,
-            self.source.row_number,
-            self.source.file_name,
-            self._where_columns,
-        )
-
-    def first_row(self, condition: str, selection: Selection) -> tuple[str, dict[str, Any]] | None:
-        """The place, in words, and the columns of the first row that fulfils a condition."""
-        # Without a key, k is the number of the row.
-        rows = self.rows(selection, replace(self.log, row_key=None))
-        sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY k LIMIT 1"
-        found = self.run(sql).to_pylist()
-        if not found:
-            return None
-        with _refusals(self.log):
-            return self.source.place(found[0]["k"]), found[0]
-
-    def run(self, sql: str) -> pyarrow.Table:
-        """The result of a query over the table `log`."""
-        with _refusals(self.log):
-            return self.source.relation().query("log", sql).to_arrow_table()
+    def first_row(self, condition: str, selection: Selection) -> dict[str, Any]:
+        """The columns of the first row that fulfils a condition."""
+        rows = rows_sql(self.log, self.types, selection)
+        sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY given_row LIMIT 1"
+        (row,) = self._run(sql).to_pylist()
+        return row
 
     def batches(
-        self, columns: Sequence[str], selection: Selection, size: int
-    ) -> Iterator[pyarrow.RecordBatch]:
+        self, columns: Sequence[str], selection: Selection
+    ) -> Iterator[dict[str, np.ndarray]]:
         """The rows, in their order, as batches of columns that a query uses."""
-        sql = f"SELECT {', '.join(columns)} FROM ({self.rows(selection)})"
+        import pyarrow
+
+        sql = f"SELECT {', '.join(columns)} FROM ({rows_sql(self.log, self.types, selection)})"
         with _refusals(self.log):
-            yield from self.source.relation().query("log", sql).to_arrow_reader(size)
+            for batch in self._relation().query("log", sql).to_arrow_reader(_ROWS_OF_BATCH):
+                arrays = (array_of(pyarrow.chunked_array([each])) for each in batch.columns)
+                yield dict(zip(columns, arrays, strict=True))
 
-    def num_rows(self) -> int:
-        """Number of rows of the source, before `where`."""
-        return int(self.run("SELECT count(*) AS n FROM log").column("n")[0].as_py())
-
-    def _csv_columns_of_where(self) -> dict[str, str]:
-        """Column of CSV files that `where` may name → its values in the type that all of them have.
-
-        As texts, 9 would be more than 10.
-        """
-        names = [
-            name
-            for name, kind in self.types.items()
-            if kind == CSV_TEXT and may_be_named(self.log.where, name)
-        ]
-        casts = {name: csv_casts(quoted(name)) for name in names}
-        counts = [
-            f"count({expression}) = count({quoted(name)})"
-            for name, expressions in casts.items()
-            for expression in expressions
-        ]
-        if not counts:
-            return {}
-        selected = ", ".join(f"{count} AS c{place}" for place, count in enumerate(counts))
-        (holds,) = self.run(f"SELECT {selected} FROM log").to_pylist()
-        fits = iter(holds.values())
-        fitting = {name: [each for each in casts[name] if next(fits)] for name in casts}
-        return {name: expressions[0] for name, expressions in fitting.items() if expressions}
-
-    @contextlib.contextmanager
-    def progress_shown(self, tell: Callable[[float], None] | None) -> Iterator[None]:
-        """Calls `tell` with the share of the running query that is done, ten times a second."""
-        if tell is None:
-            yield
-            return
-        done = threading.Event()
-
-        def look() -> None:
-            while not done.wait(_SECONDS_BETWEEN_LOOKS):
-                tell(max(0.0, self._connection.query_progress()) / 100)
-
-        looking = threading.Thread(target=look, daemon=True)
-        looking.start()
-        try:
-            yield
-        finally:
-            done.set()
-            looking.join()
+    def _run(self, sql: str) -> pyarrow.Table:
+        with _refusals(self.log):
+            return self._relation().query("log", sql).to_arrow_table()
 
 
-def merged(tables: Sequence[pyarrow.Table], num_threads: int | None = None) -> pyarrow.Table:
+def log_batches(
+    log: ScoredLog, columns: Sequence[str], selection: Selection
+) -> Iterator[dict[str, np.ndarray]]:
+    """The rows of a log that `log_sums` has checked, a batch after the other, in their order.
+
+    Args:
+        log: The log, on a source that DuckDB reads.
+        columns: Columns that `logs.rows` defines.
+        selection: Which rows.
+
+    Yields:
+        Name of each of the columns → its values (n,): numbers with NaN for a missing one, or
+        objects with None.
+
+    Example:
+        >>> import pandas as pd
+        >>> log = ScoredLog(pd.DataFrame({"label": [1, 0], "probability": [0.5, 0.25]}))
+        >>> [batch["p"].tolist() for batch in log_batches(log, ["y", "p"], Selection())]
+        [[0.5, 0.25]]
+    """
+    with Embedded(log) as opened:
+        yield from opened.batches(columns, selection)
+
+
+def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
     """The sums of tables of sums, by their keys."""
     duckdb = _duckdb()
     import pyarrow
@@ -170,23 +123,33 @@ def merged(tables: Sequence[pyarrow.Table], num_threads: int | None = None) -> p
         ) from error
     names = together.column_names
     keys = [quoted(name) for name in names if name.startswith("key_")]
-    sums = [
-        f"sum({quoted(name)})::DOUBLE AS {quoted(name)}"
-        for name in names
-        if not name.startswith("key_")
-    ]
-    config = {} if num_threads is None else {"threads": str(num_threads)}
-    with duckdb.connect(config=config) as connection:
-        relation = connection.from_arrow(together)
-        group = "GROUP BY ALL" if keys else ""
-        sql = f"SELECT {', '.join(keys + sums)} FROM parts {group}"
-        return relation.query("parts", sql).to_arrow_table()
+    sums = [f"sum({name})::DOUBLE AS {name}" for name in map(quoted, names) if name not in keys]
+    with duckdb.connect() as connection:
+        sql = f"SELECT {', '.join(keys + sums)} FROM parts {'GROUP BY ALL' if keys else ''}"
+        return connection.from_arrow(together).query("parts", sql).to_arrow_table()
+
+
+def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:
+    """A column as an array; not by Arrow's own method, which loads pandas for most of a second."""
+    import pyarrow
+
+    is_float = pyarrow.types.is_floating(column.type)
+    if column.null_count or not (is_float or pyarrow.types.is_integer(column.type)):
+        # NumPy's whole numbers have no missing value; as floats, those beyond 2**53 would change.
+        values = column.to_pylist()
+        return np.array(values, np.float64 if is_float else object)
+    chunks = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return np.concatenate([np.zeros(0, column.type.to_pandas_dtype()), *chunks])
 
 
 @contextlib.contextmanager
 def _refusals(log: ScoredLog) -> Iterator[None]:
-    """Errors of DuckDB that the user's data or arguments cause, as a `ValueError`."""
+    """Errors of DuckDB and Arrow that the user's data or arguments cause, as a `ValueError`."""
     duckdb = _duckdb()
+    import pyarrow
+
     try:
         yield
     except duckdb.OutOfMemoryException as error:
@@ -197,10 +160,9 @@ def _refusals(log: ScoredLog) -> Iterator[None]:
         ) from error
     except (duckdb.InternalException, duckdb.FatalException):
         raise  # a defect of DuckDB
-    except duckdb.Error as error:
+    except (duckdb.Error, pyarrow.ArrowException) as error:
         about = f" Argument `where` is {log.where!r}." if log.where else ""
-        reason = csv_errors(str(error))
-        raise ValueError(f"The log cannot be read.{about} Received: {reason}") from error
+        raise ValueError(f"The log cannot be read.{about} Received: {error}") from error
 
 
 def _duckdb() -> Any:

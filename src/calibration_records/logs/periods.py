@@ -74,16 +74,6 @@ class Periods:
         return str(np.datetime64(int(start), "s").astype(f"datetime64[{unit}]"))
 
 
-def microseconds_since_1970(time: str | datetime.date) -> int:
-    """A time as a number; without a zone, it is in UTC.
-
-    Example:
-        >>> microseconds_since_1970("1970-01-01T00:00:01+00:00")
-        1000000
-    """
-    return int(np.datetime64(_utc(time), "us").astype(int))
-
-
 def _utc(time: str | datetime.date) -> datetime.date:
     """A time in UTC without a time zone, which NumPy does not support."""
     try:

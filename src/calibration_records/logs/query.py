@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,74 +12,7 @@ from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVE
 from calibration_records._logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
 from calibration_records._logit_moments import COLUMNS, NUM_BINS, NUM_COLUMNS
 
-if TYPE_CHECKING:
-    import pyarrow
-
 _MASK = 0xFFFFFFFF
-
-
-@dataclass(frozen=True, eq=False)
-class Lookup:
-    """The places of numbers among ascending edges, `np.searchsorted`, by a join with a small table.
-
-    The table has the intervals between the edges, in cells of equal width: a number is compared
-    with the intervals in its cell alone. The width is a power of two, so that the cell of a number
-    is the same in NumPy and in SQL.
-
-    Args:
-        name: Name of the column of the places, and of the table.
-        edges: The edges (n,).
-        number: Expression of the number; of NULL, the place is 0.
-        side: "right" counts the edges up to the number, "left" those below it.
-
-    Example:
-        >>> Lookup("step", np.array([1.0, 2.0]), "age").table().to_pylist()[0]
-        {'cell': 2, 'place': 1, 'start': 1.0, 'end': 2.0}
-    """
-
-    name: str
-    edges: np.ndarray
-    number: str
-    side: str = "right"
-
-    @property
-    def _cells_a_unit(self) -> float:
-        span = float(self.edges[-1] - self.edges[0]) or 1.0
-        return float(2.0 ** np.ceil(np.log2(len(self.edges) / span)))
-
-    def table(self) -> pyarrow.Table:
-        """The intervals by cell: the place of a number, and its ends."""
-        import pyarrow
-
-        cells = np.floor(self.edges * self._cells_a_unit).astype(np.int64)
-        # Numbers beyond the edges are in the cell of the first or the last one.
-        counts = np.append(np.diff(cells), 0) + 1
-        interval = np.repeat(np.arange(len(cells)), counts)
-        in_interval = np.arange(len(interval)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return pyarrow.table(
-            {
-                "cell": cells[interval] + in_interval,
-                "place": interval + 1,
-                "start": self.edges[interval],
-                # In DuckDB, NaN is above all numbers.
-                "end": np.append(self.edges[1:], np.nan)[interval],
-            }
-        )
-
-    def sql(self, rows: str) -> str:
-        """The rows with the place as a new column."""
-        table, number = quoted(self.name), self.number
-        above, below = (">=", "<") if self.side == "right" else (">", "<=")
-        first, last, factor = (
-            f"'{float(value)!r}'::DOUBLE"
-            for value in (self.edges[0], self.edges[-1], self._cells_a_unit)
-        )
-        cell = f"floor(greatest({first}, least({number}, {last})) * {factor})::BIGINT"
-        return (
-            f"SELECT rows.*, coalesce(edges.place, 0) AS {table} FROM ({rows}) AS rows "
-            f"LEFT JOIN {table} AS edges ON edges.cell = {cell} "
-            f'AND {number} {above} edges.start AND {number} {below} edges."end"'
-        )
 
 
 @dataclass(frozen=True)
@@ -88,14 +20,12 @@ class Query:
     """Sums of the rows of each group, over columns that `logs.rows` defines.
 
     These columns are y (label), p (probability), l (logit), w (weight), loss (log loss), t (start
-    of the period), micros (time in microseconds), k (row key), f (path of its file), and
-    `field_column` of each column of a field.
+    of the period), k (row key), and `field_column` of each column of a field.
 
     Args:
         keys: Name → expression of the group of a row.
         sums: Name → expression to sum over the rows of a group.
         steps: Columns to compute before, name → expression; each step may use the one before.
-        lookups: Columns to look up before the steps.
 
     Example:
         >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
@@ -106,7 +36,6 @@ class Query:
     keys: Mapping[str, str]
     sums: Mapping[str, str]
     steps: Sequence[Mapping[str, str]] = ()
-    lookups: Sequence[Lookup] = ()
 
     @property
     def uses_row_key(self) -> bool:
@@ -126,8 +55,6 @@ class Query:
 
     def sql(self, rows: str) -> str:
         """The query over rows that another one selects."""
-        for lookup in self.lookups:
-            rows = lookup.sql(rows)
         for step in self.steps:
             columns = ", ".join(f"{expression} AS {name}" for name, expression in step.items())
             rows = f"SELECT *, {columns} FROM ({rows})"
@@ -173,18 +100,15 @@ def field_column(name: str) -> str:
     return quoted(f"field {name}")
 
 
-# Columns of `logs.rows` that tell which rows are valid.
-VALID = ("valid_label", "valid_prediction", "valid_weight", "valid_time")
+# What may be invalid: `logs.rows` has a column `valid_…` of each.
+CHECKED = ("label", "prediction", "weight", "time")
 
 
 def total_sums() -> Query:
-    """Numbers of rows and of invalid rows."""
-    return Query({}, {"rows": "1", "invalid": f"(NOT ({' AND '.join(VALID)}))::INT"})
-
-
-def invalid_sums() -> Query:
-    """Numbers of invalid rows, by what is invalid."""
-    return Query({}, {name: f"(NOT {name})::INT" for name in VALID})
+    """Numbers of rows, and of invalid rows by what is invalid."""
+    return Query(
+        {}, {"rows": "1"} | {f"invalid_{each}": f"(NOT valid_{each})::INT" for each in CHECKED}
+    )
 
 
 def label_sums(names: Sequence[str], weighted: bool = True) -> Query:

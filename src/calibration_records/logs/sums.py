@@ -15,7 +15,7 @@ import numpy as np
 
 from calibration_records._check import damaged
 from calibration_records._files import write_atomically
-from calibration_records.logs.embedded import merged
+from calibration_records.logs.embedded import array_of, merged
 
 if TYPE_CHECKING:
     import pyarrow
@@ -69,12 +69,12 @@ class LogSums:
     def table(self, name: str) -> dict[str, np.ndarray]:
         """A table as column → array, in the order of its keys; columns of strings are objects."""
         table = _in_order(self._tables[name])
-        return {column: _array(table.column(column)) for column in table.column_names}
+        return {column: array_of(table.column(column)) for column in table.column_names}
 
     def columns(self, name: str, columns: Sequence[str]) -> np.ndarray:
         """Some columns of a table, side by side, in any order of the rows but the same for all."""
         table = self._tables[name]
-        return np.stack([_array(table.column(column)) for column in columns], axis=1)
+        return np.stack([array_of(table.column(column)) for column in columns], axis=1)
 
     def by_period(self) -> dict[int, LogSums]:
         """Start of each period → its sums; of queries `by_period`, of which one is named "rows"."""
@@ -84,7 +84,7 @@ class LogSums:
             if name == TOTALS:
                 continue
             table = _in_order(table)
-            periods = _array(table.column("key_period"))
+            periods = array_of(table.column("key_period"))
             table = table.drop_columns(["key_period"])
             ends = np.searchsorted(periods, starts, side="right").tolist()
             for start, first, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
@@ -95,8 +95,8 @@ class LogSums:
         return LogSums.merged([self, other])
 
     @classmethod
-    def merged(cls, parts: Sequence[LogSums], num_threads: int | None = None) -> LogSums:
-        """The sum of many parts at once, with a number of threads, by default all cores."""
+    def merged(cls, parts: Sequence[LogSums]) -> LogSums:
+        """The sum of many parts at once."""
         parts = [part for part in parts if part.names]
         if not parts:
             return cls()
@@ -106,12 +106,7 @@ class LogSums:
                     "Sums can be added if they were computed by the same queries. Received: "
                     f"{parts[0].names} and {part.names}."
                 )
-        return cls(
-            {
-                name: merged([part._tables[name] for part in parts], num_threads)
-                for name in parts[0].names
-            }
-        )
+        return cls({n: merged([part._tables[n] for part in parts]) for n in parts[0].names})
 
     def to_bytes(self) -> bytes:
         """The sums as bytes, to send to another process; their checksum comes first."""
@@ -194,18 +189,3 @@ def _whole(value: object) -> int:
     if isinstance(value, int):
         return int(value)
     raise ValueError(f"{value!r} is no whole number.")
-
-
-def _array(column: pyarrow.ChunkedArray) -> np.ndarray:
-    """A column as an array; not by Arrow's own method, which loads pandas for most of a second."""
-    import pyarrow
-
-    is_float = pyarrow.types.is_floating(column.type)
-    if column.null_count or not (is_float or pyarrow.types.is_integer(column.type)):
-        # NumPy's whole numbers have no missing value; as floats, those beyond 2**53 would change.
-        values = column.to_pylist()
-        return np.array(values, np.float64 if is_float else object)
-    chunks = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
-    if len(chunks) == 1:
-        return chunks[0]
-    return np.concatenate([np.zeros(0, column.type.to_pandas_dtype()), *chunks])

@@ -2,12 +2,8 @@
 
 from calibration_records.logs.periods import Periods
 from calibration_records.monitoring.monitor import monitor
-from calibration_records.monitoring.monitor_report import ClassMonitorReport, MonitorReport
+from calibration_records.monitoring.monitor_report import MonitorReport
+from calibration_records.monitoring.monitor_sums import monitor_sums
 
-__all__ = [
-    "ClassMonitorReport",
-    "MonitorReport",
-    "Periods",
-    "monitor",
-]
+__all__ = ["MonitorReport", "Periods", "monitor", "monitor_sums"]
 __dir__ = __all__.copy

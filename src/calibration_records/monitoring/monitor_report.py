@@ -1,49 +1,17 @@
-"""The reports of `monitor`: checks of a scored log, over time and by field, and by class."""
+"""MonitorReport: the checks of a scored log, over time and by field."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from calibration_records._text import ShownAsText
-from calibration_records.monitoring.monitor_text import (
-    change_text,
-    class_tables,
-    summary,
-    tables,
-    years_text,
-)
+from calibration_records._text import ShownAsText, grid, shorten, wrap
 
-
-@dataclass(frozen=True)
-class Shift:
-    """The evidence that predictions are off since some time, valid however often it is looked at.
-
-    Args:
-        since: The most likely start: a period for the whole log; for a field value, a week, or a
-            period where these are longer.
-        num_rows: Number of rows since then.
-        predicted: Their mean predicted probability.
-        observed: Their share of positive labels.
-        years: Strength of the evidence. Right predictions reach it less often than once in so many
-            years, in all checks of the report together.
-        is_off: Whether that is rare enough for an alert, `years >= 1 / false_alarms_per_year`.
-    """
-
-    since: str
-    num_rows: int
-    predicted: float
-    observed: float
-    years: float
-    is_off: bool
-
-    @property
-    def change(self) -> float:
-        """Observed / predicted since then, less 1; infinite where 0 is predicted."""
-        return self.observed / self.predicted - 1 if self.predicted else math.inf
+_MAX_NAME = 30
+_RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
+_LOSS_HEADER = ("rolling", "cal. loss", "bounds", "")
 
 
 @dataclass(frozen=True)
@@ -59,7 +27,12 @@ class RateCheck:
         high: Upper end; infinite without positive labels.
         is_off: Whether there is an alert. Of a period: the whole interval is out of bounds. Of a
             field value or the whole log: it has shifted.
-        shift: Evidence for a shift of the field value or the whole log; None for a period.
+        since: Of a field value or the whole log, the rows since the most likely start of a shift,
+            whose name is this start: a period; for a field value, a week, or a period where these
+            are longer. None for a period.
+        years: Strength of the evidence for this shift, valid however often it is looked at. Right
+            predictions reach it less often than once in so many years, in all checks of the report
+            together.
     """
 
     name: str
@@ -69,71 +42,59 @@ class RateCheck:
     low: float
     high: float
     is_off: bool
-    shift: Shift | None = None
+    since: RateCheck | None = None
+    years: float = 0.0
 
-    @property
-    def ratio(self) -> float:
-        """Predicted / observed; infinite without positive labels."""
-        return self.predicted / self.observed if self.observed else math.inf
+    def _cells(self) -> list[str]:
+        ratio = self.predicted / self.observed if self.observed else math.inf
+        rates = [f"{self.num_rows:,}", f"{self.predicted:.4g}", f"{self.observed:.4g}"]
+        interval = f"{_number(self.low)}–{_number(self.high)}"
+        name = shorten(self.name, _MAX_NAME)
+        return [name, *rates, _number(ratio), interval, "!" * self.is_off]
 
-    @property
-    def excess(self) -> float:
-        """Number of positives predicted beyond those observed."""
-        return self.num_rows * (self.predicted - self.observed)
-
-
-@dataclass(frozen=True)
-class LossCheck:
-    """The Calibrated Log Loss of a period, with its value and bounds under right predictions.
-
-    Args:
-        value: The loss, with the bias fitted on the period's own rows; NaN if all labels are equal.
-        expected: Expected loss under right predictions: the mean entropy, bias corrected.
-        low: Lower bound.
-        high: Upper bound.
-        is_off: Whether the loss is out of bounds.
-    """
-
-    value: float
-    expected: float
-    low: float
-    high: float
-    is_off: bool
+    def _sentence(self) -> str:
+        rows, since = self.since or self, ""
+        why = f"interval of the ratio {_number(self.low)}–{_number(self.high)}"
+        if self.since is not None:
+            since = f" since {rows.name}"
+            why = f"by chance less than once in {min(self.years, 1e6):,.0f} years"
+        verb = "over" if rows.predicted > rows.observed else "under"
+        rates = f"{rows.predicted:.4g} predicted, {rows.observed:.4g} observed"
+        return f"{self.name}: {verb}-predicts{since}: {rates}, {rows.num_rows:,} rows; {why}"
 
 
 @dataclass(frozen=True)
-class FieldErrorCheck:
-    """A Field-RCE with its distribution under right predictions.
+class PeriodReport(RateCheck):
+    """The checks of one period: its rates, and its Calibrated Log Loss.
 
     Args:
-        field_rce: The field-level relative calibration error.
-        noise_floor: Its mean under right predictions.
-        noise_deviation: Its standard deviation under right predictions.
-        high: Upper bound.
-        is_off: Whether the error is above the bound.
-    """
-
-    field_rce: float
-    noise_floor: float
-    noise_deviation: float
-    high: float
-    is_off: bool
-
-
-@dataclass(frozen=True)
-class PeriodReport:
-    """The checks of one period.
-
-    Args:
-        rates: Predicted and observed rate.
-        loss: Calibrated Log Loss.
+        loss: The loss, with the bias fitted on the period's own rows; NaN if all labels are equal.
+        expected_loss: Expected loss under right predictions: the mean entropy, bias corrected.
+        low_loss: Lower bound of the loss.
+        high_loss: Upper bound.
+        is_loss_off: Whether the loss is out of bounds.
         rolling_loss: Mean log loss of `σ(l + c)`, where the bias c is that of the period before: of
             a model that is corrected once a period. None for the first.
     """
 
-    rates: RateCheck
-    loss: LossCheck
-    rolling_loss: float | None
+    loss: float = math.nan
+    expected_loss: float = math.nan
+    low_loss: float = math.nan
+    high_loss: float = math.nan
+    is_loss_off: bool = False
+    rolling_loss: float | None = None
+
+    def _loss_cells(self) -> list[str]:
+        rolling = "" if self.rolling_loss is None else f"{self.rolling_loss:.4f}"
+        if math.isnan(self.loss):
+            return [rolling, "", "", ""]
+        bounds = f"{self.low_loss:.4f}–{self.high_loss:.4f}"
+        return [rolling, f"{self.loss:.4f}", bounds, "!" * self.is_loss_off]
+
+    def _loss_sentence(self) -> str:
+        bounds = f"is not within {self.low_loss:.4g}–{self.high_loss:.4g}"
+        expected = f"correct probabilities would give {self.expected_loss:.4g}"
+        return f"{self.name}: Calibrated Log Loss {self.loss:.4g} {bounds}; {expected}"
 
 
 @dataclass(frozen=True)
@@ -141,49 +102,27 @@ class FieldReport:
     """The checks of one field over the whole log.
 
     Args:
-        error: Its Field-RCE.
+        field_rce: Its field-level relative calibration error.
+        noise_floor: The mean of that under right predictions.
+        noise_deviation: Its standard deviation under right predictions.
+        high: Upper bound.
+        is_off: Whether the error is above the bound.
         values: Rates of its values, those with most rows first; of more than 10,000, the 10,000
             with most rows and all that are off.
         num_values: Number of its values.
     """
 
-    error: FieldErrorCheck
+    field_rce: float
+    noise_floor: float
+    noise_deviation: float
+    high: float
+    is_off: bool
     values: list[RateCheck]
     num_values: int
 
 
 @dataclass(frozen=True)
-class Report(ShownAsText, abc.ABC):
-    """What the reports of labels 0 and 1 and of K classes have; see these."""
-
-    period: str
-    false_alarms_per_year: float
-    tolerance: float
-
-    @property
-    @abc.abstractmethod
-    def alerts(self) -> list[str]:
-        """A sentence for each check that is out of bounds."""
-
-    @property
-    def is_alert(self) -> bool:
-        """Whether any check is out of bounds."""
-        return bool(self.alerts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values; `None` where a value is not finite."""
-        return {"is_alert": self.is_alert, "alerts": self.alerts, **_json(vars(self))}
-
-    @abc.abstractmethod
-    def _tables(self) -> list[str]:
-        """The lines of the text before the alerts."""
-
-    def __str__(self) -> str:
-        return "\n".join([*self._tables(), *summary(self)])
-
-
-@dataclass(frozen=True)
-class MonitorReport(Report):
+class MonitorReport(ShownAsText):
     """The result of `monitor`; printing it gives the text of the command.
 
     Args:
@@ -193,107 +132,70 @@ class MonitorReport(Report):
         overall: Rates of the whole log.
         periods: The periods that have rows, in ascending order.
         fields: Field name → its checks.
-        observed_until: If labels come late, the time until which they are in the log: predictions
-            are then those of the labels so far. None otherwise.
     """
 
+    period: str
+    false_alarms_per_year: float
+    tolerance: float
     overall: RateCheck
     periods: list[PeriodReport]
     fields: dict[str, FieldReport]
-    observed_until: str | None = None
 
     @property
     def alerts(self) -> list[str]:
         """A sentence for each check that is out of bounds."""
-        found = [f"all rows: {_rates_sentence(self.overall)}"] if self.overall.is_off else []
+        found = [self.overall._sentence()] if self.overall.is_off else []
         for period in self.periods:
-            if period.rates.is_off:
-                found.append(f"{period.rates.name}: {_rates_sentence(period.rates)}")
-            if period.loss.is_off:
-                found.append(f"{period.rates.name}: {_loss_sentence(period.loss)}")
+            found += [period._sentence()] * period.is_off
+            found += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
-            if field.error.is_off:
-                found.append(
-                    f"{name}: Field-RCE {field.error.field_rce:.4g} is above its bound "
-                    f"{field.error.high:.4g}"
-                )
-            found += [
-                f"{name} {rates.name}: {_rates_sentence(rates)}"
-                for rates in field.values
-                if rates.is_off
-            ]
+            if field.is_off:
+                error = f"{field.field_rce:.4g} is above its bound {field.high:.4g}"
+                found.append(f"{name}: Field-RCE {error}")
+            found += [f"{name} {each._sentence()}" for each in field.values if each.is_off]
         return found
 
-    def _tables(self) -> list[str]:
-        return tables(self)
-
-
-@dataclass(frozen=True)
-class ClassMonitorReport(Report):
-    """The result of `monitor` for K classes; printing it gives the text of the command.
-
-    The labels of a class are 1 for its rows and 0 for all others. If the probabilities of all
-    classes are right, those of each are. `false_alarms_per_year` is divided equally among the
-    classes: the reports in `classes` have the share of a class.
-
-    Args:
-        period: "hour", "day", "week", "month" or "year".
-        false_alarms_per_year: Probability that right predictions raise an alert in a year, in all
-            classes together.
-        tolerance: Relative error that does not matter.
-        classes: Class → its report.
-    """
-
-    classes: dict[str, MonitorReport]
-
     @property
-    def alerts(self) -> list[str]:
-        """A sentence for each check that is out of bounds, with its class."""
-        return [
-            f"class {name}, {alert}"
-            for name, report in self.classes.items()
-            for alert in report.alerts
-        ]
+    def is_alert(self) -> bool:
+        """Whether any check is out of bounds."""
+        return bool(self.alerts)
 
-    def _tables(self) -> list[str]:
-        return class_tables(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values; `None` where a value is not finite."""
+        values = _json(dataclasses.asdict(self))
+        return {"is_alert": self.is_alert, "alerts": self.alerts, **values}
+
+    def __str__(self) -> str:
+        periods = [[*each._cells(), *each._loss_cells()] for each in self.periods]
+        total = [*self.overall._cells(), *[""] * len(_LOSS_HEADER)]
+        lines = [*grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total]), ""]
+        for name, field in self.fields.items():
+            # The values with most rows, and all that are off.
+            rows = [v._cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
+            lines += grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])
+            hidden = field.num_values - len(rows)
+            lines += [f"and {hidden:,} more values without a shift"] * (hidden > 0)
+            noise = f"noise floor {field.noise_floor:.4g} ± {field.noise_deviation:.2g}"
+            error = f"Field-RCE {field.field_rce:.4g}; {noise}, bound {field.high:.4g}"
+            lines += [error + " !" * field.is_off, ""]
+        risk = f"false alarms a year: {self.false_alarms_per_year:.3g}"
+        lines.append(
+            f"Relative errors up to {self.tolerance:.2g} do not matter; {risk}; times: UTC."
+        )
+        if not (alerts := self.alerts):
+            return "\n".join([*lines, "No alert."])
+        found = [part for alert in alerts for part in wrap(f"! {alert}")]
+        return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found])
 
 
-def _rates_sentence(rates: RateCheck) -> str:
-    if rates.shift is not None:
-        return _shift_sentence(rates.shift)
-    verb = "over-predicts" if rates.low > 1 else "under-predicts"
-    times = "infinite" if not rates.observed else f"{rates.ratio:.3g}"
-    return (
-        f"{verb}: {rates.predicted:.4g} predicted, {rates.observed:.4g} observed (ratio {times}, "
-        f"at {'least' if rates.low > 1 else 'most'} "
-        f"{rates.low if rates.low > 1 else rates.high:.3g}), {rates.num_rows:,} rows"
-    )
-
-
-def _shift_sentence(shift: Shift) -> str:
-    verb = "over-predicts" if shift.change < 0 else "under-predicts"
-    return (
-        f"{verb} since {shift.since}: {shift.predicted:.4g} predicted, {shift.observed:.4g} "
-        f"observed ({change_text(shift)}), {shift.num_rows:,} rows; by chance {years_text(shift)}"
-    )
-
-
-def _loss_sentence(loss: LossCheck) -> str:
-    side, bound = ("above", loss.high) if loss.value > loss.high else ("below", loss.low)
-    return (
-        f"Calibrated Log Loss {loss.value:.4g} is {side} {bound:.4g}; correct probabilities would "
-        f"give {loss.expected:.4g}"
-    )
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value < 100 else f"{value:.3g}"
 
 
 def _json(value: Any) -> Any:
+    """Values with None for numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {name: _json(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_json(part) for part in value]
-    if isinstance(value, Report):
-        return value.to_dict()
-    return _json(vars(value)) if dataclasses.is_dataclass(value) else value
+    return [_json(part) for part in value] if isinstance(value, list) else value

@@ -7,20 +7,14 @@ these ratios over the blocks in which a shift may have begun, each times its len
 their mean over the shifts. Its mean is then at most the number of years so far, y, and by the
 inequality of Doob and Ville it ever reaches 1 / α within y years with a probability of at most α y.
 
-Labels that come late are tested at every look by what has come so far: by the rate at which a
-label comes, given that it has not come yet. This is an e-process in the time of the looks, whatever
-the delays, as long as their distribution is right.
-
 Reference:
     Shiryaev, *On optimum methods in quickest detection problems*, 1963. Ramdas, Grünwald, Vovk,
     Shafer, *Game-theoretic statistics and safe anytime-valid inference*, Statistical Science 2023.
-    Aalen, Borgan, Gjessing, *Survival and Event History Analysis*, 2008, chapter 2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -35,34 +29,19 @@ SHIFTS = np.concatenate([-_SIZES, _SIZES])
 _TOGETHER = 1 << 16
 
 
-class Shifts(NamedTuple):
-    """The evidence for a shift of each value, and what is known of its start.
-
-    Args:
-        log_years: Logarithm of the evidence, in years.
-        since: The block in which the most likely shift begins.
-        sums: The sums of the rows since then.
-    """
-
-    log_years: np.ndarray
-    since: np.ndarray
-    sums: Sums
-
-
 def most_log_years(sums: Sums, block: np.ndarray, years: float) -> np.ndarray:
     """Logarithm of the most evidence that values can have, from their sums over all blocks.
 
     A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
     """
     total = len(np.unique(block)) * years
-    expected = sums["hazard_down" if sums.is_late else "predicted"]
-    return _SIZES[-1] * np.maximum(sums["positives"], expected) + np.log(total)
+    return _SIZES[-1] * np.maximum(sums.positives, sums.predicted) + np.log(total)
 
 
 def find_shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
-) -> Shifts:
-    """The shifts of each value, from its sums by block.
+) -> tuple[np.ndarray, np.ndarray, Sums]:
+    """The shift of each value: log of its evidence in years, likeliest start, sums since then.
 
     Args:
         sums: Sums of the groups.
@@ -72,11 +51,10 @@ def find_shifts(
         tolerance: Relative error that does not matter.
 
     Example:
-        >>> sums = Sums(positives=np.array([100.0, 100.0, 150.0]))  # of three blocks of a year
-        >>> for name, each in (("rows", 1000.0), ("predicted", 100.0), ("predicted_squares", 10.0)):
-        ...     sums[name] = np.full(3, each)
-        >>> found = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
-        >>> np.exp(found.log_years).round(), found.since
+        >>> ones = np.ones(3)  # for three blocks of a year
+        >>> sums = Sums(1000 * ones, np.array([100.0, 100.0, 150.0]), 100 * ones, 10 * ones)
+        >>> log_years, since, _ = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
+        >>> np.exp(log_years).round(), since
         (array([4777.]), array([2]))
     """
     firsts = np.flatnonzero(np.diff(value, prepend=-1))
@@ -86,7 +64,7 @@ def find_shifts(
     ]
     log_years, since = (np.concatenate(each) for each in zip(*parts, strict=True))
     is_since = block >= since[value]
-    return Shifts(log_years, since, sums.only(is_since).added(firsts))
+    return log_years, since, Sums(*(column * is_since for column in sums)).added(firsts)
 
 
 def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
@@ -127,17 +105,8 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     second sum is largest for two different probabilities, of which one is 1 (θ > 0) or 0 (θ < 0):
     its third derivative by p has the sign of θ (Chebyshev, Markov, Krein). With equal
     probabilities, the bound is the ratio itself.
-
-    Of labels that come late, the shift is one of the rate at which they come, by the factor
-    `exp(θ)`. With the cumulated hazards Λ, the ratio is `exp(θ Σ y - (exp(θ) - 1) Λ)`; each new
-    label, and each hour without one, multiplies it by a number of the mean 1.
     """
-    by_shift = {name: column[:, None] for name, column in sums.items()}
-    positives = by_shift["positives"]
-    if sums.is_late:
-        hazard = np.where(SHIFTS > 0, by_shift["hazard_up"], by_shift["hazard_down"])
-        return positives * SHIFTS - np.expm1(SHIFTS) * hazard
-    rows, mean, squares = (by_shift[name] for name in ("rows", "predicted", "predicted_squares"))
+    rows, positives, mean, squares = (column[:, None] for column in sums)
     squares = np.clip(squares, mean**2 / rows, mean)
     down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance), np.expm1(SHIFTS[SHIFTS > 0])
     up = up * (1 + tolerance)

@@ -1,48 +1,37 @@
-"""Sums: the sums of the rows of groups, each sum with a name."""
+"""Sums: the sums of the rows of groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 
-class Sums(dict[str, np.ndarray]):
-    """Name → the sum of the rows of each group, an array (groups,). Sums of groups add up.
+class Sums(NamedTuple):
+    """The sums of the rows of each group, arrays (groups,). Sums of groups add up.
 
-    Checks use the number of "rows", of "positives", and the sums "predicted" of the probabilities
-    and "predicted_squares" of their squares; for labels that come late also "hazard_up" and
-    "hazard_down", see `logs.late_labels.late_sql.hazard_sums`.
+    Args:
+        rows: Number of rows.
+        positives: Sum of the labels.
+        predicted: Sum of the probabilities.
+        squares: Sum of their squares.
 
     Example:
-        >>> sums = Sums(rows=np.array([9.0, 7.0, 5.0]), positives=np.array([3.0, 2.0, 1.0]))
-        >>> sums.of([0, 2])["rows"].tolist(), sums.added([0, 2])["positives"].tolist()
-        ([9.0, 5.0], [5.0, 1.0])
+        >>> sums = Sums(*np.array([[9.0, 7.0], [3.0, 2.0], [2.5, 2.0], [0.8, 0.6]]))
+        >>> sums.of(np.array([1])).rows.tolist(), sums.added([0]).positives.tolist()
+        ([7.0], [5.0])
     """
 
-    @property
-    def num_groups(self) -> int:
-        """Number of groups."""
-        return len(self["rows"])
+    rows: np.ndarray
+    positives: np.ndarray
+    predicted: np.ndarray
+    squares: np.ndarray
 
-    @property
-    def is_late(self) -> bool:
-        """Whether labels come late, and the sums have their hazards."""
-        return "hazard_up" in self
-
-    def of(self, groups: ArrayLike | slice) -> Sums:
+    def of(self, groups: np.ndarray | slice) -> Sums:
         """The sums of some groups, by their numbers, a mask or a slice."""
-        where = groups if isinstance(groups, slice) else np.asarray(groups)
-        return self._each(lambda column: column[where])
-
-    def only(self, is_counted: np.ndarray) -> Sums:
-        """The same groups, with sums of 0 where they are not counted."""
-        return self._each(lambda column: column * is_counted)
+        return Sums(*(column[groups] for column in self))
 
     def added(self, firsts: Sequence[int] | np.ndarray) -> Sums:
         """The sums of groups that follow each other, from each of the `firsts` to the next."""
-        return self._each(lambda column: np.add.reduceat(column, firsts))
-
-    def _each(self, function: Callable[[np.ndarray], np.ndarray]) -> Sums:
-        return Sums({name: function(column) for name, column in self.items()})
+        return Sums(*(np.add.reduceat(column, firsts) for column in self))

@@ -124,7 +124,7 @@ def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
     """
     if is_symbolic(values):
         return values
-    return exact_ids(_in_numpy(column_of(values, name)), name, reader, values)
+    return exact_ids(_in_numpy(column_of(values, name)), name, reader)
 
 
 def field_values(values: Any, name: str) -> Tensor:

@@ -215,7 +215,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     array = column if isinstance(column, np.ndarray) else ops.convert_to_numpy(column)
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
         column = array = numbers_or_strings(
-            np.full(array.shape, None, object), name, values, as_strings=True
+            np.full(array.shape, None, object), name, as_strings=True
         )
     is_text = array.dtype.kind in "OSU"
     if is_text != (dtype == "string"):

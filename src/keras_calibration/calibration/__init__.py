@@ -1,6 +1,5 @@
 """`calibrate`: compares calibration methods on a development set, and applies the best mean."""
 
-from calibration_records.logs.late_labels.label_delay import LabelDelay
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -12,7 +11,6 @@ from keras_calibration.calibration.progressive import ProgressiveScores, progres
 
 __all__ = [
     "CalibrationReport",
-    "LabelDelay",
     "ProgressiveScores",
     "calibrate",
     "calibrate_scores",

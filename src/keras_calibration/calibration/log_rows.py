@@ -10,7 +10,7 @@ import numpy as np
 
 from calibration_records._progress import ProgressBar
 from calibration_records.logs import ScoredLog, log_sums
-from calibration_records.logs.batches import Coded, log_batches
+from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import Query, field_column
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import TOTALS, whole_numbers
@@ -28,7 +28,7 @@ SECONDS_OF_A_DAY = 86_400
 
 def selection_of(follows_time: bool) -> Selection:
     """The rows to fit to, with the day of each if they have times."""
-    return Selection("day" if follows_time else None, purpose="fit")
+    return Selection("day" if follows_time else None)
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,10 @@ class LogRows:
         """
         unit = total["squares"] / total["weight"] if self.weights_are == "importance" else 1.0
         columns = {name: field_column(name) for name in (*self.fields, *self.numeric)}
-        optional = {"w": self.log.is_weighted, "t": self.follows_time}
+        optional = {"w": self.log.sample_weight is not None, "t": self.follows_time}
         names = ["l", "y", "k", *(name for name, is_used in optional.items() if is_used)]
         names += columns.values()
-        selection, num_rows = selection_of(self.follows_time), int(total["rows"])
-        for batch in log_batches(self._log, names, selection, num_rows, int(bool(verbose))):
+        for batch in log_batches(self._log, names, selection_of(self.follows_time)):
             weights = np.asarray(batch["w"]) if "w" in batch else None
             if weights is not None and self.weights_are == "counts":
                 check_counts(weights)
@@ -97,9 +96,7 @@ class LogRows:
             )
             yield rows, np.asarray(batch["k"])
 
-    def _feature(self, column: np.ndarray | Coded, name: str) -> np.ndarray:
-        if isinstance(column, Coded):
-            return feature_values(column.values, name, self.fields, self.numeric)[column.codes]
+    def _feature(self, column: np.ndarray, name: str) -> np.ndarray:
         return feature_values(column, name, self.fields, self.numeric)
 
 
@@ -157,6 +154,8 @@ def field_values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None
     if values.dtype.kind == "f" and np.isnan(values).any():
         # A missing value makes floats of a column of ids.
         values = np.where(np.isnan(values), -1.0, values)
+    if isinstance(vocabulary, keras.layers.StringLookup) and values.dtype != object:
+        return values.astype(str)  # texts of a CSV file may all be of numbers
     if values.dtype != object:
         return values
     ids = whole_numbers(values)

@@ -76,8 +76,8 @@ def field_ece(
         >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
         0.25
     """
-    metric = {"from_logits": from_logits}
-    return _field_error(FieldECE, labels, predictions, field, sample_weight, **metric)
+    rows = (labels, predictions, field, sample_weight)
+    return _field_error(rows, FieldECE, from_logits=from_logits)
 
 
 def field_rce(
@@ -108,22 +108,15 @@ def field_rce(
         >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)
         0.2475
     """
-    metric = {"epsilon": epsilon, "from_logits": from_logits}
-    return _field_error(FieldRCE, labels, predictions, field, sample_weight, **metric)
+    rows = (labels, predictions, field, sample_weight)
+    return _field_error(rows, FieldRCE, epsilon=epsilon, from_logits=from_logits)
 
 
-def _field_error(
-    metric_class: type[FieldECE | FieldRCE],
-    labels: ArrayLike,
-    predictions: ArrayLike,
-    field: ArrayLike,
-    sample_weight: ArrayLike | None,
-    **arguments: Any,
-) -> float:
-    warn_of_other_order(
-        labels=labels, predictions=predictions, field=field, sample_weight=sample_weight
-    )
+def _field_error(rows: tuple, metric_class: type[FieldECE | FieldRCE], **arguments: Any) -> float:
+    """The field error of labels, predictions, field and weights."""
+    labels, predictions, field, weights = rows
+    warn_of_other_order(labels=labels, predictions=predictions, field=field, sample_weight=weights)
     values, ids = distinct_values(as_array(field, "'field'"))
     metric = metric_class(max(len(values), 1), **arguments)
-    batch = (labels, predictions, sample_weight, {"field": ids})
+    batch = (labels, predictions, weights, {"field": ids})
     return score(batch, field_metrics={"field": metric}, verbose=0)[f"field_{metric.name}"]

@@ -67,16 +67,13 @@ def log_queries(
                 queries[_moments_name(sums)] = logit_moments(*sums)
             else:
                 columns += sums.columns
-    weighted = log.is_weighted
+    weighted = log.sample_weight is not None
     if columns:
         queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
-    fields = {
-        FIELD + field_name(field): field_sums(
-            [field] if isinstance(field, str) else field, weighted
-        )
-        for field in log.fields
-    }
-    return queries | fields
+    for field in log.fields:
+        names = [field] if isinstance(field, str) else field
+        queries[FIELD + field_name(field)] = field_sums(names, weighted)
+    return queries
 
 
 def has_sums(metric: keras.metrics.Metric) -> bool:
@@ -89,19 +86,14 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     found = {}
     for name, needed in metric.log_sums().items():
         if isinstance(needed, LogitMoments):
-            found[name] = _moments(needed, sums)
+            table = sums.table(_moments_name(needed))
+            groups = moments_of(table, table.get("key_group", 0), needed.num_groups)
+            found[name] = np.concatenate(groups)  # one below the other
         else:
             table = sums.table(_LABELS)
             found[name] = np.array([table[column][0] for column in needed.columns])
     metric.add_sums(found)
     metric.add_row_count(sums.num_rows % 2**31)
-
-
-def _moments(needed: LogitMoments, sums: LogSums) -> np.ndarray:
-    """The moments of all groups, one below the other."""
-    table = sums.table(_moments_name(needed))
-    group = table.get("key_group", np.zeros(1, int))
-    return np.concatenate(moments_of(table, group, needed.num_groups))
 
 
 def _moments_name(needed: LogitMoments) -> str:
@@ -119,10 +111,11 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
             "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
             "errors are then computed for any values."
         )
-    metric.check_ids(tuple(ids) if isinstance(num_values, tuple) else ids[0])
     if isinstance(num_values, tuple):
+        metric.check_ids(tuple(ids))
         cells = crossed_ids(ids, num_values)
     else:
+        metric.check_ids(ids[0])
         cells = known_ids(ids[0], num_values)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)

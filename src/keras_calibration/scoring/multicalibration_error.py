@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import at_least, integer, known, one_column, same_rows
+from calibration_records._check import at_least, instance, integer, known, one_column, same_rows
 from calibration_records._columns import (
     by_name,
     names_of,
@@ -16,9 +16,9 @@ from calibration_records._columns import (
     warn_of_other_order,
 )
 from calibration_records._predictions import probabilities_of
-from calibration_records._text import ShownAsText
+from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
-from keras_calibration._rows.columns import as_array, numbers_of
+from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
@@ -58,6 +58,11 @@ class SegmentError(ShownAsText):
             f"deviations, p = {self.p_value:.2g})"
         )
 
+    def _cells(self) -> list[str]:
+        rates = (self.mean_prediction, self.observed_rate, self.error)
+        significance = [f"{self.deviations:.1f}", f"{self.p_value:.2g}"]
+        return [self.name, f"{self.num_rows:,}", *(f"{rate:.4f}" for rate in rates), *significance]
+
 
 @dataclass(frozen=True)
 class MulticalibrationError(ShownAsText):
@@ -96,25 +101,15 @@ class MulticalibrationError(ShownAsText):
         return error / rarer if rarer > 0 else float("nan")
 
     def __str__(self) -> str:
-        shown = list(self.segments[:_NUM_SHOWN])
-        if self.overall not in shown:
-            shown.append(self.overall)
-        width = max(len(segment.name) for segment in shown)
-        heads = ("rows", "predicted", "observed", "error", "deviations", "p-value")
+        shown = list(dict.fromkeys([*self.segments[:_NUM_SHOWN], self.overall]))
+        heads = ("segment", "rows", "predicted", "observed", "error", "deviations", "p-value")
         lines = [
             f"Multicalibration error {self.error:.4g} ({self.relative_error:.1%} of the rarer "
             f"class), p-value {self.p_value:.2g} over {len(self.segments):,} segments.",
             f"Smallest detectable error: {self.smallest_detectable:.4g} "
             f"({self.relative_smallest_detectable:.1%}).",
-            "{:<{}}  {:>10}  {:>9}  {:>8}  {:>7}  {:>10}  {:>8}".format("segment", width, *heads),
         ]
-        for segment in shown:
-            lines.append(
-                f"{segment.name:<{width}}  {segment.num_rows:>10,}  "
-                f"{segment.mean_prediction:>9.4f}  {segment.observed_rate:>8.4f}  "
-                f"{segment.error:>7.4f}  {segment.deviations:>10.1f}  {segment.p_value:>8.2g}"
-            )
-        return "\n".join(lines)
+        return "\n".join([*lines, *grid([heads, *(segment._cells() for segment in shown)])])
 
 
 def multicalibration_error(
@@ -195,11 +190,14 @@ def multicalibration_error(
         2506.11251. The package `mcgrad` takes segments of at most three values a column by default
         and gives the smallest p-value as it is.
     """
-    _check_sizes(max_depth, num_ranges, min_rows, min_positives)
+    sizes = {"max_depth": max_depth, "num_ranges": num_ranges, "min_rows": min_rows}
+    for name, value in sizes.items():
+        integer(name, value, 1)
+    at_least("min_positives", min_positives, 0)
     warn_of_other_order(
         labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
     )
-    y, p, w = _rows(labels, predictions, sample_weight, from_logits)
+    y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
     columns = [
@@ -219,47 +217,24 @@ def multicalibration_error(
         found += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
     found.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
     most, deviation = found[0].deviations, float(all_rows.deviation[0])
-    return MulticalibrationError(
-        error=most * deviation if np.isfinite(most) else most,
-        p_value=min(1.0, len(found) * min(segment.p_value for segment in found)),
-        smallest_detectable=_DETECTABLE * deviation,
-        rate=overall.observed_rate,
-        overall=overall,
-        segments=tuple(found),
-    )
+    error = most * deviation if np.isfinite(most) else most
+    p_value = min(1.0, len(found) * min(segment.p_value for segment in found))
+    rate, detectable = overall.observed_rate, _DETECTABLE * deviation
+    return MulticalibrationError(error, p_value, detectable, rate, overall, tuple(found))
 
 
 def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
-    columns = (
-        figures.num_rows,
-        figures.mean_prediction,
-        figures.observed_rate,
-        figures.error,
-        figures.deviations,
-        p_values(figures),
-    )
+    rates = (figures.num_rows, figures.mean_prediction, figures.observed_rate)
+    columns = (*rates, figures.error, figures.deviations, p_values(figures))
     rows = zip(names, *(column.tolist() for column in columns), strict=True)
     return [SegmentError(*row) for row in rows]
 
 
-def _check_sizes(max_depth: int, num_ranges: int, min_rows: int, min_positives: float) -> None:
-    for name, value in (
-        ("max_depth", max_depth),
-        ("num_ranges", num_ranges),
-        ("min_rows", min_rows),
-    ):
-        integer(name, value, 1)
-    at_least("min_positives", min_positives, 0)
-
-
 def _rows(
-    labels: ArrayLike,
-    predictions: ArrayLike,
-    sample_weight: ArrayLike | None,
-    from_logits: bool,
+    labels: ArrayLike, predictions: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, probabilities and weights as flat checked arrays of float64."""
-    p = _flat(numbers_of(predictions, "Predictions").astype(np.float64), "predictions")
+    p = flat_numbers(predictions, "predictions")
     if not len(p):
         raise ValueError("Argument `predictions` must hold rows. Received: none.")
     y = _flat(numbers_of(labels, "Labels").astype(np.float64), "labels", len(p))
@@ -267,30 +242,18 @@ def _rows(
     if sample_weight is not None:
         weights = numbers_of(sample_weight, "Weights").astype(np.float64)
         w = _flat(weights, "sample_weight", len(p))
-    refuse_rows(
-        ~(np.isfinite(w) & (w >= 0)),
-        w,
-        "Argument `sample_weight` must be finite and not negative.",
-        "Drop these rows or give them weight 0.",
-    )
+    advice = "Drop these rows or give them weight 0."
+    expected = "Argument `sample_weight` must be finite and not negative."
+    refuse_rows(~(np.isfinite(w) & (w >= 0)), w, expected, advice)
     counts = w > 0
     if not counts.any():
         raise ValueError("Argument `sample_weight` must be above 0 in some row. Received: all 0.")
     if not from_logits:
-        refuse_rows(
-            ~((p >= 0) & (p <= 1)),
-            p,
-            "Argument `predictions` must hold probabilities in [0, 1].",
-            "For logits, pass from_logits=True.",
-            counts,
-        )
-    refuse_rows(
-        ~((y >= 0) & (y <= 1)),
-        y,
-        "Argument `labels` must be in [0, 1].",
-        label_advice(y[counts]),
-        counts,
-    )
+        advice = "For logits, pass from_logits=True."
+        expected = "Argument `predictions` must hold probabilities in [0, 1]."
+        refuse_rows(~((p >= 0) & (p <= 1)), p, expected, advice, counts)
+    expected, advice = "Argument `labels` must be in [0, 1].", label_advice(y[counts])
+    refuse_rows(~((y >= 0) & (y <= 1)), y, expected, advice, counts)
     if (numbers := rows_that_count(w)) is not None:
         p, y = p[numbers], y[numbers]
     warn_if_swapped(y, p)
@@ -302,21 +265,16 @@ def _columns(
 ) -> list[tuple[str, np.ndarray, bool]]:
     """Name and values of each column, and whether it is numeric."""
     features = by_name(features)
-    if not isinstance(features, Mapping):
-        raise ValueError(
-            "Argument `features` must map column names to values, for example "
-            f"{{'site_id': site_ids}}, or be a data frame. Received: {type(features).__name__}."
-        )
+    instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
     values = {
-        name: _flat(as_array(features[name], repr(name)), f"features[{name!r}]", num_rows)
-        for name in features
+        name: _flat(as_array(column, repr(name)), f"features[{name!r}]", num_rows)
+        for name, column in features.items()
     }
     if numeric is None:
         numeric = [name for name, column in values.items() if column.dtype.kind == "f"]
     numeric = names_of(numeric)
-    known("Argument `numeric` must name columns of `features`", numeric, values)
-    if text := [name for name in numeric if values[name].dtype.kind not in "biuf"]:
-        raise ValueError(f"Argument `numeric` must name columns of numbers. Received: {text}.")
+    numbers = [name for name, column in values.items() if column.dtype.kind in "biuf"]
+    known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
     return [(name, column, name in numeric) for name, column in values.items()]
 
 

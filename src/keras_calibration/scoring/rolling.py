@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import same_rows
 from calibration_records._columns import is_missing, refuse_rows, warn_of_other_order
-from keras_calibration._ops.compiled import compiled
-from keras_calibration._ops.logit_moments import bias_root, log_loss_and_weight
 from keras_calibration._rows.columns import as_array
-from keras_calibration._typing import Tensor
 from keras_calibration.scoring.rows_to_score import checked_rows
-
-
-def rolling_log_loss(moments: np.ndarray, bias: float) -> tuple[float, float]:
-    """The mean log loss of a period with the bias known before it, and the bias known after it.
-
-    A period that determines no bias, because its labels are all equal, leaves the one before.
-
-    Args:
-        moments: The summary (418, 8) of the period, as of `_ops.logit_moments`.
-        bias: The bias known before; NaN, as the loss then is, if there is none.
-    """
-    summary = ops.convert_to_tensor(moments[None])
-    loss, found = _compiled_rolling(summary, ops.cast([bias], summary.dtype))
-    return float(loss[0]), bias if math.isnan(found[0]) else float(found[0])
-
-
-def _rolling(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    loss, weight = log_loss_and_weight(summary, bias)
-    return loss / weight, bias_root(summary)
-
-
-_compiled_rolling = compiled(_rolling)
 
 
 def rolling_quadratic_loss(
@@ -84,16 +57,14 @@ def rolling_quadratic_loss(
     times = as_array(period, "period").reshape(-1)
     same_rows("period", len(times), len(y), "label")
     refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", "Mend it.")
-    counted = w > 0
+    counted, drop = w > 0, "Leave these rows out."
     for name, column in (("labels", y), ("predictions", p)):
         expected = f"Argument `{name}` must hold finite numbers."
-        refuse_rows(~np.isfinite(column), column, expected, "Leave these rows out.", counted)
+        refuse_rows(~np.isfinite(column), column, expected, drop, counted)
     missing = times != times  # NaN and NaT
     if times.dtype == object:
         missing = np.array([is_missing(time) for time in times], bool)
-    refuse_rows(
-        missing, times, "Argument `period` must have no missing value.", "Drop such rows.", counted
-    )
+    refuse_rows(missing, times, "Argument `period` must have no missing value.", drop, counted)
     names, number = np.unique(times[counted], return_inverse=True)
     residual, w = (y - p)[counted], w[counted].astype(np.float64)
     weight = np.bincount(number, w)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration_records._columns import by_name, suggestion, warn_of_other_order
+from calibration_records._check import known
+from calibration_records._columns import by_name, check_same_rows, warn_of_other_order
 from keras_calibration._rows.columns import field_values, numbers_of, take
 from keras_calibration._rows.weights import column_that_counts, rows_that_count
 from keras_calibration._typing import Tensor
@@ -50,42 +51,22 @@ def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
     rows = RowsToScore(*given)
     available = {} if rows.fields is None else by_name(rows.fields)
     fields = tuple(fields)
-    if missing := [field for field in fields if field not in available]:
-        raise ValueError(
-            f"Argument `rows` must have the fields {missing}, which the field metrics need. "
-            f"Received: the fields {sorted(available)}.{suggestion(missing, available)}"
-        )
+    known("Argument `rows` must have the fields of the field metrics; it has", fields, available)
     warn_of_other_order(**rows._replace(fields=available)._asdict())
-    predictions, labels = (
-        numbers_of(values, what)
-        for values, what in ((rows.predictions, "Predictions"), (rows.labels, "Labels"))
-    )
-    one_column = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] == 1)
-    shape = (-1, 1) if one_column else (-1,)
-    columns = {
-        "labels": labels.reshape(-1, 1) if one_column else labels,
-        "predictions": predictions.reshape(-1, 1) if one_column else predictions,
-    }
+    labels = np.atleast_1d(numbers_of(rows.labels, "Labels"))
+    predictions = np.atleast_1d(numbers_of(rows.predictions, "Predictions"))
+    shape = (-1, 1) if predictions.ndim == 1 or predictions.shape[1:] == (1,) else (-1,)
+    columns = {"labels": labels, "predictions": predictions}
+    if shape == (-1, 1):
+        columns = {name: column.reshape(shape) for name, column in columns.items()}
     numbers = None
     if rows.sample_weight is not None:
         columns["sample_weight"] = numbers_of(rows.sample_weight, "Weights").reshape(shape)
         numbers = rows_that_count(columns["sample_weight"].reshape(-1))
-    for field in fields:
-        columns[f"field {field!r}"] = _ids(available[field], field, numbers)
-    if single := [column for column, values in columns.items() if not values.ndim]:
-        raise ValueError(
-            f"Argument `rows` must hold arrays. Received: a single number as {single}."
-        )
-    lengths = {column: len(values) for column, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{length} of {column}" for column, length in lengths.items())
-        raise ValueError(f"Argument `rows` must have columns of equal length. Received: {counts}.")
-    return RowsToScore(
-        columns["labels"],
-        columns["predictions"],
-        columns.get("sample_weight"),
-        {field: columns[f"field {field!r}"] for field in fields},
-    )
+    ids = {field: _ids(available[field], field, numbers) for field in fields}
+    lengths = {name: len(column) for name, column in (columns | ids).items()}
+    check_same_rows("The columns of `rows`", lengths)
+    return RowsToScore(**columns, fields=ids)
 
 
 def _ids(values: Any, field: str, numbers: np.ndarray | None) -> np.ndarray:
@@ -97,5 +78,4 @@ def _ids(values: Any, field: str, numbers: np.ndarray | None) -> np.ndarray:
 def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:
     """Checked rows in pieces of at most `chunk_size` rows, as views."""
     for start in range(0, len(rows.labels), chunk_size):
-        part = slice(start, start + chunk_size)
-        yield take(rows, part)
+        yield take(rows, slice(start, start + chunk_size))

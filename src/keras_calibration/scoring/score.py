@@ -77,13 +77,11 @@ def score(
         >>> round(scores["calibrated_log_loss"], 1)
         0.5
     """
-    named = _named(metrics)
-    by_field = FieldMetrics(field_metrics or {})
+    named, by_field = _named(metrics), FieldMetrics(field_metrics or {})
     has_own_errors = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
     if not named and not by_field.by_field and not has_own_errors:
         raise ValueError(
-            "Arguments `metrics` and `field_metrics` must hold metrics to compute. "
-            "Received: metrics=() and field_metrics={}."
+            "Arguments `metrics` and `field_metrics` must hold metrics to compute. Received: none."
         )
     for metric in (*named.values(), by_field):
         metric.reset_state()
@@ -93,12 +91,10 @@ def score(
     if isinstance(rows, ScoredLog | LogSums):
         errors = update_from_log(rows, named, by_field, verbose)
     else:
-        errors = {}
-        checked = checked_rows(rows, by_field.fields)
-        num_rows = len(checked.labels)
-        if not num_rows:
+        errors, checked = {}, checked_rows(rows, by_field.fields)
+        if not len(checked.labels):
             raise ValueError("Argument `rows` must hold rows to score. Received: none.")
-        update_metrics(named.values(), by_field, [checked], num_rows, verbose)
+        update_metrics(named.values(), by_field, [checked], len(checked.labels), verbose)
     with one_warning_of_nan():
         results = {name: metric.result() for name, metric in named.items()}
         field_results = by_field.result()
@@ -106,21 +102,20 @@ def score(
 
 
 def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
+    """Name → metric; raises for two of one name, and for what is no metric."""
     if isinstance(metrics, Mapping):
-        named = dict(metrics)
+        named = [*metrics.items()]
     else:
-        listed = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
-        named = {getattr(metric, "name", str(metric)): metric for metric in listed}
-        if len(named) < len(listed):
-            raise ValueError(
-                "Metrics must have different names. "
-                f"Received: {[getattr(metric, 'name', metric) for metric in listed]}. Set `name=`, "
-                "or pass name → metric."
-            )
-    for metric in named.values():
-        if not isinstance(metric, keras.Metric):
-            raise ValueError(
-                "Argument `metrics` must hold Keras metrics, for example [CalibratedLogLoss()]. "
-                f"Received: {metric!r}."
-            )
-    return named
+        listed = [metrics] if isinstance(metrics, keras.Metric) else metrics
+        named = [(getattr(metric, "name", str(metric)), metric) for metric in listed]
+    if bad := [metric for _, metric in named if not isinstance(metric, keras.Metric)]:
+        raise ValueError(
+            "Argument `metrics` must hold Keras metrics, for example [CalibratedLogLoss()]. "
+            f"Received: {bad[0]!r}."
+        )
+    if len(dict(named)) < len(named):
+        raise ValueError(
+            "Argument `metrics` must hold metrics of different names. Received: "
+            f"{[name for name, _ in named]}. Set `name=`, or pass name → metric."
+        )
+    return dict(named)

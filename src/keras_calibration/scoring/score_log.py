@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 import keras
 
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
-from calibration_records.logs.batches import log_batches
 from calibration_records.logs.compute import is_ray
+from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import FIELD, Query
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import TOTALS
+from calibration_records.monitoring.bounds import PeriodLosses
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
     add_field,
@@ -23,7 +24,6 @@ from keras_calibration.scoring.log_metrics import (
     has_sums,
     log_queries,
 )
-from keras_calibration.scoring.rolling import rolling_log_loss
 from keras_calibration.scoring.rows_to_score import RowsToScore, checked_rows
 from keras_calibration.scoring.updates import update_metrics
 
@@ -135,15 +135,16 @@ def score_by_period(
             add_log(fresh, part)
             results[metric.name] = float(fresh.result())
             if getattr(fresh, "has_rolling_loss", False):
-                name = f"rolling_{metric.name}"
-                moments, bias = fresh.moments_of_all_rows(), biases.get(name, math.nan)
-                results[name], biases[name] = rolling_log_loss(moments, bias)
+                losses = PeriodLosses(fresh.moments_of_all_rows())
+                bias = biases.get(metric.name, math.nan)
+                results[f"rolling_{metric.name}"] = losses.mean_loss(bias)
+                biases[metric.name] = bias if math.isnan(losses.bias) else losses.bias
         scores[periods.name(start)] = results | field_errors(part)
     return scores
 
 
 def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
     """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
-    columns = ["y", prediction, *(["w"] if log.is_weighted else [])]
+    columns = ["y", prediction, *(["w"] if log.sample_weight is not None else [])]
     for batch in log_batches(log, columns, Selection()):
         yield checked_rows(tuple(batch.values()), ())

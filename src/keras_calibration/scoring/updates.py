@@ -41,15 +41,8 @@ def update_metrics(
         bar.update(num_done, finalize=False)
         # The first chunk runs without compilation, which would not pay if it is the only one. The
         # errors of the metrics are also clearer this way.
-        if step is update:
-            step = _compiled(update)
+        if step is update and keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            step = tf.function(update, reduce_retracing=True, autograph=False)
     bar.update(num_done, finalize=True)
-
-
-def _compiled(update: Callable[[RowsToScore], None]) -> Callable[[RowsToScore], None]:
-    """The update as a graph on TensorFlow, for chunks of any number of rows."""
-    if keras.backend.backend() != "tensorflow":
-        return update
-    import tensorflow as tf
-
-    return tf.function(update, reduce_retracing=True, autograph=False)

@@ -5,8 +5,13 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from calibration_records.monitoring.bounds import loss_bounds, rate_factors
-from calibration_records.monitoring.moment_losses import MomentLosses
+from calibration_records.monitoring.bounds import (
+    PeriodLosses,
+    field_rce,
+    field_rce_bound,
+    rate_factors,
+)
+from calibration_records.monitoring.sums import Sums
 from keras_calibration._ops.logit_moments import logit_moments
 from keras_calibration.metrics import CalibratedLogLoss
 
@@ -14,6 +19,12 @@ from keras_calibration.metrics import CalibratedLogLoss
 def moments_of(labels, logits):
     ones, group = np.ones(len(labels)), np.zeros(len(labels), np.int32)
     return np.asarray(logit_moments(np.asarray(labels, np.float64), logits, ones, group, 1))
+
+
+def loss_bounds(labels, logits, confidence):
+    """The loss, its expectation, and its bounds."""
+    losses = PeriodLosses(moments_of(labels, logits))
+    return losses.mean_loss(losses.bias), *losses.bounds(confidence)
 
 
 def sigmoid(logits):
@@ -24,7 +35,8 @@ def sigmoid(logits):
     ("positives", "p", "rows"), [(0, 0.01, 50), (7, 0.02, 300), (90, 0.3, 100)]
 )
 def test_the_ends_are_the_factors_at_which_the_tails_have_that_probability(positives, p, rows):
-    low, high = rate_factors([positives], [p * rows], [p * p * rows], 0.9)
+    sums = np.array([[positives], [p * rows], [p * p * rows]])
+    low, high = rate_factors(*sums, 0.9)
     assert binom.cdf(positives, rows, min(p * high[0], 1)) == pytest.approx(0.05, abs=1e-9)
     if positives:
         assert binom.sf(positives - 1, rows, p * low[0]) == pytest.approx(0.05, abs=1e-9)
@@ -46,7 +58,7 @@ def test_intervals_hold_the_factor_where_probabilities_differ():
 
 
 def test_more_positives_than_trials_and_no_positive():
-    low, high = rate_factors([3, 0], [1.01, 1.01], [1.0001, 1.0001], 0.99)
+    low, high = rate_factors(*np.array([[3, 0], [1.01, 1.01], [1.0001, 1.0001]]), 0.99)
     assert np.isfinite([*low, *high]).all()
     assert (low <= high).all()
 
@@ -55,7 +67,7 @@ def test_the_loss_and_its_expectation_are_those_of_the_rows():
     rng = np.random.default_rng(1)
     logits = rng.normal(-2, 1.5, 5000)
     labels = (rng.random(5000) < sigmoid(logits + 0.4)).astype(float)
-    loss, expected, low, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.99)
+    loss, expected, low, high = loss_bounds(labels, logits, 0.99)
     metric = CalibratedLogLoss(num_folds=1, from_logits=True)
     metric.update_state(labels, logits)
     assert loss == pytest.approx(float(metric.result()), abs=1e-12)
@@ -81,7 +93,7 @@ def test_bounds_hold_where_probabilities_are_right_up_to_a_bias(mean):
     for _ in range(150):
         logits = rng.normal(mean, 1.5, 800)
         labels = rng.random(800) < sigmoid(logits + 0.5)
-        loss, _, low, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.8)
+        loss, _, low, high = loss_bounds(labels, logits, 0.8)
         told += not np.isnan(loss)
         missed += loss < low or loss > high
     assert told > 100
@@ -92,27 +104,74 @@ def test_predictions_that_tell_nothing_are_found_though_their_mean_is_right():
     rng = np.random.default_rng(3)
     logits = rng.normal(-2, 1, 4000)
     labels = rng.random(4000) < sigmoid(logits).mean()
-    loss, _, _, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.999)
+    loss, _, _, high = loss_bounds(labels, logits, 0.999)
     assert loss > high
     # And timid ones, half the logit they should have.
     labels = rng.random(4000) < sigmoid(2 * logits)
-    loss, _, low, _ = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.999)
+    loss, _, low, _ = loss_bounds(labels, logits, 0.999)
     assert loss < low
 
 
 def test_one_class_or_constant_predictions():
-    assert np.isnan(loss_bounds(MomentLosses(moments_of(np.zeros(10), np.zeros(10))), 0.99)).all()
+    assert np.isnan(loss_bounds(np.zeros(10), np.zeros(10), 0.99)).all()
     labels = np.arange(100) % 4 == 0
-    loss, expected, low, high = loss_bounds(
-        MomentLosses(moments_of(labels, np.full(100, -3.0))), 0.99
-    )
+    loss, expected, low, high = loss_bounds(labels, np.full(100, -3.0), 0.99)
     assert loss == pytest.approx(expected)
     assert low <= loss <= high
 
 
 def test_equal_predictions_have_finite_bounds():
-    value, expected, low, high = loss_bounds(
-        MomentLosses(moments_of([0, 1] * 50, np.zeros(100))), 0.99
-    )
+    value, expected, low, high = loss_bounds([0, 1] * 50, np.zeros(100), 0.99)
     assert value == pytest.approx(expected)
     assert low <= value <= high
+
+
+def sums_of(rows, rate, positives=None):
+    """Sums of field values with one predicted probability each."""
+    rows, rate = np.broadcast_arrays(np.asarray(rows, float), np.asarray(rate, float))
+    m = rows * rate
+    return Sums(rows, m if positives is None else np.asarray(positives, float), m, m * rate)
+
+
+def errors_of(rows, rate, positives):
+    terms = np.abs(positives - rows * rate) * rows / (positives + 0.01 * rows)
+    return terms.sum(axis=-1) / rows.sum()
+
+
+def test_a_field_error_is_that_of_its_formula():
+    rows, rate, positives = np.array([20.0, 30.0, 5.0]), np.array([0.1, 0.3, 0.0]), [3, 8, 0]
+    found = field_rce(sums_of(rows, rate, positives))
+    assert found == pytest.approx(errors_of(rows, rate, np.array(positives)))
+
+
+# By a normal distribution, the first three raise false alerts in 9.6, 1.5 and 1.3 % of logs.
+@pytest.mark.parametrize(
+    ("values", "rows", "rate"),
+    [
+        (5, 20, 0.001),
+        (50, 200, 0.001),
+        (500, 200, 0.1),
+        (40, 50, 0.5),
+        (20, 50, 0.15),
+        (2, 30, 0.3),
+    ],
+)
+@pytest.mark.parametrize("risk", [0.01, 0.001])
+def test_right_predictions_exceed_the_bound_as_rarely_as_promised(values, rows, rate, risk):
+    rows = np.full(values, float(rows))
+    mean, deviation, bound = field_rce_bound(sums_of(rows, rate), risk)
+    positives = np.random.default_rng(0).binomial(rows.astype(int), rate, (20_000, values))
+    errors = errors_of(rows, rate, positives)
+    assert mean == pytest.approx(errors.mean(), rel=0.05)
+    assert deviation == pytest.approx(errors.std(), rel=0.15)
+    exceeded = np.mean(errors > bound)
+    assert exceeded <= 1.5 * risk + 3 * np.sqrt(risk / len(errors))
+
+
+def test_the_ends_of_the_bound_of_a_field_error():
+    # Probabilities of 0 and of 1 leave nothing to chance.
+    mean, deviation, bound = field_rce_bound(sums_of([5, 7], [0.0, 1.0]), 0.01)
+    assert (mean, deviation, bound) == pytest.approx((0, 0, 0), abs=1e-6)
+    assert field_rce(sums_of([5], [0.0], [1])) > bound
+    for rows, rate in ((1e9, 0.2), (1e9, 1e-9), (1, 0.5)):
+        assert np.isfinite(field_rce_bound(sums_of([rows], [rate]), 1e-6)).all()

@@ -21,13 +21,12 @@ YEARS = 7 / 365.25
 
 def sums_of(y, p):
     """The sums of some rows, as those of a group."""
-    columns = {"rows": np.ones(len(p)), "positives": y, "predicted": p, "predicted_squares": p * p}
-    return Sums({name: column.sum(keepdims=True) for name, column in columns.items()})
+    return Sums(*(column.sum(keepdims=True) for column in (np.ones(len(p)), y, p, p * p)))
 
 
 def stacked(groups):
     """The sums of groups, one after the other."""
-    return Sums({name: np.concatenate([each[name] for each in groups]) for name in groups[0]})
+    return Sums(*(np.concatenate(columns) for columns in zip(*groups, strict=True)))
 
 
 def reference(y, p, block, years, tolerance):
@@ -62,15 +61,15 @@ def test_the_evidence_is_that_of_its_formula(tolerance):
     p = np.array([0.02, 0.1, 0.3, 0.5, 0.9])[(value + block) % 5]
     y = (rng.random(rows) < np.where((value == 2) & (block >= 28), 1.8 * p, p)).astype(float)
     value, block, y, p = (each[is_there] for each in (value, block, y, p))
-    found = find_shifts(*groups_of(value, block, y, p), YEARS, tolerance)
+    log_years, starts, found = find_shifts(*groups_of(value, block, y, p), YEARS, tolerance)
     for number in range(5):
         rows = value == number
         evidence, since = reference(y[rows], p[rows], block[rows], YEARS, tolerance)
-        assert found.log_years[number] == pytest.approx(evidence, rel=1e-9, abs=1e-9)
-        assert found.since[number] == since
+        assert log_years[number] == pytest.approx(evidence, rel=1e-9, abs=1e-9)
+        assert starts[number] == since
         is_since = rows & (block >= since)
-        for name, expected in sums_of(y[is_since], p[is_since]).items():
-            np.testing.assert_allclose(found.sums[name][number], expected[0], rtol=1e-9)
+        for received, expected in zip(found, sums_of(y[is_since], p[is_since]), strict=True):
+            np.testing.assert_allclose(received[number], expected[0], rtol=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([0.0, 0.05, 1.0]))
@@ -97,10 +96,10 @@ def test_the_bound_is_below_the_ratio(seed, rows, tolerance):
 def test_one_row_and_labels_that_cannot_be():
     for y, p in ((0.0, 0.5), (1.0, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)):
         sums = sums_of(np.array([y]), np.array([p]))
-        found = find_shifts(sums, np.array([0]), np.array([-7]), YEARS, 0.0)
+        log_years, since, _ = find_shifts(sums, np.array([0]), np.array([-7]), YEARS, 0.0)
         expected = np.mean(np.exp(SHIFTS * y) / (1 + p * np.expm1(SHIFTS))) * YEARS
-        assert np.exp(found.log_years[0]) == pytest.approx(expected, rel=1e-9)
-        assert found.since[0] == -7
+        assert np.exp(log_years[0]) == pytest.approx(expected, rel=1e-9)
+        assert since[0] == -7
 
 
 def test_no_evidence_is_above_what_is_possible():
@@ -111,7 +110,7 @@ def test_no_evidence_is_above_what_is_possible():
         y = np.full(30, seed % 2.0)
         groups = groups_of(value, block, y, p)
         most = most_log_years(sums_of(y, p), groups[2], YEARS)
-        assert find_shifts(*groups, YEARS, 0.0).log_years <= most + 1e-9
+        assert find_shifts(*groups, YEARS, 0.0)[0] <= most + 1e-9
 
 
 def test_many_values_are_taken_in_parts(monkeypatch):
@@ -123,9 +122,8 @@ def test_many_values_are_taken_in_parts(monkeypatch):
     for together in (1, 7, 50):
         monkeypatch.setattr("calibration_records.monitoring.shifts._TOGETHER", together)
         parts = find_shifts(*groups, YEARS, 0.0)
-        np.testing.assert_array_equal(whole.log_years, parts.log_years)
-        np.testing.assert_array_equal(whole.since, parts.since)
-        np.testing.assert_equal(whole.sums, parts.sums)
+        for ours, theirs in zip(whole, parts, strict=True):
+            np.testing.assert_equal(ours, theirs)
 
 
 def test_the_mean_ratio_of_right_predictions_is_1():
@@ -154,22 +152,17 @@ def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(spread):
     p = expit(rng.normal(-2, spread, (days, rows)))
     y = rng.random((logs, days, rows)) < p
     squares, mean = (p * p).sum(axis=1), p.sum(axis=1)
-    sums = {
-        "positives": y.sum(axis=2),
-        "rows": rows,
-        "predicted": mean,
-        "predicted_squares": squares,
-    }
-    sums = {name: np.broadcast_to(column, (logs, days)) for name, column in sums.items()}
+    columns = (float(rows), y.sum(axis=2), mean, squares)
+    sums = Sums(*(np.broadcast_to(column, (logs, days)) for column in columns))
     value = np.repeat(np.arange(logs), days)
     evidence = np.empty((logs, days))
     for day in range(days):
-        until = Sums({name: column[:, : day + 1].ravel() for name, column in sums.items()})
+        until = Sums(*(column[:, : day + 1].ravel() for column in sums))
         numbers, blocks = value.reshape(logs, days)[:, : day + 1], np.arange(day + 1)
-        found = find_shifts(
+        log_years, _, _ = find_shifts(
             until, numbers.ravel(), np.broadcast_to(blocks, numbers.shape).ravel(), 1.0, 0.0
         )
-        evidence[:, day] = np.exp(found.log_years)
+        evidence[:, day] = np.exp(log_years)
     years = np.arange(1, days + 1)
     error = evidence[:, -1].std() / np.sqrt(logs)
     assert evidence[:, -1].mean() < days + 3 * error

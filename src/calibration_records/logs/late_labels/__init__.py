@@ -1,1 +1,0 @@
-"""Labels that come late: how late (`LabelDelay`), and what rows count until then."""

@@ -1,1 +1,0 @@
-"""Comparisons and monitor reports as HTML pages."""
