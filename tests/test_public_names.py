@@ -64,7 +64,7 @@ RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accura
 RESULTS = """
     Aging Level
     BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
-    MonitorReport MulticalibrationError NeuralFitSummary Outcome ProgressiveScores Rates
+    MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates
     SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.

@@ -27,7 +27,7 @@ def rows_of(levels, seed=0, noise=0.0, num_rows=4000):
 def fit_level(rows, times):
     level = level_column(times, rows.weights)
     block = OffsetRows(rows.logits, rows.labels, rows.weights, [], [level.column])
-    return level, fit_field_offsets([block], [], half_cauchy(1.0))
+    return level, fit_field_offsets(block, [], half_cauchy(1.0))
 
 
 def test_the_fit_is_the_optimum_of_its_penalised_loss():

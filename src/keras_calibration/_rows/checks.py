@@ -64,6 +64,10 @@ def read_rows(
         >>> rows.logits, rows.weights, rows.numbers
         (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
     """
+    if labels is None:
+        raise ValueError(
+            "Argument `labels` must hold a label for each row of a fit. Received: labels=None."
+        )
     check_weights_are(weights_are)
     logits = _checked_logits(logits, labels, from_logits, sample_weight)
     rows = check_rows(logits, labels, sample_weight, both_classes)

@@ -117,10 +117,18 @@ def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
     return np.where(weights == 0, np.argmax(weights != 0), numbers)
 
 
-def column_that_counts(column: Any, name: str, numbers: np.ndarray | None) -> Any:
-    """The rows of a column with the numbers from `rows_that_count`, if it has as many.
+def column_that_counts(
+    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
+) -> Any:
+    """The rows of a column with these numbers, if it has as many as are numbered.
 
     For use before a column is read: a row of weight 0 may hold what no column may.
+
+    Args:
+        column: The column.
+        name: What to call it.
+        numbers: The numbers, for example from `rows_that_count`; None for all rows.
+        num_rows: Of how many rows; by default of as many as there are numbers.
 
     Example:
         >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
@@ -129,7 +137,8 @@ def column_that_counts(column: Any, name: str, numbers: np.ndarray | None) -> An
     if numbers is None:
         return column
     array = as_array(column, name)
-    return array[numbers] if array.ndim and len(array) == len(numbers) else column
+    num_rows = len(numbers) if num_rows is None else num_rows
+    return array[numbers] if array.ndim and len(array) == num_rows else column
 
 
 def columns_that_count(

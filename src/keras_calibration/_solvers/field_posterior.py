@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse.linalg
 from scipy import special
 
-from keras_calibration._solvers.coinciding_fields import Shared
 from keras_calibration._solvers.covariance import covariance_factor
 from keras_calibration._solvers.effects import CurvesEffect, Effect, Sums, TableEffect
 from keras_calibration._solvers.field_effects import Derivatives, FieldEffects
@@ -36,29 +35,19 @@ class FieldPosterior:
         spreads: Root mean square of s_f of each field (fields,): the standard deviation of the
             offset of a value without rows.
         responses: r of each field (num_values, q): if β rises by dβ, the offset falls by `rᵀ dβ`.
-        leaders: Number of the first field that divides the rows as each field does (fields,).
-        codes: Number of each value (num_values,), the same for those of the leader and of the
-            others where they occur in the same rows.
-        covariances: Covariance of the offset of each value (num_values,) with each of those of the
-            same code, given β.
         curve_factors: V of each numeric column, at its knots and of missing values (K + 1, R): the
             covariance of all curves, given β, is about `V Vᵀ`.
         curve_variances: t of each numeric column (K + 1,): what their variances are above that.
         curve_responses: r of each numeric column (K + 1, q).
-        curve_spreads: Root mean square of s of each group of coefficients of the curves.
         factor: F (q, q): the covariance of β is `F Fᵀ`.
     """
 
     variances: list[np.ndarray]
     spreads: np.ndarray
     responses: list[np.ndarray]
-    leaders: np.ndarray
-    codes: list[np.ndarray]
-    covariances: list[np.ndarray]
     curve_factors: list[np.ndarray]
     curve_variances: list[np.ndarray]
     curve_responses: list[np.ndarray]
-    curve_spreads: np.ndarray
     factor: np.ndarray
 
     def curve_errors(self, number: int) -> np.ndarray:
@@ -73,10 +62,8 @@ class FieldPosterior:
             self,
             variances=[square * each for each in self.variances],
             spreads=scale * self.spreads,
-            covariances=[square * each for each in self.covariances],
             curve_factors=[scale * each for each in self.curve_factors],
             curve_variances=[square * each for each in self.curve_variances],
-            curve_spreads=scale * self.curve_spreads,
             factor=scale * self.factor,
         )
 
@@ -125,20 +112,7 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         squares[effect.group] ** -1
         for effect, squares in zip(fit.effects[num_fields:], of_curves, strict=True)
     ]
-    posterior = _posterior(fit, found, shrinkages, [each for each, _ in averaged], spreads)
-    return replace(posterior, curve_spreads=np.sqrt(np.concatenate([*of_curves, []])))
-
-
-def posterior_of_known(fit: FieldEffects) -> FieldPosterior:
-    """The posterior of a finished fit whose prior is known: it averages over no spread."""
-    found = [fit.derivatives(number) for number in range(len(fit.effects))]
-    shrinkages = [effect.shrinkage for effect in fit.effects]
-    variances = [
-        1 / (each.sums[1][:-1, 0, 0] + shrinkage[:-1, 0])
-        for effect, each, shrinkage in zip(fit.effects, found, shrinkages, strict=True)
-        if isinstance(effect, TableEffect)
-    ]
-    return _posterior(fit, found, shrinkages, variances, np.ones(len(variances)))
+    return _posterior(fit, found, shrinkages, [each for each, _ in averaged], spreads)
 
 
 def _posterior(
@@ -169,42 +143,10 @@ def _posterior(
         variances=variances,
         spreads=spreads,
         responses=[each[:-1, 0] for each in responses[:num_fields]],
-        leaders=np.arange(num_fields),
-        codes=[np.arange(len(each)) for each in variances],
-        covariances=[np.zeros(len(each)) for each in variances],
         curve_factors=factors,
         curve_variances=of_curves,
         curve_responses=curve_responses,
-        curve_spreads=np.ones(0),
         factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
-    )
-
-
-def of_each_field(found: FieldPosterior, shared: Sequence[Shared]) -> FieldPosterior:
-    """The posterior of the fields that share effects, from that of their sums.
-
-    The rows tell the sum u of the offsets of m fields that always occur together. Their prior is
-    `N(0, s²/m)` for each, so that, given u, each is `u/m` with a variance of `s²/m (1 - 1/m)`, and
-    their covariances cancel it in the sum. A value that is new in one of the fields adds `s²/m`.
-    """
-    leaders = np.array([each.leader for each in shared], int)
-    groups, sizes = np.unique(leaders, return_inverse=True)[1], [each.size for each in shared]
-    squares = found.spreads[groups] ** 2
-    variances, responses, covariances, codes = [], [], [], []
-    for group, size, square, each in zip(groups, sizes, squares, shared, strict=True):
-        of_sum = found.variances[group][each.kept]
-        variances.append(square / size * (1 - 1 / size) + of_sum / size**2)
-        covariances.append((of_sum - square) / size**2 * (size > 1))
-        responses.append(found.responses[group][each.kept] / size)
-        codes.append(each.kept)
-    return replace(
-        found,
-        leaders=leaders,
-        variances=variances,
-        responses=responses,
-        covariances=covariances,
-        codes=codes,
-        spreads=np.sqrt(squares / np.array(sizes)),
     )
 
 

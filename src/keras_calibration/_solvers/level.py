@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from keras_calibration._rows.line import IDENTITY, Line
-from keras_calibration._rows.stored_rows import LARGEST_SAMPLE
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.numeric_column import (
@@ -63,24 +61,6 @@ class Level:
             return 0.0, float("inf")
         return float(weights @ (away * self.values)) / information, information**-0.5
 
-    def followed_by(self, column: LevelColumn, end: float, fit: FieldOffsets) -> Level:
-        """The level after an update, at the last `NUM_KNOTS` times of both.
-
-        Args:
-            column: The level of the new rows.
-            end: The last time before them.
-            fit: The fit to them, whose last curve is the change of the level since then.
-        """
-        before = self.times + (end - column.knots[-1])
-        kept = before < column.knots[0] - column.knots[-1]
-        *values, last = (self.last + fit.curves[-1]).tolist()
-        new = column.knots - column.knots[-1], values, errors_of_level(fit)
-        old = before, self.values, self.errors
-        times, values, errors = (
-            np.append(a[kept], b)[-NUM_KNOTS:] for a, b in zip(old, new, strict=True)
-        )
-        return Level(times, values, errors, last, self.walk, self.noise)
-
     def to_dict(self) -> dict[str, Any]:
         """The level as plain Python values."""
         arrays = {name: getattr(self, name).tolist() for name in ("times", "values", "errors")}
@@ -120,26 +100,11 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     return Line(1 + change, shift - change * centre)
 
 
-def line_of_fit(fit: FieldOffsets, blocks: Sequence[OffsetRows]) -> Line:
-    """`line_of_means` of a fit at the last value of its level, from some of many rows."""
-    step = 1 + sum(map(len, blocks)) // LARGEST_SAMPLE
-    logits, weights = [], []
-    for block in blocks:
-        at_end = replace(block, columns=block.columns[:-1])
-        logits.append(fit.logits(at_end)[::step] + fit.curves[-1][-1])
-        weights.append(block.row_weights[::step])
-    noise = fit.spreads.deviations[-1]
-    return line_of_means(np.concatenate(logits), np.concatenate(weights), noise)
-
-
-def check_later(times: np.ndarray, end: float) -> None:
-    """Raises if a row of an update is earlier than the last row before."""
-    if times.min() < end:
-        raise ValueError(
-            "Argument `time` must not be before the last row of earlier fits, at "
-            f"{end:.10g}. Received: times from {times.min():.10g}. Call `fit` with all rows, or "
-            "leave late rows out."
-        )
+def line_of_fit(fit: FieldOffsets, rows: OffsetRows) -> Line:
+    """`line_of_means` of a fit at the last value of its level."""
+    at_end = replace(rows, columns=rows.columns[:-1])
+    logits = fit.logits(at_end) + fit.curves[-1][-1]
+    return line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1])
 
 
 def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -149,26 +114,6 @@ def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 # That of rows of one time.
 NO_LEVEL = Level(np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class LevelEnd:
-    """Where the rows of a level ended, and how those that follow go on from there.
-
-    Args:
-        time: The last time.
-        spacing: Mean time between its knots: how long a deviation lasts.
-        walk: Standard deviation of a change in a unit of time of what persists: the root of the
-            mean square of its posterior. The most probable one may be 0 after few times.
-        noise: That of what does not persist.
-        means: The line from logits under noise to those that are served (`line_of_means`).
-    """
-
-    time: float
-    spacing: float = 0.0
-    walk: float = 0.0
-    noise: float = 0.0
-    means: Line = IDENTITY
 
 
 @dataclass(frozen=True)
@@ -183,23 +128,10 @@ class LevelColumn:
     knots: np.ndarray
     column: NumericColumn
 
-    def of(self, times: np.ndarray) -> NumericColumn:
-        """The column of other rows."""
-        places = numeric_column(times, self.knots)
-        return replace(self.column, left=places.left, share=places.share)
-
     def walk(self, spread: float) -> float:
         """Standard deviation of a change of the walk in a unit of time, from its spread."""
         steps = np.diff(self.column.basis[:-1, : len(self.knots) - 1], axis=0)
         return spread * float(np.sqrt(np.sum(steps**2) / (self.knots[-1] - self.knots[0])))
-
-    def end(self, fit: FieldOffsets, means: Line) -> LevelEnd:
-        """Where the level of a fit ends, before its logits are mapped."""
-        first, last, steps = self.knots[0], self.knots[-1], len(self.knots) - 1
-        spreads = fit.spreads.deviations if fit.posterior is None else fit.posterior.curve_spreads
-        walk, noise = spreads[-NUM_SPREADS:]
-        spacing = float(last - first) / steps
-        return LevelEnd(float(last), spacing, self.walk(walk), float(noise), means)
 
 
 def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn | None:
@@ -233,34 +165,6 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
     basis[-1, : num_knots - 1] = walk[-1]
     group = np.repeat(np.arange(NUM_SPREADS), [num_knots - 1, num_knots])
     return LevelColumn(knots, replace(column, basis=basis, group=group))
-
-
-def next_level_column(
-    end: LevelEnd, deviation: float, times: np.ndarray, weights: np.ndarray | None
-) -> LevelColumn:
-    """The change of a level since it ended, over the times of further rows.
-
-    Its coefficients have the variance 1: what was not known of its end, the steps of the walk from
-    there, and the deviations.
-
-    Args:
-        end: Where the level ended.
-        deviation: Standard deviation of what was not known of it there.
-        times: The times (n,), none before the end.
-        weights: Sample weights (n,), or None.
-    """
-    num_knots = 1 + int(np.ptp(times) // end.spacing) if end.spacing else 1
-    knots = separate_quantile_knots(times, min(num_knots, NUM_KNOTS), weights)
-    knots[-1] = times.max()
-    num_knots, column = len(knots), numeric_column(times, knots)
-    steps = end.walk * np.sqrt(np.diff(knots, prepend=end.time))
-    walk = np.tril(np.broadcast_to(steps, (num_knots, num_knots)))
-    basis = np.zeros((num_knots + 1, 1 + 2 * num_knots))
-    basis[:, 0] = deviation
-    basis[:-1, 1 : num_knots + 1] = walk
-    basis[-1, 1 : num_knots + 1] = walk[-1]
-    basis[:-1, num_knots + 1 :] = end.noise * np.eye(num_knots)
-    return LevelColumn(knots, replace(column, basis=basis, group=np.zeros(basis.shape[1], int)))
 
 
 def level_of(column: LevelColumn, fit: FieldOffsets) -> Level:

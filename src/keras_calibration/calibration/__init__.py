@@ -8,16 +8,13 @@ from keras_calibration.calibration.log_fits import (
     fit_calibrator,
     update_calibrator,
 )
-from keras_calibration.calibration.progressive import ProgressiveScores, progressive
 
 __all__ = [
     "CalibrationReport",
     "LabelDelay",
-    "ProgressiveScores",
     "calibrate",
     "calibrate_scores",
     "fit_calibrator",
-    "progressive",
     "update_calibrator",
 ]
 __dir__ = __all__.copy

@@ -148,11 +148,6 @@ class BlendedHead(Head):
         deviations = [head.logit_standard_deviation(inside, features) for head in self.heads]
         return ops.sqrt(apart + ops.square(functools.reduce(ops.maximum, deviations)))
 
-    def check_posterior(self) -> None:
-        """Raises if the posterior of a head is not that of its weights."""
-        for head in self.heads:
-            head.check_posterior()
-
     def fit_rows(
         self,
         rows: Rows,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from keras import ops
 
 from keras_calibration._rows.line import Line
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
-from keras_calibration._solvers.level import NUM_KNOTS, Level, LevelEnd
+from keras_calibration._solvers.level import NUM_KNOTS, Level
 from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE
 
 # Of each value: t, two columns of r, and V.
 _WIDTH = CURVE_RANK + 3
-LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (10,), "last": (_WIDTH,)}
+LEVEL_SHAPES = {"level": (3, NUM_KNOTS), "level_figures": (3,), "last": (_WIDTH,)}
 
 
 def factor_of_logit(found: FieldPosterior, line: Line) -> np.ndarray:
@@ -26,20 +24,10 @@ def factor_of_logit(found: FieldPosterior, line: Line) -> np.ndarray:
 
 
 def offset_table(found: FieldPosterior, line: Line) -> np.ndarray:
-    """For each value of each field, and "other": t, r, code and covariance, (values, 5).
-
-    Args:
-        found: The posterior.
-        line: That through which η was seen.
-    """
-    responses = [_of_logit(each, line) for each in found.responses]
-    columns = zip(
-        found.spreads, found.variances, responses, found.codes, found.covariances, strict=True
-    )
-    # A value without rows, and "other", have codes of their own.
+    """T and r of each value of each field, and "other", (values, 3), from η through a line."""
     tables = [
-        np.vstack([np.column_stack(each), [spread**2, 0.0, 0.0, -1.0 - number, 0.0]])
-        for number, (spread, *each) in enumerate(columns)
+        np.vstack([np.column_stack([t, _of_logit(r, line)]), [spread**2, 0.0, 0.0]])
+        for spread, t, r in zip(found.spreads, found.variances, found.responses, strict=True)
     ]
     return np.concatenate(tables)
 
@@ -49,36 +37,17 @@ def curve_tables(found: FieldPosterior, line: Line, num_columns: int, num_knots:
     return np.stack([_table(found, line, number, num_knots) for number in range(num_columns)])
 
 
-def level_tables(
-    shown: Level, end: LevelEnd, found: FieldPosterior | None, line: Line
-) -> dict[str, np.ndarray]:
-    """The level of a fit, to be shown and continued, and t, r and V of what is served of it.
-
-    Args:
-        shown: The level.
-        end: Where it ended.
-        found: The posterior, with the level as its last curve; None if it has no level.
-        line: That through which η was seen.
-    """
+def level_tables(shown: Level, found: FieldPosterior | None, line: Line) -> dict[str, np.ndarray]:
+    """The level of a fit, to be shown, and t, r and V of what is served of it, the last curve."""
     rows = np.stack([shown.times, shown.values, shown.errors])
     last = np.zeros(_WIDTH) if found is None else _table(found, line, -1, NUM_KNOTS)[-1]
     # What does not persist is there at any time to come, and is not known.
     last[0] += shown.noise**2
-    # In two numbers, because seconds since 1970 have more digits than one float32.
-    time = np.float32(end.time)
-    means = end.means.scale, end.means.shift
-    figures = end.spacing, end.walk, end.noise, *means, time, end.time - float(time)
     return {
         "level": np.pad(rows, ((0, 0), (0, NUM_KNOTS - rows.shape[1]))),
-        "level_figures": np.array([shown.last, shown.walk, shown.noise, *figures]),
+        "level_figures": np.array([shown.last, shown.walk, shown.noise]),
         "last": last,
     }
-
-
-def end_of_tables(figures: np.ndarray) -> LevelEnd:
-    """Where the level ended, from the second of `level_tables`."""
-    spacing, walk, noise, scale, shift, *time = map(float, figures[3:])
-    return LevelEnd(sum(time), spacing, walk, noise, Line(scale, shift))
 
 
 def level_of_tables(shown: np.ndarray, figures: np.ndarray) -> Level | None:
@@ -87,7 +56,7 @@ def level_of_tables(shown: np.ndarray, figures: np.ndarray) -> Level | None:
     if not times.any():
         return None
     places = slice(1 + int(np.argmax(np.append(times, 0.0) == 0.0)))
-    return Level(*(row[places] for row in shown), *map(float, figures[:3]))
+    return Level(*(row[places] for row in shown), *map(float, figures))
 
 
 def padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
@@ -97,19 +66,13 @@ def padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
 
 
 def line_of_spread(
-    calibrator: HistogramHead, rows: Iterable[tuple[np.ndarray, np.ndarray]]
+    calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Weighted least squares of the posterior spread of η by 1 and η, (2, p).
-
-    Args:
-        calibrator: η.
-        rows: Blocks of rows, the logits and the weights (n,) of each.
-    """
+    """Weighted least squares of the posterior spread of η at logits (n,) by 1 and η, (2, p)."""
     # Within a bin, η and its spread are straight lines, or nearly.
-    histogram, sums = calibrator.histogram, np.zeros((2, NUM_BINS))
-    for logits, weights in rows:
-        bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
-        sums += [np.bincount(bins, each, NUM_BINS) for each in (weights, weights * logits)]
+    histogram = calibrator.histogram
+    bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
+    sums = np.stack([np.bincount(bins, each, NUM_BINS) for each in (weights, weights * logits)])
     totals, sums = sums[:, sums[0] > 0]
     means = sums / totals
     curve = ops.convert_to_numpy(calibrator(means)).astype("float64")

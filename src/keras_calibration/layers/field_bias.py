@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,13 +12,9 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import integer
 from calibration_records._columns import names_of
-from calibration_records._progress import ProgressBar
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
-from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
-from keras_calibration._rows.checks import check_both_classes
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.field_offsets import (
     FieldOffsets,
@@ -29,26 +24,19 @@ from keras_calibration._solvers.field_offsets import (
 )
 from keras_calibration._solvers.field_posterior import CURVE_RANK
 from keras_calibration._solvers.field_spreads import half_cauchy
-from keras_calibration._solvers.field_update import Known, update_field_offsets
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import (
     NO_LEVEL,
     Level,
-    LevelColumn,
-    LevelEnd,
-    check_later,
     level_column,
     level_of,
     line_of_fit,
-    next_level_column,
 )
 from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.effect_beliefs import Tables, known_of
 from keras_calibration.layers.effect_tables import (
     LEVEL_SHAPES,
     curve_tables,
-    end_of_tables,
     factor_of_logit,
     level_of_tables,
     level_tables,
@@ -56,20 +44,17 @@ from keras_calibration.layers.effect_tables import (
     offset_table,
     padded,
 )
-from keras_calibration.layers.effect_variances import spreads_of_curves, spreads_of_offsets
+from keras_calibration.layers.effect_variances import spreads_of_curves
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
     called_features,
     check_features,
 )
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.posterior import Posterior
-from keras_calibration.layers.updated_curve import updated_curve
 
 # All columns together have at most so many knots, if that leaves each of them so many.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
@@ -87,7 +72,6 @@ class FieldBias(FieldHead):
     in a field, its offsets shrink to about zero. A field value with few rows gets a small offset;
     one with many rows keeps its own. A value not seen in the fit, and any id outside the
     vocabulary, gets the offset 0, the prior mean. Within a field value the ranking is unchanged.
-    Fields that always occur together have equal parts of one effect.
 
     The curve of a numeric column is linear between knots at quantiles of the rows, and constant
     outside them. A value with many rows, such as a special code, is a knot of its own; so are all
@@ -101,12 +85,9 @@ class FieldBias(FieldHead):
     each with a standard deviation that is estimated. The layer predicts with the last value of the
     walk, and needs no time. Where nothing drifts, the level is flat.
 
-    `fit` is exact and takes a few passes over the rows. `update` fits to new rows alone, with the
-    posterior of the earlier ones as the prior. The spreads s stay. With `forget=0`, it is nearly
-    the fit to all rows, and weights are known up to a factor in each update. Fields that always
-    occurred together cannot be updated. The layer starts as the identity. Its
-    weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
-    curves keep the knots of the last `fit`.
+    `fit` is exact and takes a few passes over the rows. To follow rows that change, fit again to
+    the last weeks. The layer starts as the identity. Its weights can also be trained with a model,
+    but then nothing shrinks the offsets and curves, and curves keep the knots of the last `fit`.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
@@ -155,8 +136,8 @@ class FieldBias(FieldHead):
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
 
-    # Of the last fit, and of that to more rows from which the one under way starts.
-    _spreads: Spreads | None = None
+    starts_from_whole = True  # from its spreads
+    _spreads: Spreads | None = None  # of the last fit
     posterior: Posterior  # of the built head
 
     def __init__(
@@ -173,6 +154,7 @@ class FieldBias(FieldHead):
         self.num_knots = num_knots
         self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
+        self.effect_names = tuple(self.fields)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -202,21 +184,6 @@ class FieldBias(FieldHead):
             return None
         names = "level", "level_figures"
         return level_of_tables(*(ops.convert_to_numpy(self.posterior[name]) for name in names))
-
-    @property
-    def starts_from_whole(self) -> bool:
-        """The spreads of a fit to all rows are where one to a part of them starts."""
-        return True
-
-    @property
-    def fits_stored_rows(self) -> bool:
-        """If η needs no more than a histogram."""
-        return self.calibrator is None or self.calibrator.needs_histogram_alone
-
-    @property
-    def effect_names(self) -> tuple[str, ...]:
-        """The fields."""
-        return tuple(self.fields)
 
     def effects(self, features: Features) -> Tensor:
         """Offsets `u_f[z_f]` of the values of each row.
@@ -280,14 +247,6 @@ class FieldBias(FieldHead):
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
 
-    @property
-    def is_adapted(self) -> bool:
-        """Whether η is adapted, and the numeric columns have knots, from `adapt` or a fit."""
-        if not self.numeric:
-            return super().is_adapted
-        has_knots = self.built and bool(np.any(ops.convert_to_numpy(self._knots)))
-        return has_knots and super().is_adapted
-
     def adapt(
         self,
         logits: ArrayLike,
@@ -306,10 +265,9 @@ class FieldBias(FieldHead):
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
-            columns = self.read_features(features, np.shape(logits)[0])
-            numbers = {name: self._numbers(columns[name]) for name in self.numeric}
+            columns = self._read_features(features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
-            self._assign_knots(self._knots_for(numbers, weights))
+            self._assign_knots(self._knots_of(self._numbers_in(columns), weights))
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
@@ -354,8 +312,7 @@ class FieldBias(FieldHead):
             # One table for all fields; the last row of each field is "other".
             length = sum(number + 1 for number in self._num_values.values())
             self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
-            shapes["offsets"] = (length, 5)
-            shapes["leaders"] = (len(self.fields),)
+            shapes["offsets"] = (length, 3)
         if self.numeric:
             shape = len(self.numeric), self._knots_per_column()
             self._knots = self.add_weight(
@@ -400,7 +357,7 @@ class FieldBias(FieldHead):
         variance: Tensor = 0.0
         if self.fields:
             of_fields = ops.take(self.posterior["offsets"], self._places(features), axis=0)
-            total, variance = spreads_of_offsets(of_fields, self.posterior["leaders"])
+            total = ops.sum(of_fields, axis=0)
         if self.numeric:
             rows = spreads_of_curves(self.posterior["curves"], *self._numeric_places(features))
         else:
@@ -411,164 +368,45 @@ class FieldBias(FieldHead):
         variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
         return total[:, 0] + variance, total[:, 1], total[:, 2]
 
-    def encoded(self, rows: Rows) -> Rows:
-        """The rows with ids of the fields, and numbers of the numeric columns, float64."""
-        rows = super().encoded(rows)
-        numbers = {name: self._numbers(rows.features[name]) for name in self.numeric}
-        return replace(rows, features={**rows.features, **numbers})
-
     def _fit_effects(
-        self,
-        rows: Rows | StoredRows,
-        curves: Sequence[np.ndarray],
-        line: Line,
-        like: FieldBias | None = None,
-        progress: ProgressBar | None = None,
+        self, rows: Rows, curve: np.ndarray, line: Line, like: FieldHead | None
     ) -> FieldOffsets:
-        sample = rows.sample
-        knots = self._knots_for(sample.features, sample.weights)
-        times = sample.times if self._follows_time else None
-        level = None if times is None else level_column(times, sample.weights)
-        blocks = [
-            self._rows_of_fit(block, curve, knots, level, rows.store)
-            for block, curve in zip(rows.blocks, curves, strict=True)
-        ]
+        numbers = self._numbers_in(rows.features)
+        knots = self._knots_of(numbers, rows.weights)
+        columns = [numeric_column(*each) for each in zip(numbers, knots, strict=True)]
+        level = None
+        if self._follows_time and rows.times is not None:
+            level = level_column(rows.times, rows.weights)
+        if level is not None:
+            columns.append(level.column)
+        own = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
         fit = fit_field_offsets(
-            blocks,
+            own,
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
-            None if like is None else like._spreads,
-            rows.store,
-            progress,
+            like._spreads if isinstance(like, FieldBias) else None,
         )
         self._spreads = fit.spreads
         if self.numeric:
             self._assign_knots(knots)
         of_level: dict[str, np.ndarray] = {}
-        if times is not None:
-            last_time = max(float(b.times.max()) for b in rows.blocks if b.times is not None)
-            shown, end = NO_LEVEL, LevelEnd(last_time)
+        if self._follows_time:
+            shown = NO_LEVEL
             if level is not None:
-                end = level.end(fit, line_of_fit(fit, blocks))
-                fit = fit.mapped(end.means)
+                fit = fit.mapped(line_of_fit(fit, own))
                 shown = level_of(level, fit)
-            of_level = level_tables(shown, end, fit.posterior if level else None, line)
+            of_level = level_tables(shown, fit.posterior if level else None, line)
         self._deviations.assign(fit.deviations[: len(self.feature_names)])
-        self._keep(fit, rows, blocks, line, of_level)
+        self._keep(fit, rows, own, line, of_level)
         return fit
-
-    @property
-    def can_forget_a_share(self) -> bool:
-        """Whether it has the posterior of a fit."""
-        return self.built and self.posterior.is_kept and self.posterior.is_of_weights
-
-    @property
-    def next_in_order(self) -> float:
-        """One after the last time, if there is one."""
-        if not self._follows_time or not self.posterior.is_kept:
-            return 0.0
-        return self._level_end().time + 1
-
-    def check_update(self) -> None:
-        """Raises if there is no posterior of the weights, or fields share effects."""
-        super().check_update()
-        self.ensure_built()
-        if not self.can_forget_a_share and (self.posterior.is_kept or self._is_trained()):
-            raise ValueError(
-                "`update` requires the posterior of the last fit. Received: a FieldBias whose "
-                "weights were trained or set in another way since then. Call `fit` with all rows."
-            )
-        leaders = ops.convert_to_numpy(self.posterior["leaders"]) if self.fields else np.zeros(0)
-        if self.posterior.is_kept and len(np.unique(leaders)) < len(leaders):
-            names = list(self.fields)
-            same = [
-                f"{names[int(leader)]!r} and {name!r}"
-                for number, (name, leader) in enumerate(zip(names, leaders, strict=True))
-                if leader != number
-            ]
-            raise ValueError(
-                "`update` requires fields that divided the rows of the last fit in different ways. "
-                f"Received: {', '.join(same)}, which always occurred together. Leave one of them "
-                "out, or call `fit` with all rows."
-            )
-
-    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
-        """Updates η, then fits to the new rows, with the posterior of now as the prior.
-
-        The spreads of the effects, of the walk and of the deviations stay as they are; a fit
-        estimates them anew.
-        """
-        is_first = not self.posterior.is_kept
-        if is_first or forget == 1:
-            check_both_classes(rows)
-        if is_first:
-            return self.fit_rows(rows, FitSettings(), 0)
-        known = self._known().after_forgetting(forget)
-        times = rows.times if self._follows_time else None
-        before, end, level = self.level() or NO_LEVEL, self._level_end(), None
-        if times is not None:
-            check_later(times, end.time)
-            level = next_level_column(end, known.level[0], times, rows.weights)
-        curve, line, share = updated_curve(self.calibrator, rows, forget)
-        knots = [self._knots_of(number) for number in range(len(self.numeric))]
-        new = self._rows_of_fit(self.encoded(rows), curve, knots)
-        fit = update_field_offsets(new, known.with_another_curve(share), level).mapped(end.means)
-        of_level: dict[str, np.ndarray] = {}
-        if level is not None:
-            shown = before.followed_by(level, end.time, fit)
-            end = replace(end, time=float(level.knots[-1]))
-            of_level = level_tables(shown, end, fit.posterior, line)
-        self._keep(fit, rows, [new], line, of_level, adds_rows=forget < 1)
-        return self.summary_of(rows, fit.num_iterations, fit.converged)
-
-    def _known(self) -> Known:
-        """What the posterior says, as the prior of an update."""
-        tables, offsets, curves = self.posterior.arrays(), [], []
-        for start, number in zip(self._starts(), self._num_values.values(), strict=True):
-            values, end = ops.convert_to_numpy(self._offsets).astype("float64"), start + number
-            offsets.append((values[start:end], tables["offsets"][start : end + 1]))
-        for number in range(len(self.numeric)):
-            knots = self._knots_of(number)
-            places = [*range(len(knots)), -1]
-            values = ops.convert_to_numpy(self._curves).astype("float64")[number]
-            curves.append((knots, values[places], tables["curves"][number, places]))
-        return known_of(
-            Tables(
-                line=np.array([float(self._slope), float(self._bias)]),
-                factor=tables["factor"],
-                offsets=offsets,
-                curves=curves,
-                last=tables["last"] if self._follows_time else None,
-                noise=(self.level() or NO_LEVEL).noise,
-                means=self._level_end().means,
-            )
-        )
-
-    def _knots_of(self, number: int) -> np.ndarray:
-        """The knots of a numeric column, float64."""
-        return np.unique(ops.convert_to_numpy(self._knots)[number].astype("float64"))
-
-    def _level_end(self) -> LevelEnd:
-        """Where the level of the last fit ended."""
-        if not self._follows_time:
-            return LevelEnd(0.0)
-        return end_of_tables(self.posterior.arrays()["level_figures"])
-
-    def _is_trained(self) -> bool:
-        """Whether weights differ from those of a new layer."""
-        weights = [self._slope - 1.0, self._bias]
-        weights += [self._offsets] if self.fields else []
-        weights += [self._curves] if self.numeric else []
-        return any(np.any(ops.convert_to_numpy(each)) for each in weights)
 
     def _keep(
         self,
         fit: FieldOffsets,
-        rows: Rows | StoredRows,
-        blocks: Sequence[OffsetRows],
+        rows: Rows,
+        own: OffsetRows,
         line: Line,
         of_level: Mapping[str, np.ndarray],
-        adds_rows: bool = False,
     ) -> None:
         """Assigns the weights of a fit, in which η was seen through a line, and the posterior."""
         last = fit.curves[-1][-1] if len(fit.curves) > len(self.numeric) else 0.0
@@ -584,59 +422,36 @@ class FieldBias(FieldHead):
         values = {"factor": factor_of_logit(fit.posterior, line), **of_level}
         if self.fields:
             values["offsets"] = offset_table(fit.posterior, line)
-            values["leaders"] = fit.posterior.leaders
         if self.numeric:
             values["curves"] = curve_tables(fit.posterior, line, *self._knots.shape)
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            values["curve"] = line_of_spread(
-                calibrator,
-                (
-                    (block.logits, fit.information(own))
-                    for block, own in zip(rows.blocks, blocks, strict=True)
-                ),
-            )
-        was_counts = not adds_rows or self.posterior.is_of_counts
-        is_of_counts = was_counts and all(are_counts(block.weights) for block in rows.blocks)
-        self.posterior.keep(is_of_counts, **values)
+            values["curve"] = line_of_spread(calibrator, rows.logits, fit.information(own))
+        self.posterior.keep(are_counts(rows.weights), **values)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
         self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
 
-    def _knots_for(
-        self, numbers: Mapping[str, np.ndarray], weights: np.ndarray | None
+    def _knots_of(
+        self, numbers: Sequence[np.ndarray], weights: np.ndarray | None
     ) -> list[np.ndarray]:
         """Knots of each numeric column."""
         num_knots = self._knots.shape[1] if self.numeric else 0
-        columns = [numbers[name].astype("float64") for name in self.numeric]
-        found = [separate_quantile_knots(column, num_knots, weights) for column in columns]
+        found = [separate_quantile_knots(column, num_knots, weights) for column in numbers]
         return [each if len(each) else np.zeros(1) for each in found]
 
-    def _rows_of_fit(
-        self,
-        rows: Rows,
-        curve: np.ndarray,
-        knots: Sequence[np.ndarray],
-        level: LevelColumn | None = None,
-        store: ArrayStore = IN_MEMORY,
-    ) -> OffsetRows:
-        """Encoded rows as a fit takes them, with the values of η."""
-        columns = [
-            numeric_column(rows.features[name].astype("float64"), own)
-            for name, own in zip(self.numeric, knots, strict=True)
-        ]
-        if level is not None and rows.times is not None:
-            columns.append(level.of(rows.times))
-        columns = [column.kept(store) for column in columns]
-        return OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
-
-    def _numbers(self, values: np.ndarray) -> np.ndarray:
-        """A numeric column as the layer reads it, in its dtype."""
+    def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The numeric columns (n,) as the layer reads them, in its dtype."""
         with np.errstate(over="ignore"):
-            values = values.reshape(-1).astype(self.variable_dtype).astype("float64")
-        is_far = np.abs(values) > _LARGEST_NUMBER
-        return np.where(is_far, np.copysign(np.inf, values), values)
+            read = [
+                features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
+                for name in self.numeric
+            ]
+        return [
+            np.where(np.abs(values) > _LARGEST_NUMBER, np.copysign(np.inf, values), values)
+            for values in read
+        ]
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self._follows_time:
