@@ -180,7 +180,7 @@ def test_a_blend_of_calibrators_serves_what_its_parts_serve():
     blend = BlendedHead(parts)
     assert blend.feature_names == ()
     blend.fit(LOGITS, LABELS)
-    expected = sum(numpy_of(part(LOGITS)) for part in parts) / 2 + blend.bias
+    expected = sum(numpy_of(part(LOGITS)) for part in parts) / 2
     np.testing.assert_allclose(numpy_of(blend(LOGITS))[:, 0], expected, rtol=1e-6)
     class_head = BlendedHead([TemperatureScaling(), VectorScaling(3)])
     class_head.fit(CLASS_LOGITS, CLASSES)

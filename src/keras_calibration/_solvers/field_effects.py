@@ -177,25 +177,6 @@ class FieldEffects:
                 sums = added(sums, own)
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
 
-    def product(self, changes: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The Hessian of the log loss by the coefficients of all effects, times a change of them.
-
-        Args:
-            changes: A change of the coefficients of each effect (num_blocks, p).
-        """
-        products: list[np.ndarray] | None = None
-        for block in self.blocks:
-            weighted, functions = np.zeros(len(block.labels)), block.functions
-            for effect, places, change in zip(self.effects, block.places, changes, strict=True):
-                effect.add_to(weighted, places, functions, change)
-            weighted *= block.derivatives()[1]
-            own = [
-                effect.by_coefficient(weighted, places, functions)
-                for effect, places in zip(self.effects, block.places, strict=True)
-            ]
-            products = added(products, own)
-        return list(products or [])
-
     def _derivatives_for_step(self, number: int) -> Derivatives:
         """The derivatives, with Hessians of a little before where an effect is content with them.
 

@@ -230,7 +230,6 @@ def _posterior_by_id(fit: FieldEffects, index: FieldIndex, are_pooled: bool) -> 
     return replace(
         found,
         variances=index.by_id(found.variances, found.spreads**2),
-        responses=index.by_id(found.responses),
     )
 
 

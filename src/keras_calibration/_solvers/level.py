@@ -112,29 +112,9 @@ def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return special.logsumexp(special.log_expit(logits), axis=-1, b=shares)
 
 
-# That of rows of one time.
-NO_LEVEL = Level(np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class LevelColumn:
-    """The level as a column of a fit.
-
-    Args:
-        knots: Times (K,), increasing.
-        column: The times of the rows as a numeric column.
-    """
-
-    knots: np.ndarray
-    column: NumericColumn
-
-    def walk(self, spread: float) -> float:
-        """Standard deviation of a change of the walk in a unit of time, from its spread."""
-        steps = np.diff(self.column.basis[:-1, : len(self.knots) - 1], axis=0)
-        return spread * float(np.sqrt(np.sum(steps**2) / (self.knots[-1] - self.knots[0])))
-
-
-def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn | None:
+def level_column(
+    times: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, NumericColumn] | None:
     """The level over time: a random walk, and a deviation from it at each knot.
 
     The walk goes on after the last row, with the first standard deviation. The deviations, such as
@@ -147,10 +127,10 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
         weights: Sample weights (n,), or None.
 
     Returns:
-        The column; None if all rows are of one time, whose level is their constant.
+        Its knots and the column; None if all rows are of one time, whose level is their constant.
 
     Example:
-        >>> level_column(np.array([0.0, 5.0]), None).column.basis
+        >>> level_column(np.array([0.0, 5.0]), None)[1].basis
         array([[-0.1,  1. ,  0. ],
                [ 0.1,  0. ,  1. ],
                [ 0.1,  0. ,  0. ]])
@@ -164,25 +144,17 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
     basis[-1, : num_knots - 1] = walk[-1]
     group = np.repeat(np.arange(NUM_SPREADS), [num_knots - 1, num_knots])
-    return LevelColumn(knots, replace(column, basis=basis, group=group))
+    return knots, replace(column, basis=basis, group=group)
 
 
-def level_of(column: LevelColumn, fit: FieldOffsets) -> Level:
-    """The level of a fit, its last curve."""
-    knots = column.knots
-    walk, noise = fit.spreads.deviations[-NUM_SPREADS:]
-    return Level(
-        times=knots - knots[-1],
-        values=fit.curves[-1][:-1],
-        errors=errors_of_level(fit),
-        last=float(fit.curves[-1][-1]),
-        walk=column.walk(walk),
-        noise=float(noise),
+def level_of(knots: np.ndarray, column: NumericColumn, fit: FieldOffsets) -> Level:
+    """The level of a fit, its last curve; errors are NaN if the fit has no posterior."""
+    walk, noise = map(float, fit.spreads.deviations[-NUM_SPREADS:])
+    # A change of the walk in a unit of time.
+    steps = np.diff(column.basis[:-1, : len(knots) - 1], axis=0)
+    step = float(np.sqrt(np.sum(steps**2) / (knots[-1] - knots[0])))
+    variances = (
+        fit.posterior.curve_variances[-1] if fit.posterior else np.full(len(knots) + 1, np.nan)
     )
-
-
-def errors_of_level(fit: FieldOffsets) -> np.ndarray:
-    """Standard errors of the level at the knots (K,); NaN if the fit has no posterior."""
-    if fit.posterior is None:
-        return np.full(len(fit.curves[-1]) - 1, np.nan)
-    return fit.posterior.curve_errors(-1)[:-1]
+    values, last = fit.curves[-1][:-1], float(fit.curves[-1][-1])
+    return Level(knots - knots[-1], values, np.sqrt(variances[:-1]), last, walk * step, noise)

@@ -23,7 +23,7 @@ from calibration_records.logs import ScoredLog
 from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
 from keras_calibration._rows.times import time_given
-from keras_calibration._rows.weights import columns_that_count
+from keras_calibration._rows.weights import column_that_counts, rows_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.calibrate import calibrate
@@ -239,12 +239,13 @@ def _used_columns(
     known(what, names, sorted(columns, key=str))
     _check_names(names)
     read = {}
-    columns = columns_that_count({name: columns[name] for name in names}, sample_weight)
-    for name in columns:
+    numbers = rows_that_count(sample_weight)
+    for name in names:
+        column = column_that_counts(columns[name], repr(name), numbers)
         if name in ids:
-            column = ids_of(columns[name], repr(name), "strings or whole numbers, to be a field")
+            column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:
-            column = column_of(columns[name], repr(name))
+            column = column_of(column, repr(name))
             warn_of_lost_digits(column, name)
         read[name] = as_array(column)
         check_one_value_a_row(read[name], name, "Feature")
@@ -270,7 +271,7 @@ def _checked(
         )
     if array.shape[1:] == (1,):
         array = array.reshape(-1)
-    array = columns_that_count({"scores": array}, sample_weight)["scores"]
+    array = column_that_counts(array, "scores", rows_that_count(sample_weight))
     if not from_logits:
         check_probabilities(array, "scores")
         warn_if_swapped(labels, array, "scores", labels_first=False)

@@ -145,7 +145,7 @@ def choose(
     if rows.times is not None:
         report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
     heads = {each.name: race.head_of(each) for each in tried if each.name in report.weights}
-    head = _head_of(heads, report.weights, rows, splits)
+    head = _head_of(heads, report.weights, rows)
     progress.add()
     return Chosen(head, replace(report, level=head.level()))
 
@@ -164,17 +164,14 @@ def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
     )
 
 
-def _head_of(
-    heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows, splits: Splits
-) -> Head:
+def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows) -> Head:
     """One head of the chosen ones; the identity is what the others leave of the weights."""
     if len(heads) == 1:
         return next(iter(heads.values()))
     parts = [name for name in heads if name != IDENTITY]
     chosen, shares = [heads[name] for name in parts], [weights[name] for name in parts]
-    head = BlendedHead(chosen, shares, use_bias=not splits.in_order)
+    head = BlendedHead(chosen, shares)
     head.build((None, *rows.logits.shape[1:]))
-    head.fit_bias(rows)
     return head
 
 

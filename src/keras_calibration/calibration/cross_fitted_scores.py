@@ -12,7 +12,6 @@ from scipy import special
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.logistic_fit import bias_to_labels
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import (
     combined_weights,
@@ -43,8 +42,7 @@ class Choice:
     Args:
         weights: Name of each candidate with a weight → its weight.
         reason: Why, in one sentence.
-        logits: Their mean logits, for each fold with the weights and the bias that the other folds
-            give.
+        logits: Their mean logits, for each fold with the weights that the other folds give.
         errors: The uncertainty of the choice, as standard errors of log loss and Brier score.
     """
 
@@ -82,29 +80,24 @@ def combined(
         if name == IDENTITY:
             reason = "No candidate gains more than chance or, by blocks of time, drift would."
         return Choice(weights, reason, fitted[name])
-    # Blocks of time differ in level, so that a bias of the others makes the next one worse.
-    has_bias = clusters is None and columns.ndim == 2
-    biases, logits = np.zeros(len(by_fold)), np.empty(columns.shape[1:])
+    logits = np.empty(columns.shape[1:])
     for number, share in enumerate(by_fold):
-        mean, own = np.tensordot(share, columns, axes=1), fold == number
-        if has_bias and np.count_nonzero(share) > 1:
-            others = rows.take(~own)
-            biases[number] = bias_to_labels(others.labels, mean[~own], others.row_weights)
-        logits[own] = mean[own] + biases[number]
+        own = fold == number
+        logits[own] = np.tensordot(share, columns, axes=1)[own]
     reason = (
         "Each fold is scored with the weights that the other folds give; used is the mean of "
         "these weights."
     )
-    return Choice(weights, reason, logits, _choice_errors(columns, rows, by_fold, biases))
+    return Choice(weights, reason, logits, _choice_errors(columns, rows, by_fold))
 
 
 def _choice_errors(
-    columns: np.ndarray, rows: Rows, fold_weights: np.ndarray, biases: np.ndarray
+    columns: np.ndarray, rows: Rows, fold_weights: np.ndarray
 ) -> tuple[float, float]:
     """How much log loss and Brier score vary with the choice: a jackknife over the folds."""
     means = []
-    for weights, bias in zip(fold_weights, biases, strict=True):
-        eta = np.tensordot(weights, columns, axes=1) + bias
+    for weights in fold_weights:
+        eta = np.tensordot(weights, columns, axes=1)
         values = head_log_losses(rows.labels, eta), _squares(*outcome_columns(rows.labels, eta))
         means.append([np.average(each, weights=rows.weights) for each in values])
     errors = np.sqrt((len(means) - 1) * np.var(means, axis=0))

@@ -22,11 +22,11 @@ from keras_calibration._solvers.field_offsets import (
     Spreads,
     fit_field_offsets,
 )
-from keras_calibration._solvers.field_posterior import CURVE_RANK
+from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import (
-    NO_LEVEL,
+    NUM_KNOTS,
     Level,
     level_column,
     level_of,
@@ -35,16 +35,11 @@ from keras_calibration._solvers.level import (
 from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_tables import (
-    LEVEL_SHAPES,
-    curve_tables,
-    factor_of_logit,
-    level_of_tables,
-    level_tables,
+    by_columns,
+    level_of_table,
     line_of_spread,
-    offset_table,
-    padded,
+    table_of_level,
 )
-from keras_calibration.layers.effect_variances import spreads_of_curves
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -167,10 +162,10 @@ class FieldBias(FieldHead):
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         if self.fields:
-            calibrated = calibrated + ops.sum(self._offsets_of(features), axis=0)[:, None]
+            offsets = ops.convert_to_tensor(self._offsets)
+            calibrated = calibrated + self._sum_at_values(offsets, features)[:, None]
         if self.numeric:
-            values = numeric_curves(self._numeric_places(features), self._curves)
-            calibrated = calibrated + ops.sum(values, axis=0)[:, None]
+            calibrated = calibrated + self._sum_at_numbers(self._curves, features)[:, None]
         return calibrated
 
     @property
@@ -182,8 +177,7 @@ class FieldBias(FieldHead):
         """The level over time of the last fit; None without `follows_time`, and before a fit."""
         if not self._follows_time or not self.built:
             return None
-        names = "level", "level_figures"
-        return level_of_tables(*(ops.convert_to_numpy(self.posterior[name]) for name in names))
+        return level_of_table(ops.convert_to_numpy(self.posterior["level"]))
 
     def effects(self, features: Features) -> Tensor:
         """Offsets `u_f[z_f]` of the values of each row.
@@ -197,31 +191,26 @@ class FieldBias(FieldHead):
         """
         self.ensure_built()
         columns = called_features(features, self.fields, [self], type(self).__name__)
-        return ops.transpose(self._offsets_of(columns))
+        # `take` without an axis flattens first, which makes the gradient dense.
+        offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(columns))
+        return ops.transpose(offsets)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, (batch, 1).
 
-        Its square is `Σ_f t_f[z_f] + |((η, 1) - Σ_f r_f[z_f])ᵀ F|²` (`_solvers.field_posterior`),
-        plus the variance of the shape of η: what is left of its posterior after its line, which is
-        fitted again with the offsets, is taken out. t is averaged over the posterior of the spreads
-        s_f, so that it holds what is not known of them: a value without rows has the variance
-        `t = E[s_f²]`, one with many rows a small t. The curves of numeric columns have a joint
-        covariance, with the root mean squares of their s_j.
+        Its square is the sum of the variance of the line, `|(η, 1) F|²`, of those of the offsets
+        and curves at the row, and of the shape of η: what is left of its posterior after its line,
+        which is fitted again with the offsets, is taken out (`_solvers.field_posterior`). Each is
+        taken given the others. That of an offset is averaged over the posterior of the spread s_f:
+        a value without rows has `E[s_f²]`, one with many rows a small variance.
 
-        In simulations with one field, 95 % intervals hold the truth in 94 to 97 % where the spread
+        In simulations with one field, 95 % intervals hold the truth in 93 to 97 % where the spread
         matters, in up to 100 % where it is so small, or the values so few, that the fit knows
-        little of it, and in about 92 % where it is 1 with two positives a value
-        (`benchmarks/levels.py`). With several fields, t is the variance of an offset given those of
-        the other fields: too large for values that always occur together, by at most the number of
-        fields, and a little too small beside an unknown value. Fields that always coincide share
-        one effect (`_solvers.coinciding_fields`): where their values meet as in the fit, the
-        interval is that of one field, and it is wider where one of them is new, or they meet anew.
-        The spreads of several fields are often found too small, and the intervals of unknown values
-        are then too narrow.
-
-        With one or three numeric columns, 95 % intervals hold the truth in 93 to 99 % where it is a
-        random walk, a sine or a straight line of the column, in 91 to 99 % far out in its tails.
+        little of it (`benchmarks/levels.py`, `benchmarks/interval_coverage.py`). The spreads of
+        several fields are often found too small, and the intervals of unknown values are then too
+        narrow; of two fields that always coincide, one may have all of the effect, and an unknown
+        value of the other a far too narrow one. With one or three numeric columns, they hold it in
+        93 to 99 %, in 91 to 99 % far out in the tails of a column.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
@@ -236,10 +225,14 @@ class FieldBias(FieldHead):
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_SCORE, LARGEST_SCORE)
-        variance, across_line, across_one = self._effect_spreads(features)
         factor = self.posterior["factor"]
-        spread = (line - across_line)[:, None] * factor[0] + (1.0 - across_one)[:, None] * factor[1]
-        variance = variance + ops.sum(ops.square(spread), axis=1)
+        variance = ops.sum(ops.square(line[:, None] * factor[0] + factor[1]), axis=1)
+        if self.fields:
+            variance = variance + self._sum_at_values(self.posterior["offsets"], features)
+        if self.numeric:
+            variance = variance + self._sum_at_numbers(self.posterior["curves"], features)
+        if self._follows_time:
+            variance = variance + self.posterior["last"]
         if self.calibrator is not None:
             line_spread = self.posterior["curve"]
             shape = self.calibrator.posterior_spread(column) - line_spread[0]
@@ -312,7 +305,7 @@ class FieldBias(FieldHead):
             # One table for all fields; the last row of each field is "other".
             length = sum(number + 1 for number in self._num_values.values())
             self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
-            shapes["offsets"] = (length, 3)
+            shapes["offsets"] = (length,)
         if self.numeric:
             shape = len(self.numeric), self._knots_per_column()
             self._knots = self.add_weight(
@@ -321,7 +314,7 @@ class FieldBias(FieldHead):
             # The last value of each column is that of missing values.
             shape = len(self.numeric), shape[1] + 1
             self._curves = self.add_weight(name="curves", shape=shape, initializer="zeros")
-            shapes["curves"] = (*shape, CURVE_RANK + 3)
+            shapes["curves"] = shape
         self._deviations = self.add_weight(
             name="deviations",
             shape=(len(self.feature_names),),
@@ -331,103 +324,83 @@ class FieldBias(FieldHead):
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
         if self._follows_time:
-            shapes |= LEVEL_SHAPES
+            shapes |= {"level": (4, NUM_KNOTS), "last": ()}
         self.posterior = Posterior(self, **shapes)
 
     def _knots_per_column(self) -> int:
         return min(self.num_knots, max(_MOST_KNOTS // len(self.numeric), _FEWEST_KNOTS))
 
-    def _offsets_of(self, features: Features | None) -> Tensor:
-        """Offsets of the values of each row, shape (fields, batch)."""
+    def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
+        """Sums of the numbers of each row's values in the table of all fields (batch,)."""
         # `take` without an axis flattens first, which makes the gradient dense.
-        return ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
+        return ops.sum(ops.take(table, self._places(features)), axis=0)
 
-    def _numeric_places(self, features: Features | None) -> tuple[Tensor, Tensor]:
-        """Where the numbers of each row are between the knots, each (columns, batch)."""
+    def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:
+        """Sums of the curves (columns, K + 1) at the numbers of each row (batch,)."""
         features = {} if features is None else features
         columns = [
             ops.cast(ops.reshape(features[name], (-1,)), self.compute_dtype)
             for name in self.numeric
         ]
-        return places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
+        places = places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
+        return ops.sum(numeric_curves(places, curves), axis=0)
 
-    def _effect_spreads(self, features: Features | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Variance of all effects given the line, and how they respond to it: each (batch,)."""
-        total: Tensor = 0.0
-        variance: Tensor = 0.0
-        if self.fields:
-            of_fields = ops.take(self.posterior["offsets"], self._places(features), axis=0)
-            total = ops.sum(of_fields, axis=0)
-        if self.numeric:
-            rows = spreads_of_curves(self.posterior["curves"], *self._numeric_places(features))
-        else:
-            rows = ops.zeros((1, CURVE_RANK + 3), self.compute_dtype)
-        if self._follows_time:
-            rows = rows + self.posterior["last"]
-        total = total + rows[:, :3]
-        variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
-        return total[:, 0] + variance, total[:, 1], total[:, 2]
-
-    def _fit_effects(
-        self, rows: Rows, curve: np.ndarray, line: Line, like: FieldHead | None
-    ) -> FieldOffsets:
+    def _fit_effects(self, rows: Rows, curve: np.ndarray, line: Line, like: Any) -> FieldOffsets:
         numbers = self._numbers_in(rows.features)
         knots = self._knots_of(numbers, rows.weights)
         columns = [numeric_column(*each) for each in zip(numbers, knots, strict=True)]
         level = None
         if self._follows_time and rows.times is not None:
             level = level_column(rows.times, rows.weights)
-        if level is not None:
-            columns.append(level.column)
+        columns += [] if level is None else [level[1]]
         own = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
-        fit = fit_field_offsets(
-            own,
-            list(self._num_values.values()),
-            half_cauchy(self.prior_scale),
-            like._spreads if isinstance(like, FieldBias) else None,
-        )
+        prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
+        fit = fit_field_offsets(own, list(self._num_values.values()), prior, start)
         self._spreads = fit.spreads
+        kept: dict[str, Any] = {}
+        if self._follows_time:
+            kept = {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
+        last = 0.0
+        if level is not None:
+            fit = fit.mapped(line_of_fit(fit, own))
+            shown, last = level_of(*level, fit), float(fit.curves[-1][-1])
+            kept["level"] = table_of_level(shown)
+            if fit.posterior is not None:
+                # What does not persist is there at any time to come, and is not known.
+                kept["last"] = fit.posterior.curve_variances[-1][-1] + shown.noise**2
+        self._slope.assign(fit.slope * line.scale)
+        self._bias.assign(fit.bias + last + fit.slope * line.shift)
+        self._deviations.assign(fit.deviations[: len(self.feature_names)])
+        if self.fields:
+            self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
             self._assign_knots(knots)
-        of_level: dict[str, np.ndarray] = {}
-        if self._follows_time:
-            shown = NO_LEVEL
-            if level is not None:
-                fit = fit.mapped(line_of_fit(fit, own))
-                shown = level_of(level, fit)
-            of_level = level_tables(shown, fit.posterior if level else None, line)
-        self._deviations.assign(fit.deviations[: len(self.feature_names)])
-        self._keep(fit, rows, own, line, of_level)
+            self._curves.assign(by_columns(fit.curves[: len(knots)], self._knots.shape[1]))
+        if fit.posterior is not None:
+            self._keep(fit.posterior, fit.information(own), rows, line, kept)
         return fit
 
     def _keep(
         self,
-        fit: FieldOffsets,
+        found: FieldPosterior,
+        information: np.ndarray,
         rows: Rows,
-        own: OffsetRows,
         line: Line,
-        of_level: Mapping[str, np.ndarray],
+        kept: dict[str, Any],
     ) -> None:
-        """Assigns the weights of a fit, in which η was seen through a line, and the posterior."""
-        last = fit.curves[-1][-1] if len(fit.curves) > len(self.numeric) else 0.0
-        self._slope.assign(fit.slope * line.scale)
-        self._bias.assign(fit.bias + last + fit.slope * line.shift)
+        """Keeps the posterior of a fit, in which η was seen through a line."""
+        by_line, by_one = found.factor
+        kept["factor"] = np.stack([line.scale * by_line, by_one + line.shift * by_line])
         if self.fields:
-            self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
+            pairs = zip(found.variances, found.spreads, strict=True)
+            kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
         if self.numeric:
-            num_knots, curves = self._knots.shape[1], fit.curves[: len(self.numeric)]
-            self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
-        if fit.posterior is None:
-            return
-        values = {"factor": factor_of_logit(fit.posterior, line), **of_level}
-        if self.fields:
-            values["offsets"] = offset_table(fit.posterior, line)
-        if self.numeric:
-            values["curves"] = curve_tables(fit.posterior, line, *self._knots.shape)
+            curves = found.curve_variances[: len(self.numeric)]
+            kept["curves"] = by_columns(curves, self._knots.shape[1])
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            values["curve"] = line_of_spread(calibrator, rows.logits, fit.information(own))
-        self.posterior.keep(are_counts(rows.weights), **values)
+            kept["curve"] = line_of_spread(calibrator, rows.logits, information)
+        self.posterior.keep(are_counts(rows.weights), **kept)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]

@@ -422,9 +422,8 @@ class Head(keras.layers.Layer):
         raise ValueError(
             f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
-            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration, or a BlendedHead "
-            'of these; with `calibrate`, name methods that have one: methods=["bias", "platt", '
-            '"beta", "ilps", "field_bias"], or some of them.'
+            "PlattScaling, BiasCorrection, TemperatureScaling or BetaCalibration; with "
+            '`calibrate`, name one of them, for example methods="field_bias".'
         )
 
     def summary_of(

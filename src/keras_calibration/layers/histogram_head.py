@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import share
 from calibration_records._columns import warn_of_other_order
-from keras_calibration._rows.checks import read_rows, refuse_one_class
+from keras_calibration._rows.checks import read_rows, refuse_absent_classes
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
@@ -168,7 +168,7 @@ class HistogramHead(Head):
         Raises:
             ValueError: If all labels are of one class. The layer is then unchanged.
         """
-        refuse_one_class(histogram.positives, histogram.negatives, histogram.num_rows)
+        refuse_absent_classes([histogram.negatives, histogram.positives], histogram.num_rows)
         self.ensure_built()
         fit = self.fit_curve(histogram)
         are_counts = histogram.is_of_counts if are_counts is None else are_counts

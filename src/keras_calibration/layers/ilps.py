@@ -194,6 +194,7 @@ class ILPS(HistogramHead):
             ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
                 the knots need labels and these are missing or of one class.
         """
+        self._read_features(features, len(np.atleast_1d(logits)))
         self.check_logits(np.shape(logits))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
