@@ -199,7 +199,7 @@ def test_the_records_are_imported_where_keras_cannot_be():
 
 
 # Bases that other rooms may ask for, what a user's own class is a subclass of; and plain records.
-BASES = {"Head", "LogitMoments"}
+BASES = {"Head", "HistogramHead", "LogitMoments"}
 # Rooms whose classes answer for themselves.
 ROOMS_OF_CLASSES = ("layers", "metrics", "models", "_graph", "callbacks")
 

@@ -64,7 +64,7 @@ RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 RESULTS = """
     Aging Level
     BoostedFitSummary CalibrationReport CandidateScore Comparison FitSummary
-    MonitorReport MulticalibrationError NeuralFitSummary Outcome ProgressiveScores Rates
+    MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates
     SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.

@@ -26,7 +26,7 @@ def sparse_world(num_fields, num_values, spread, seed=0):
 def fitted(part, num_values):
     logits, labels, ids = part
     rows = OffsetRows(logits, labels, None, ids)
-    return fit_field_offsets([rows], [num_values] * len(ids), half_cauchy(1.0))
+    return fit_field_offsets(rows, [num_values] * len(ids), half_cauchy(1.0))
 
 
 def log_loss(fit, part):
@@ -73,7 +73,7 @@ def test_weights_that_are_whole_numbers_count_rows():
     zeros = np.zeros(len(logits))
     zeros[:2_000] = 1.0
     rows = OffsetRows(logits, labels, zeros, ids)
-    weighted = fit_field_offsets([rows], [1_000] * 3, half_cauchy(1.0))
+    weighted = fit_field_offsets(rows, [1_000] * 3, half_cauchy(1.0))
     alone = fitted(part, 1_000)
     # The folds differ, and with them, perhaps, the factor: √2 more or less.
     ratio = weighted.spreads.deviations / alone.spreads.deviations

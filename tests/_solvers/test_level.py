@@ -26,8 +26,8 @@ def rows_of(levels, seed=0, noise=0.0, num_rows=4000):
 
 def fit_level(rows, times):
     level = level_column(times, rows.weights)
-    block = OffsetRows(rows.logits, rows.labels, rows.weights, [], [level.column])
-    return level, fit_field_offsets([block], [], half_cauchy(1.0))
+    block = OffsetRows(rows.logits, rows.labels, rows.weights, [], [level[1]])
+    return level, fit_field_offsets(block, [], half_cauchy(1.0))
 
 
 def test_the_fit_is_the_optimum_of_its_penalised_loss():
@@ -35,7 +35,7 @@ def test_the_fit_is_the_optimum_of_its_penalised_loss():
     weights = np.random.default_rng(1).integers(1, 4, len(rows)).astype(float)
     rows = Rows(rows.logits, rows.labels, weights)
     level, fit = fit_level(rows, times)
-    knots, spreads = level.knots, fit.spreads.deviations
+    knots, spreads = level[0], fit.spreads.deviations
     hats = np.stack([np.interp(times, knots, each) for each in np.eye(len(knots))], axis=1)
     walk = 0.1 * spreads[0] * random_walk_basis(knots)
     columns = np.hstack([np.c_[rows.logits, np.ones(len(rows))], hats @ walk, spreads[1] * hats])
@@ -92,10 +92,10 @@ def test_the_unit_and_the_start_of_time_do_not_matter():
 
 def test_few_times_are_all_knots_and_one_time_has_no_level():
     _, times = rows_of([0.0, 0.5], num_rows=500)
-    level = level_column(np.floor(times / 100), None)
-    np.testing.assert_array_equal(level.knots, np.arange(5))
+    knots, _ = level_column(np.floor(times / 100), None)
+    np.testing.assert_array_equal(knots, np.arange(5))
     assert level_column(np.full(500, 3.0), None) is None
-    assert len(level_column(times, None).knots) == NUM_KNOTS
+    assert len(level_column(times, None)[0]) == NUM_KNOTS
 
 
 @pytest.mark.parametrize("mean", [-8.0, -3.0, 0.0, 2.0])

@@ -10,7 +10,6 @@ from keras_calibration._solvers.logit_histogram import logit_histogram
 from keras_calibration._solvers.reference_line import (
     bins_of,
     class_line,
-    line_to,
     reference_line,
     seen_as_logits,
 )
@@ -100,17 +99,3 @@ def test_class_logits_have_a_line_in_any_unit(unit, shift):
     expected = class_line(check_rows(logits, labels))(logits)
     line = class_line(check_rows(unit * logits + shift, labels))
     np.testing.assert_allclose(line(unit * logits + shift), expected, atol=1e-7)
-
-
-def test_a_line_between_curves_keeps_their_spread_however_often():
-    generator = np.random.default_rng(0)
-    first = generator.normal(-1, 1, 2000)
-    weights, values, scale = np.ones(2000), first, 1.0
-    for _ in range(30):
-        bent = values + 0.2 * generator.normal(size=2000)
-        bent *= values.std() / bent.std()
-        line, share = line_to(bent, values, weights)
-        assert 0.02 < share < 0.1
-        values, scale = bent, scale * line.scale
-    assert scale == pytest.approx(1.0, abs=0.1)
-    assert line_to(np.full(9, 2.0), np.full(9, 3.0), np.ones(9))[0](2.0) == 3.0

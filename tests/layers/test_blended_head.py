@@ -5,7 +5,6 @@ import json
 import keras
 import numpy as np
 import pytest
-from scipy.special import expit, logit
 
 from keras_calibration.layers import (
     ILPS,
@@ -17,8 +16,6 @@ from keras_calibration.layers import (
     Head,
     NeuralCalibration,
     PlattScaling,
-    TemperatureScaling,
-    VectorScaling,
 )
 
 LOGITS = np.linspace(-3, 3, 40).astype("float32")
@@ -35,9 +32,7 @@ def test_it_starts_as_the_identity_and_reads_what_its_heads_read():
     outputs = keras.ops.convert_to_numpy(head(LOGITS, FEATURES))
     np.testing.assert_allclose(outputs[:, 0], LOGITS, atol=1e-6)
     assert head.feature_names == ("site", "price")
-    assert not head.is_adapted
     head.adapt(LOGITS, LOGITS > 0, FEATURES)
-    assert head.is_adapted
     head.finalize()
 
 
@@ -141,110 +136,17 @@ def test_weights_and_what_is_left_to_the_logit():
             BlendedHead(parts, head_weights=wrong)
 
 
-# The bias
-
-
-def logits_of(head, logits, features=None):
-    return np.ravel(keras.ops.convert_to_numpy(head(logits, features))).astype("float64")
-
-
-def hostile_rows(kind, num_rows=3000):
-    """Logits, labels, features and weights, with what `Σ w σ(η)` must be: `Σ w y`."""
-    rng = np.random.default_rng(4)
-    logits = rng.normal(-1, 1.5, num_rows)
-    features = {"site": rng.integers(0, 4, num_rows), "price": rng.normal(size=num_rows)}
-    rate = -7 if kind == "rare" else 0
-    labels = (rng.random(num_rows) < expit(0.6 * logits + features["site"] + rate)).astype(float)
-    weights = rng.exponential(size=num_rows)
-    if kind == "tiny weights":
-        weights *= 1e-6
-    elif kind == "rows of weight 0":
-        weights[::3] = 0
-        labels[::3] = 1
-    elif kind == "soft labels":
-        labels = 0.9 * labels + 0.05
-    elif kind == "far logits":
-        logits *= 1e4
-    elif kind == "equal logits":
-        logits[:] = 0.3
-    return logits, labels, features, weights
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["", "rare", "tiny weights", "rows of weight 0", "soft labels", "far logits", "equal logits"],
-)
-def test_the_mean_prediction_is_that_of_the_labels(kind):
-    logits, labels, features, weights = hostile_rows(kind)
-    head = BlendedHead([FieldBias({"site": 3}), ILPS()], [0.4, 0.35])
-    summary = head.fit(logits, labels, features, weights)
-    eta = logits_of(head, logits, features)
-    predicted, observed = (np.average(each, weights=weights) for each in (expit(eta), labels))
-    assert predicted == pytest.approx(observed, rel=2e-6)
-    parts = [logits_of(part, logits, features) for part in head.heads]
-    mean = 0.4 * parts[0] + 0.35 * parts[1] + 0.25 * logits
-    rounding = 1e-7 * np.abs(logits).max()
-    np.testing.assert_allclose(eta, mean + head.bias, atol=1e-5 + rounding)
-    losses = np.logaddexp(0, eta) - labels * eta
-    assert summary.log_loss_after == pytest.approx(np.average(losses, weights=weights))
-    if kind != "far logits":  # there, the logit's own weight is too much
-        assert abs(logit(np.average(expit(mean), weights=weights)) - logit(observed)) > 0.01
-
-
-def test_mirrored_labels_have_the_mirrored_bias():
-    logits, labels, features, weights = hostile_rows("")
-    heads = [BlendedHead([FieldBias({"site": 4}), PlattScaling()], [0.3, 0.5]) for _ in range(2)]
-    heads[0].fit(logits, labels, features, weights)
-    heads[1].fit(-logits, 1 - labels, features, weights)
-    assert abs(heads[0].bias) > 0.01
-    assert heads[1].bias == pytest.approx(-heads[0].bias, rel=1e-4)
-    received, mirrored = (
-        logits_of(head, sign * logits, features) for head, sign in zip(heads, (1, -1), strict=True)
-    )
-    np.testing.assert_allclose(mirrored, -received, atol=1e-4)
-
-
-def test_it_is_saved_served_and_fitted_anew(tmp_path):
-    logits, labels, features, weights = hostile_rows("")
+def test_it_is_saved_and_fitted_anew(tmp_path):
+    logits, labels, features = clicks()
+    site = {"site": features["site"]}
     head = BlendedHead([FieldBias({"site": 4}), PlattScaling()], [0.3, 0.5])
-    assert head.bias == 0
-    head.fit(logits, labels, features, weights)
-    first = head.bias
+    head.fit(logits, labels, site)
+    first = keras.ops.convert_to_numpy(head(logits, site))
     inputs = keras.Input((1,), name="l"), keras.Input((), dtype="int32", name="site")
     keras.Model(inputs, head(inputs[0], {"site": inputs[1]})).save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras").layers[-1]
-    assert loaded.bias == head.served().bias == first
-    np.testing.assert_array_equal(
-        logits_of(loaded, logits, features), logits_of(head, logits, features)
-    )
-    np.testing.assert_allclose(
-        logits_of(head.served(), logits, features), logits_of(head, logits, features), atol=1e-6
-    )
-    head.fit(logits[::2], labels[::2], {n: v[::2] for n, v in features.items()})
-    assert head.bias != first
-    head.fit(logits, labels, features, weights)
-    assert head.bias == first
-    # Training by gradient is that of the parts.
-    assert head._bias.path in [weight.path for weight in head.non_trainable_weights]
-
-
-def test_without_a_bias_it_is_the_mean_alone():
-    logits, labels, features, weights = hostile_rows("")
-    head = BlendedHead([FieldBias({"site": 4}), PlattScaling()], [0.3, 0.5], use_bias=False)
-    head.fit(logits, labels, features, weights)
-    parts = [logits_of(part, logits, features) for part in head.heads]
-    mean = 0.3 * parts[0] + 0.5 * parts[1] + 0.2 * logits
-    np.testing.assert_allclose(logits_of(head, logits, features), mean, atol=1e-5)
-    assert len(head.weights) == sum(len(part.weights) for part in head.heads)
-    assert head.bias == head.served().bias == 0
-    assert BlendedHead.from_config(head.get_config()).use_bias is False
-
-
-def test_classes_have_no_bias():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(300, 3))
-    head = BlendedHead([TemperatureScaling(), VectorScaling(3)])
-    head.fit(logits, rng.integers(0, 3, 300))
-    assert head.bias == 0
-    own = [weight for part in head.heads for weight in part.weights]
-    assert len(head.weights) == len(own) == len(head.served().weights)
+    np.testing.assert_array_equal(loaded(logits, site), first)
+    loaded.fit(logits[::2], labels[::2], {"site": site["site"][::2]})
+    assert np.any(keras.ops.convert_to_numpy(loaded(logits, site)) != first)
+    loaded.fit(logits, labels, site)
+    np.testing.assert_array_equal(loaded(logits, site), first)

@@ -110,7 +110,7 @@ def test_bad_rows_are_refused_and_nothing_is_changed(calibrator, arguments, mess
 class FailsAtLast(FieldBias):
     """A head whose fit is refused when half of it is done."""
 
-    def _fit_effects(self, rows, curves, line, like, progress):
+    def _fit_effects(self, rows, curve, line, like):
         self._bias.assign(3.0)
         raise ValueError("refused")
 

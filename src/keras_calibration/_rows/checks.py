@@ -12,13 +12,14 @@ from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import flat_numbers
-from keras_calibration._rows.labels import class_shares, label_advice, named_classes
+from keras_calibration._rows.labels import class_shares, label_advice
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import (
     check_weights_are,
     checked_weights,
-    columns_that_count,
+    column_that_counts,
     counts_of,
+    rows_that_count,
     warn_of_weights,
 )
 
@@ -44,7 +45,7 @@ def read_rows(
     weights_are: str = "importance",
     both_classes: bool = True,
 ) -> Rows:
-    """The rows of a fit: all checks and warnings of labels, logits and weights, once.
+    """The rows of a fit that count: all checks and warnings of labels, logits and weights, once.
 
     Args:
         logits: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
@@ -54,25 +55,32 @@ def read_rows(
         sample_weight: Sample weights (n,) or (n, 1), or None.
         from_logits: Whether `logits` holds logits.
         weights_are: What the weights are, see `weights.counts_of`.
-        both_classes: Whether the rows must be of two classes.
-
-    Returns:
-        The rows that count, without features.
+        both_classes: Whether the rows must be of all classes.
 
     Example:
         >>> rows = read_rows([0.5, -1.0, 7.0], [1, 0, 1], [2.0, 2.0, 0.0])
         >>> rows.logits, rows.weights, rows.numbers
         (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
     """
+    if labels is None:
+        raise ValueError(
+            "Argument `labels` must hold a label for each row of a fit. Received: labels=None."
+        )
     check_weights_are(weights_are)
-    logits = _checked_logits(logits, labels, from_logits, sample_weight)
+    values = column_that_counts(np.asarray(logits), "logits", rows_that_count(sample_weight))
+    if from_logits:
+        warn_of_probabilities(values, labels)
+    else:
+        warn_if_swapped(labels, values, "probabilities", labels_first=False)
+        check_probabilities(np.asarray(values, np.float64), "logits")
+        logits = logits_of_probabilities(values)
     rows = check_rows(logits, labels, sample_weight, both_classes)
-    _warn_of_absent_classes(rows)
     warn_of_contradicted_ends(rows)
     if rows.weights is None:
         return rows
     counts, unit = counts_of(rows.weights, weights_are)
-    warn_of_weights(rows.labels, rows.weights, weights_are)
+    if weights_are == "importance" and rows.labels.ndim == 1:
+        warn_of_weights(rows.labels, rows.weights)
     return replace(rows, weights=counts, unit=unit)
 
 
@@ -85,17 +93,17 @@ def check_rows(
     """Logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
     Logits (n, K) are of K classes, with labels as numbers or shares of the classes. Rows of weight
-    0 are left out, whatever they hold. With `both_classes=True`, the rows must be of two classes.
+    0 are left out, whatever they hold. With `both_classes=True`, the rows must be of all classes.
     """
     of_classes = is_of_classes(logits)
     scores = np.asarray(logits, np.float64) if of_classes else flat_numbers(logits, "logits")
     if not (num_rows := len(scores)):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
+    weights = checked_weights(sample_weight, num_rows)
+    counts = None if weights is None else weights > 0
     shares = None
     if labels is not None and not of_classes:
         shares = flat_numbers(labels, "labels", num_rows)
-    weights = checked_weights(sample_weight, num_rows)
-    counts = None if weights is None else weights > 0
     is_finite = np.isfinite(scores)
     refuse_rows(
         ~(is_finite.all(axis=1) if of_classes else is_finite),
@@ -107,67 +115,40 @@ def check_rows(
     if labels is not None and of_classes:
         shares = class_shares(labels, num_rows, scores.shape[1], counts)
         scores = np.clip(scores, -_LARGEST_CLASS_LOGIT, _LARGEST_CLASS_LOGIT)
-    elif shares is not None:
-        _check_binary_labels(shares, scores, counts)
+    elif shares is not None and (bad := ~((shares >= 0) & (shares <= 1))).any():
+        are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
+        counted = shares if counts is None else shares[counts]
+        refuse_rows(
+            bad,
+            shares,
+            "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
+            _look_swapped("logits") if are_swapped else label_advice(counted),
+            counts,
+        )
     rows = Rows(scores, shares, weights)
     if weights is not None and not weights.all():
         rows = rows.take(np.flatnonzero(weights))
     if both_classes and labels is not None:
-        check_both_classes(rows)
+        refuse_absent_classes(rows.shares.sum(axis=0), rows.num_given or num_rows)
     return rows
 
 
-def _check_binary_labels(labels: np.ndarray, logits: np.ndarray, counts: np.ndarray | None) -> None:
-    bad = ~((labels >= 0) & (labels <= 1))
-    if not bad.any():
+def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
+    """Raises unless every class has rows, from the sums of their weights (K,)."""
+    absent = np.flatnonzero(np.asarray(totals) <= 0)
+    if not len(absent):
         return
-    counted = labels if counts is None else labels[counts]
-    are_swapped = np.isin(logits, (0, 1)).all() and logits.any()
-    refuse_rows(
-        bad,
-        labels,
-        "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
-        _look_swapped("logits") if are_swapped else label_advice(counted),
-        counts,
-    )
-
-
-def check_both_classes(rows: Rows) -> None:
-    """Raises unless at least two classes have a label."""
-    if rows.labels.ndim == 2:
-        present = rows.present
-    else:
-        present = np.flatnonzero([rows.labels.min() < 1, rows.labels.max() > 0])
-    if len(present) > 1:
-        return
-    expected = "both" if rows.labels.ndim == 1 else "at least two"
-    raise ValueError(
-        f"Argument `labels` must hold {expected} classes. Received: one class only, "
-        f"{rows.num_given or len(rows)} rows, all labels {present[0]} where the weight is above 0. "
-        "Use more rows, or check how the labels are made."
-    )
-
-
-def refuse_one_class(positives: float, negatives: float, num_rows: float) -> None:
-    """Raises unless sums of rows have weight of both classes."""
-    if positives > 0 and negatives > 0:
-        return
-    raise ValueError(
-        "Argument `labels` must hold both classes. Received: one class only, "
-        f"{num_rows:g} rows that are all {'positives' if positives > 0 else 'negatives'} where "
-        "the weight is above 0. Use more rows, or check how the labels are made."
-    )
-
-
-def _warn_of_absent_classes(rows: Rows) -> None:
-    """Warns if a class of labels (n, K) has no row, naming the classes."""
-    if len(rows.absent):
-        warn(
-            f"The development set has no rows of {named_classes(rows.absent.tolist())}, of "
-            f"{rows.labels.shape[1]} classes. The fit cannot tell how often they occur: they are "
-            "calibrated by the temperature of the other classes, and keep the mean probability "
-            "that this gives them. Add rows of these classes."
+    if np.size(totals) == 2:
+        raise ValueError(
+            f"Argument `labels` must hold both classes. Received: one class only, {num_rows:g} "
+            f"rows, all labels {1 - absent[0]} where the weight is above 0. Use more rows, or "
+            "check how the labels are made."
         )
+    raise ValueError(
+        f"Argument `labels` must hold all {np.size(totals)} classes. Received: {num_rows:g} rows "
+        f"without those of number {', '.join(map(str, absent[:_HANDFUL]))}. Add rows of these "
+        "classes, or leave their logits out."
+    )
 
 
 def is_of_classes(logits: ArrayLike) -> bool:
@@ -179,25 +160,6 @@ def is_of_classes(logits: ArrayLike) -> bool:
     """
     shape = np.shape(logits)
     return len(shape) == 2 and shape[1] > 1
-
-
-def _checked_logits(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    from_logits: bool,
-    sample_weight: ArrayLike | None = None,
-) -> ArrayLike:
-    """The logits of a fit, converted from probabilities with `from_logits=False`.
-
-    Warns if they look like probabilities, or like the labels. Rows of weight 0 do not count.
-    """
-    values = columns_that_count({"logits": np.asarray(logits)}, sample_weight)["logits"]
-    if from_logits:
-        warn_of_probabilities(values, labels)
-        return logits
-    warn_if_swapped(labels, values, "probabilities", labels_first=False)
-    check_probabilities(np.asarray(values, np.float64), "logits")
-    return logits_of_probabilities(values)
 
 
 def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False) -> np.ndarray:
@@ -287,9 +249,8 @@ def warn_if_swapped(
     Example:
         >>> warn_if_swapped(np.array([0, 1]), np.array([0.2, 0.7]))
     """
-    if predictions.ndim > 1 and predictions.shape[1] != 1:
-        return
-    if not all(are_0_or_1(part) for part in (predictions[:100], predictions)):
+    # The first rows mostly tell.
+    if is_of_classes(predictions) or not all(map(are_0_or_1, (predictions[:100], predictions))):
         return
     distinct = np.unique(np.asarray(labels))
     # A fit refuses labels outside [0, 1], with the same remedy.

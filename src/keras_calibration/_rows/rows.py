@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.labels import present_classes
 from keras_calibration._rows.line import Line
@@ -43,21 +42,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.logits)
-
-    @property
-    def blocks(self) -> tuple[Rows, ...]:
-        """The rows as blocks of which one at a time is in memory: all of them."""
-        return (self,)
-
-    @property
-    def sample(self) -> Rows:
-        """Rows that stand for all of them where a figure need not be exact: all of them."""
-        return self
-
-    @property
-    def store(self) -> ArrayStore:
-        """Where columns of as many rows are kept."""
-        return IN_MEMORY
 
     @property
     def row_weights(self) -> np.ndarray:

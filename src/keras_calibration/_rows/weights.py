@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,27 +57,19 @@ def check_counts(weights: np.ndarray, what: str = "weights") -> None:
         )
 
 
-def warn_of_weights(labels: np.ndarray, weights: np.ndarray, weights_are: str) -> None:
-    """Warns of importances that depend on the label alone, or that look like counts.
-
-    Args:
-        labels: Labels (n,), or (n, K) of classes, of which nothing is said.
-        weights: Sample weights as they were given, above 0, (n,).
-        weights_are: What they are, see `counts_of`.
-    """
-    if weights_are == "counts" or labels.ndim == 2:
-        return
+def warn_of_weights(labels: np.ndarray, weights: np.ndarray) -> None:
+    """Warns of importances (n,) that depend on the labels (n,) alone, or that look like counts."""
     of_class = [weights[labels == label] for label in (0, 1)]
     are_two = all(len(each) and each.min() == each.max() for each in of_class)
-    if are_two and len(of_class[0]) + len(of_class[1]) == len(labels):
+    if are_two and sum(map(len, of_class)) == len(labels):
         negative, positive = (float(each[0]) for each in of_class)
         if negative != positive:
             warn(
                 f"The sample weights depend on the label alone: {negative:g} for negatives, "
                 f"{positive:g} for positives. If they undo a sampling of the negatives, fit to the "
-                "sample without weights: the logits of all rows are those of the sample plus the "
-                "log of the sampling rate (SamplingCorrection), and no row counts for many. If "
-                "they are weights of classes, the calibrated rate will not be that of the rows.",
+                "sample without weights, and add the log of the sampling rate to all logits "
+                "(SamplingCorrection): no row then counts for many. If they are weights of "
+                "classes, the calibrated rate will not be that of the rows.",
             )
     elif weights.max() > 1 and are_counts(weights) and weights.min() == 1:
         warn(
@@ -95,12 +86,10 @@ def are_counts(weights: np.ndarray | None) -> bool:
         >>> are_counts(np.array([1.0, 3.0])), are_counts(np.array([1.0, 2.5]))
         (True, False)
     """
-    if weights is None:
-        return True
-    return bool(_are_whole(weights).all())
+    return weights is None or bool(_are_whole(weights).all())
 
 
-def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
+def rows_that_count(sample_weight: ArrayLike | None) -> np.ndarray | None:
     """Row numbers in which the first row of positive weight stands for each of weight 0.
 
     A row of weight 0 is no row, whatever its logit, label and features. Columns that are taken by
@@ -111,16 +100,21 @@ def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
         >>> rows_that_count(np.array([0.0, 2.0, 1.0, 0.0]))
         array([1, 1, 2, 1])
     """
-    if weights is None or not weights.any() or weights.all():
+    if sample_weight is None:
         return None
-    numbers = np.arange(len(weights))
-    return np.where(weights == 0, np.argmax(weights != 0), numbers)
+    weights = numbers_of(sample_weight, "Weights").reshape(-1)
+    if not weights.any() or weights.all() or np.isnan(weights.astype(np.float64)).any():
+        return None
+    return np.where(weights == 0, np.argmax(weights != 0), np.arange(len(weights)))
 
 
-def column_that_counts(column: Any, name: str, numbers: np.ndarray | None) -> Any:
-    """The rows of a column with the numbers from `rows_that_count`, if it has as many.
+def column_that_counts(
+    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
+) -> Any:
+    """The rows of a column with the numbers from `rows_that_count`, if it has as many rows.
 
-    For use before a column is read: a row of weight 0 may hold what no column may.
+    For use before a column is read: a row of weight 0 may hold what no column may. Other numbers
+    are of `num_rows`.
 
     Example:
         >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
@@ -129,25 +123,8 @@ def column_that_counts(column: Any, name: str, numbers: np.ndarray | None) -> An
     if numbers is None:
         return column
     array = as_array(column, name)
-    return array[numbers] if array.ndim and len(array) == len(numbers) else column
-
-
-def columns_that_count(
-    columns: Mapping[str, Any], sample_weight: ArrayLike | None
-) -> Mapping[str, Any]:
-    """The columns with another row in place of each of weight 0: see `column_that_counts`.
-
-    Example:
-        >>> columns_that_count({"site": [None, 3]}, [0.0, 1.0])["site"].tolist()
-        [3, 3]
-    """
-    if sample_weight is None:
-        return columns
-    weights = numbers_of(sample_weight, "Weights").reshape(-1)
-    numbers = rows_that_count(weights)
-    if numbers is None or np.isnan(weights.astype(np.float64)).any():
-        return columns
-    return {n: column_that_counts(column, repr(n), numbers) for n, column in columns.items()}
+    num_rows = len(numbers) if num_rows is None else num_rows
+    return array[numbers] if array.ndim and len(array) == num_rows else column
 
 
 def checked_weights(sample_weight: ArrayLike | None, num_rows: int) -> np.ndarray | None:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration_records._progress import ProgressBar
 from keras_calibration._solvers.effects import Effect, Sums, TableEffect, added
 from keras_calibration._solvers.row_blocks import RowBlock
 
@@ -88,7 +87,6 @@ class FieldEffects:
         effects: The effects, all 0. The fit changes them.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
         curve: What is known of the curve of all rows.
-        progress: Shows the steps, if rows are many.
     """
 
     def __init__(
@@ -97,9 +95,7 @@ class FieldEffects:
         effects: Sequence[Effect],
         log_prior: Callable[[np.ndarray], np.ndarray],
         curve: CommonCurve,
-        progress: ProgressBar | None = None,
     ) -> None:
-        self._progress = progress
         self.blocks, self.effects, self.log_prior = blocks, effects, log_prior
         self.centre, self.ridge, self.lower = curve.centre, curve.ridge, curve.lower
         self.slopes, self.shared = curve.slopes, curve.centre
@@ -146,8 +142,6 @@ class FieldEffects:
     def improve_effect(self, number: int, with_deviations: bool) -> float:
         """A Newton step on β and the coefficients of an effect, after updating its s."""
         effect = self.effects[number]
-        if self._progress is not None:
-            self._progress.add()
         gradient, hessian, (by_block, precision, cross) = self._derivatives_for_step(number)
         if with_deviations:
             effect.set_deviations(by_block, precision, self.log_prior)
@@ -182,25 +176,6 @@ class FieldEffects:
                 own = self.effects[number].sums(residual, curvature, places, functions)
                 sums = added(sums, own)
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
-
-    def product(self, changes: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The Hessian of the log loss by the coefficients of all effects, times a change of them.
-
-        Args:
-            changes: A change of the coefficients of each effect (num_blocks, p).
-        """
-        products: list[np.ndarray] | None = None
-        for block in self.blocks:
-            weighted, functions = np.zeros(len(block)), block.functions
-            for effect, places, change in zip(self.effects, block.places, changes, strict=True):
-                effect.add_to(weighted, places, functions, change)
-            weighted *= block.curvature()
-            own = [
-                effect.by_coefficient(weighted, places, functions)
-                for effect, places in zip(self.effects, block.places, strict=True)
-            ]
-            products = added(products, own)
-        return list(products or [])
 
     def _derivatives_for_step(self, number: int) -> Derivatives:
         """The derivatives, with Hessians of a little before where an effect is content with them.
@@ -256,7 +231,7 @@ class FieldEffects:
         self.loss = 0.0
         for block in self.blocks:
             self._write_curve(block)
-            self.loss += block.loss_of_next()
+            self.loss += block.loss_of(block.next)
             block.take_step()
         if self._objective() <= most:
             self._kept = {}
@@ -304,10 +279,10 @@ class FieldEffects:
         self.shared, self.centre = self.shared[:1], self.centre[:1]
         self.ridge, self.lower, self.slopes = self.ridge[:1], self.lower[:1], None
         for block in self.blocks:
-            block.hold_shapes()
+            block.functions, block.fixed = block.functions[:1], 0.0
             self._write_curve(block)
             block.fixed = block.curve - block.next
-        self._kept, self.loss = {}, sum(block.loss() for block in self.blocks)
+        self._kept, self.loss = {}, sum(block.loss_of(block.curve) for block in self.blocks)
 
     def _deviations(self) -> np.ndarray:
         """Standard deviations of all effects."""
@@ -372,5 +347,5 @@ class FieldEffects:
             if self._kept:
                 moved = max(moved, float(block.next.max()), -float(block.next.min()))
             block.next += block.curve
-            loss += block.loss_of_next()
+            loss += block.loss_of(block.next)
         return loss, moved

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
-from calibration_records._progress import ProgressBar
-from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.effects import CurvesEffect, Effect, TableEffect
+from keras_calibration._solvers.effects import CurvesEffect, Effect, OffsetsEffect, TableEffect
 from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
-from keras_calibration._solvers.field_index import FieldIndex, with_unseen
-from keras_calibration._solvers.field_posterior import (
-    FieldPosterior,
-    field_posterior,
-    of_each_field,
-)
+from keras_calibration._solvers.field_index import FieldIndex
+from keras_calibration._solvers.field_posterior import FieldPosterior, field_posterior
 from keras_calibration._solvers.field_spreads import improve_spreads
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
 from keras_calibration._solvers.numeric_column import NumericColumn
@@ -49,7 +43,7 @@ class Spreads(NamedTuple):
 
 @dataclass(frozen=True)
 class OffsetRows:
-    """A block of the rows of a fit of offsets and curves.
+    """The rows of a fit of offsets and curves.
 
     Args:
         logits: l (n,).
@@ -65,23 +59,10 @@ class OffsetRows:
     ids: Sequence[np.ndarray] = ()
     columns: Sequence[NumericColumn] = ()
 
-    def __len__(self) -> int:
-        return len(self.logits)
-
-    def part(self, part: slice) -> OffsetRows:
-        """Some of the rows."""
-        return OffsetRows(
-            self.logits[part],
-            self.labels[part],
-            None if self.weights is None else self.weights[part],
-            [each[part] for each in self.ids],
-            [column.part(part) for column in self.columns],
-        )
-
     @property
     def row_weights(self) -> np.ndarray:
         """The weights (n,), ones if there are none."""
-        return np.ones(len(self)) if self.weights is None else self.weights
+        return np.ones(len(self.logits)) if self.weights is None else self.weights
 
 
 @dataclass(frozen=True)
@@ -164,12 +145,10 @@ class FieldCurves:
 
 
 def fit_field_offsets(
-    blocks: Sequence[OffsetRows],
+    rows: OffsetRows,
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
     like: Spreads | None = None,
-    store: ArrayStore = IN_MEMORY,
-    progress: ProgressBar | None = None,
 ) -> FieldOffsets:
     """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
 
@@ -180,9 +159,6 @@ def fit_field_offsets(
     quasi-likelihood, a Laplace approximation). With several sparse fields, the s_f are then pooled
     and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
     continue to the unique optimum.
-
-    Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
-    then has an equal part of it.
 
     The curves of all numeric columns are a further block (`numeric_column`): one s for the
     straight lines of all, one for the random walk of each. The likelihood of an s has everything
@@ -196,49 +172,46 @@ def fit_field_offsets(
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
     """
-    weights = [block.weights for block in blocks]
-    index = FieldIndex.of([block.ids for block in blocks], num_values, weights, store)
-    columns = blocks[0].columns
+    index, columns = FieldIndex.of(rows.ids, num_values), rows.columns
     line = CommonCurve(
         centre=np.array([1.0, 0.0]),
         ridge=np.array([SLOPE_PRECISION, 0.0]),
         lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
 
-    def fit_to(rows: Sequence[RowBlock]) -> FieldEffects:
-        curves = [CurvesEffect(columns)] if columns else []
-        effects: list[Effect] = [*index.tables(), *curves]
-        return FieldEffects(rows, effects, log_prior, line, progress)
+    def fit_to(blocks: Sequence[RowBlock]) -> FieldEffects:
+        tables: list[Effect] = [OffsetsEffect(len(seen)) for seen in index.seen]
+        return FieldEffects(blocks, [*tables, *curves_of(columns)], log_prior, line)
 
-    def blocks_of(number: int, block: OffsetRows) -> Iterator[RowBlock]:
-        tables = index.places_in_tables(number)
-        for part in row_parts(len(block), num_values):
-            own = block.part(part)
-            places = [*(each[part] for each in tables), *([own.columns] if columns else [])]
-            yield RowBlock(own.logits, own.labels, own.weights, places, store=store)
+    def curves_of(columns: Sequence[NumericColumn]) -> list[CurvesEffect]:
+        return [CurvesEffect(columns)] if columns else []
 
-    fit = fit_to([part for each in enumerate(blocks) for part in blocks_of(*each)])
+    functions, weights = np.stack([rows.logits, np.ones_like(rows.logits)]), rows.row_weights
+    blocks = []
+    for part in row_parts(len(weights), num_values):
+        of_columns = [[column.part(part) for column in columns]] if columns else []
+        places = [*(each[part] for each in index.places), *of_columns]
+        blocks.append(RowBlock(functions[:, part], rows.labels[part], weights[part], places))
+    fit = fit_to(blocks)
     run = fit.run
     if like is not None:
-        of_fields, of_curves = np.split(like.deviations, [len(num_values)])
-        fit.set_deviations(np.append(index.deviations_of_groups(of_fields), of_curves))
+        fit.set_deviations(like.deviations)
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
     factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
     if factor:
         num_more, converged = run(learn_scales=False)
         num_passes += num_more
-    posterior = _posterior_by_id(fit, index, factor > 0) if like is None else None
     tables, others = _by_kind(fit)
-    of_fields = index.deviations(tables)
+    of_fields = np.array([table.deviations[0] for table in tables])
     return FieldOffsets(
         slope=float(fit.shared[0]),
         bias=float(fit.shared[1]),
-        offsets=index.offsets(tables),
+        offsets=index.by_id([table.coefficients[:-1, 0] for table in tables]),
         curves=[curve for each in others for curve in each.on_knots(each.coefficients[0])],
         deviations=np.concatenate([of_fields, *(each.deviations_of_columns() for each in others)]),
         spreads=Spreads(np.concatenate([of_fields, *(each.deviations for each in others)]), factor),
-        posterior=posterior,
+        posterior=_posterior_by_id(fit, index, factor > 0) if like is None else None,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
         converged=converged,
@@ -246,20 +219,17 @@ def fit_field_offsets(
 
 
 def _by_kind(fit: FieldEffects) -> tuple[list[TableEffect], list[CurvesEffect]]:
-    """The effects of groups of fields, and those of numeric columns."""
+    """The effects of fields, and those of numeric columns."""
     tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
     return tables, [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
 
 
 def _posterior_by_id(fit: FieldEffects, index: FieldIndex, are_pooled: bool) -> FieldPosterior:
-    """The posterior of a finished fit, with the parts of each field and all of its ids."""
-    found = of_each_field(field_posterior(fit, are_pooled), index.shared)
+    """The posterior of a finished fit, with all ids of each field."""
+    found = field_posterior(fit, are_pooled)
     return replace(
         found,
         variances=index.by_id(found.variances, found.spreads**2),
-        responses=index.by_id(found.responses),
-        codes=index.by_id(found.codes, -1.0 - np.arange(len(index.shared))),
-        covariances=index.by_id(found.covariances),
     )
 
 
@@ -303,11 +273,11 @@ def fit_field_curves(
         lower=lower,
         slopes=np.diff(basis, axis=0) / gaps[:, None],
     )
-    index = FieldIndex.of([ids], num_values, [rows.weights])
+    index = FieldIndex.of(ids, num_values)
 
     def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:
         tables = [TableEffect(len(seen), np.array(own)) for seen in index.seen]
-        block = RowBlock(functions, rows.labels, rows.weights, index.places[0])
+        block = RowBlock(functions, rows.labels, rows.row_weights, index.places)
         return _fit_curves(FieldEffects([block], tables, log_prior, curve), tables, basis)
 
     found, is_drawn = fit_with(range(len(knots)))
@@ -316,8 +286,7 @@ def fit_field_curves(
         # rows, if these have large weights.
         other, _ = fit_with([0])
         found = other if other.log_loss < found.log_loss else found
-    deviations = with_unseen(found.deviations, index.seen, num_values)
-    return replace(found, deviations=deviations)
+    return replace(found, deviations=index.by_id(found.deviations))
 
 
 def _fit_curves(

@@ -1,83 +1,49 @@
-"""The posterior of a common line, of the offsets of field values, and of their spreads."""
+"""The posterior variances of a common line, of the offsets of field values, and of curves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse.linalg
 from scipy import special
 
-from keras_calibration._solvers.coinciding_fields import Shared
 from keras_calibration._solvers.covariance import covariance_factor
-from keras_calibration._solvers.effects import CurvesEffect, Effect, Sums, TableEffect
+from keras_calibration._solvers.effects import CurvesEffect, Sums, TableEffect
 from keras_calibration._solvers.field_effects import Derivatives, FieldEffects
 
-# Rank of the covariance of the curves; their variances at the knots are kept in full.
-CURVE_RANK = 64
-
-# Relative residual of the conjugate gradients, and their largest number of steps.
-_TOLERANCE = 1e-5
-_LARGEST_NUM_STEPS = 200
-# Spreads s over which the posterior of the offsets is averaged.
+# Spreads s over which the posterior of the effects is averaged.
 _SPREADS = np.geomspace(1e-3, 10.0, 65)
 
 
 @dataclass(frozen=True)
 class FieldPosterior:
-    """The posterior variance of `βᵀx + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
+    """The posterior variance `|xᵀF|² + Σ_f t_f[z_f] + Σ_j t_j(x_j)` of the logit.
 
-    It is `Σ_f t_f[z_f] + Σ_j t_j(x_j) + |Σ_j V_j(x_j)|² + |(x - Σ_f r_f[z_f] - Σ_j r_j(x_j))ᵀ F|²`.
+    Each part is taken given the fitted others. That neglects their covariances, which are negative
+    where values occur in the same rows: the sum is then too large.
 
     Args:
+        factor: F (q, q): the covariance of β is `F Fᵀ`.
         variances: t of each field (num_values,): mean squares of the offsets about the fitted ones,
-            given β, averaged over s_f.
+            averaged over s_f.
         spreads: Root mean square of s_f of each field (fields,): the standard deviation of the
             offset of a value without rows.
-        responses: r of each field (num_values, q): if β rises by dβ, the offset falls by `rᵀ dβ`.
-        leaders: Number of the first field that divides the rows as each field does (fields,).
-        codes: Number of each value (num_values,), the same for those of the leader and of the
-            others where they occur in the same rows.
-        covariances: Covariance of the offset of each value (num_values,) with each of those of the
-            same code, given β.
-        curve_factors: V of each numeric column, at its knots and of missing values (K + 1, R): the
-            covariance of all curves, given β, is about `V Vᵀ`.
-        curve_variances: t of each numeric column (K + 1,): what their variances are above that.
-        curve_responses: r of each numeric column (K + 1, q).
-        curve_spreads: Root mean square of s of each group of coefficients of the curves.
-        factor: F (q, q): the covariance of β is `F Fᵀ`.
+        curve_variances: t of each numeric column, at its knots and of missing values (K + 1,).
     """
 
+    factor: np.ndarray
     variances: list[np.ndarray]
     spreads: np.ndarray
-    responses: list[np.ndarray]
-    leaders: np.ndarray
-    codes: list[np.ndarray]
-    covariances: list[np.ndarray]
-    curve_factors: list[np.ndarray]
     curve_variances: list[np.ndarray]
-    curve_responses: list[np.ndarray]
-    curve_spreads: np.ndarray
-    factor: np.ndarray
-
-    def curve_errors(self, number: int) -> np.ndarray:
-        """Standard errors of a curve, given β, at its knots and of missing values (K + 1,)."""
-        factor = self.curve_factors[number]
-        return np.asarray(np.sqrt(self.curve_variances[number] + np.sum(factor**2, axis=1)))
 
     def scaled(self, scale: float) -> FieldPosterior:
         """The posterior of the logits times a factor."""
-        square = scale**2
-        return replace(
-            self,
-            variances=[square * each for each in self.variances],
-            spreads=scale * self.spreads,
-            covariances=[square * each for each in self.covariances],
-            curve_factors=[scale * each for each in self.curve_factors],
-            curve_variances=[square * each for each in self.curve_variances],
-            curve_spreads=scale * self.curve_spreads,
+        return FieldPosterior(
             factor=scale * self.factor,
+            variances=[scale**2 * each for each in self.variances],
+            spreads=scale * self.spreads,
+            curve_variances=[scale**2 * each for each in self.curve_variances],
         )
 
 
@@ -87,205 +53,54 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
     The fit takes the most probable spread s_f as known. Where that is small, or the positives few,
     s_f could be several times as large, and intervals given s_f hold the truth in 70 to 85 %
     instead of 95 %. So t is the mean square of an offset about the fitted one, averaged over the
-    posterior of s_f on a grid (`_averaged_over_spread`).
-
-    The Hessian of the penalised log loss has a block B of β, a block C of offsets and β, and a
-    block D of the offsets, here with the root mean square of s_f. Then `r = D⁻¹C` and
-    `F Fᵀ = (B - Cᵀr)⁻¹`. The equations in D are solved by conjugate gradients. The variance of a
-    sum of offsets given β is a quadratic form of D⁻¹. With one field, D is diagonal, and the form
-    exact. With several, the form is that of the inverse of D's diagonal: each offset's variance is
-    taken given the offsets of the other fields. That neglects the covariance of values that occur
-    in the same rows. It is negative, so the variance of their sum is too large, at most by the
-    number of fields. Where a value has no rows, the variance of the other fields' offsets, which is
-    then too small, does not cancel: the standard deviation is a few percent too small if the field
-    has few values.
-
-    All curves are one block of D, so that the covariance of correlated columns is kept, up to the
-    rank 64. Each s_j is there the root mean square of its posterior.
+    posterior of s_f on a grid. All curves are one block, with the root mean squares of their s_j.
 
     Args:
-        fit: The fit. The effects of fields come first.
+        fit: The fit.
         are_pooled: Whether its spreads are those of `improve_spreads`: their posteriors are then
             multiplied by factors, to have their modes at these.
     """
     found = [fit.derivatives(number) for number in range(len(fit.effects))]
-    sums = [each.sums for each in found]
-    averaged = [
-        _averaged_over_spread(fit, effect, each, are_pooled)
-        for effect, each in zip(fit.effects, found, strict=True)
+    pairs = list(zip(fit.effects, found, strict=True))
+    offsets = [
+        _averaged_over_spread(fit, effect, own, are_pooled)
+        for effect, own in pairs
         if isinstance(effect, TableEffect)
     ]
-    num_fields, spreads = len(averaged), np.array([spread for _, spread in averaged])
-    of_curves = [
-        _mean_squares(effect, each, fit.log_prior)
-        for effect, each in zip(fit.effects[num_fields:], sums[num_fields:], strict=True)
-    ]
-    shrinkages = [spread**-2.0 * np.ones(1) for spread in spreads]
-    shrinkages += [
-        squares[effect.group] ** -1
-        for effect, squares in zip(fit.effects[num_fields:], of_curves, strict=True)
-    ]
-    posterior = _posterior(fit, found, shrinkages, [each for each, _ in averaged], spreads)
-    return replace(posterior, curve_spreads=np.sqrt(np.concatenate([*of_curves, []])))
-
-
-def posterior_of_known(fit: FieldEffects) -> FieldPosterior:
-    """The posterior of a finished fit whose prior is known: it averages over no spread."""
-    found = [fit.derivatives(number) for number in range(len(fit.effects))]
-    shrinkages = [effect.shrinkage for effect in fit.effects]
-    variances = [
-        1 / (each.sums[1][:-1, 0, 0] + shrinkage[:-1, 0])
-        for effect, each, shrinkage in zip(fit.effects, found, shrinkages, strict=True)
-        if isinstance(effect, TableEffect)
-    ]
-    return _posterior(fit, found, shrinkages, variances, np.ones(len(variances)))
-
-
-def _posterior(
-    fit: FieldEffects,
-    found: Sequence[Derivatives],
-    shrinkages: Sequence[np.ndarray],
-    variances: list[np.ndarray],
-    spreads: np.ndarray,
-) -> FieldPosterior:
-    """The posterior with these variances of offsets, by place."""
-    num_fields, sums = len(variances), [each.sums for each in found]
-    responses, remainders = _responses(fit, sums, shrinkages)
-    # Nearly all of B cancels: with what is left of the equations, the error is that of r squared.
-    schur = found[0].hessian - sum(
-        np.tensordot(cross, response, axes=((0, 1), (0, 1)))
-        + np.tensordot(response, remainder, axes=((0, 1), (0, 1)))
-        for (_, _, cross), response, remainder in zip(sums, responses, remainders, strict=True)
-    )
     curves = [
-        _curve_covariance(effect, own, shrinkage, response)
-        for effect, own, shrinkage, response in zip(
-            fit.effects, sums, shrinkages, responses, strict=True
-        )
+        _curve_variances(effect, own.sums, fit.log_prior)
+        for effect, own in pairs
         if isinstance(effect, CurvesEffect)
     ]
-    factors, of_curves, curve_responses = curves[0] if curves else ([], [], [])
     return FieldPosterior(
-        variances=variances,
-        spreads=spreads,
-        responses=[each[:-1, 0] for each in responses[:num_fields]],
-        leaders=np.arange(num_fields),
-        codes=[np.arange(len(each)) for each in variances],
-        covariances=[np.zeros(len(each)) for each in variances],
-        curve_factors=factors,
-        curve_variances=of_curves,
-        curve_responses=curve_responses,
-        curve_spreads=np.ones(0),
-        factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
+        factor=covariance_factor(found[0].hessian, fit.shared > fit.lower),
+        variances=[variances for variances, _ in offsets],
+        spreads=np.array([spread for _, spread in offsets]),
+        curve_variances=curves[0] if curves else [],
     )
 
 
-def of_each_field(found: FieldPosterior, shared: Sequence[Shared]) -> FieldPosterior:
-    """The posterior of the fields that share effects, from that of their sums.
-
-    The rows tell the sum u of the offsets of m fields that always occur together. Their prior is
-    `N(0, s²/m)` for each, so that, given u, each is `u/m` with a variance of `s²/m (1 - 1/m)`, and
-    their covariances cancel it in the sum. A value that is new in one of the fields adds `s²/m`.
-    """
-    leaders = np.array([each.leader for each in shared], int)
-    groups, sizes = np.unique(leaders, return_inverse=True)[1], [each.size for each in shared]
-    squares = found.spreads[groups] ** 2
-    variances, responses, covariances, codes = [], [], [], []
-    for group, size, square, each in zip(groups, sizes, squares, shared, strict=True):
-        of_sum = found.variances[group][each.kept]
-        variances.append(square / size * (1 - 1 / size) + of_sum / size**2)
-        covariances.append((of_sum - square) / size**2 * (size > 1))
-        responses.append(found.responses[group][each.kept] / size)
-        codes.append(each.kept)
-    return replace(
-        found,
-        leaders=leaders,
-        variances=variances,
-        responses=responses,
-        covariances=covariances,
-        codes=codes,
-        spreads=np.sqrt(squares / np.array(sizes)),
-    )
-
-
-def _curve_covariance(
-    effect: CurvesEffect, sums: Sums, shrinkage: np.ndarray, response: np.ndarray
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """V, t and r of the curves of each numeric column."""
-    factor = effect.on_knots(covariance_factor(sums[1][0] + np.diag(shrinkage)))
-    ends = np.cumsum([len(each) for each in factor])[:-1]
-    left, sizes, _ = np.linalg.svd(np.concatenate(factor), full_matrices=False)
-    kept = (left * sizes)[:, :CURVE_RANK]
-    rest = np.sum((left * sizes)[:, CURVE_RANK:] ** 2, axis=1)
-    return np.split(kept, ends), np.split(rest, ends), effect.on_knots(response[0])
-
-
-def _responses(
-    fit: FieldEffects, sums: Sequence[Sums], shrinkages: Sequence[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Solves D r = C by preconditioned conjugate gradients.
-
-    Returns:
-        r of each effect (blocks, p, q), and what is left, C - D r.
-    """
-    shapes = [effect.coefficients.shape for effect in fit.effects]
-    ends = np.cumsum([blocks * p for blocks, p in shapes])
-    inverses = [
-        np.linalg.inv(precision + shrinkage[..., None] * np.eye(precision.shape[2]))
-        for (_, precision, _), shrinkage in zip(sums, shrinkages, strict=True)
-    ]
-
-    def parts(column: np.ndarray) -> list[np.ndarray]:
-        split = np.split(column.ravel(), ends[:-1])
-        return [each.reshape(shape) for each, shape in zip(split, shapes, strict=True)]
-
-    def product(column: np.ndarray) -> np.ndarray:
-        """`D u`; the offset of "other" stays 0."""
-        changes = parts(column)
-        products = zip(fit.product(changes), shrinkages, changes, strict=True)
-        return np.concatenate([(each + s * change).ravel() for each, s, change in products])
-
-    def preconditioned(column: np.ndarray) -> np.ndarray:
-        pairs = zip(inverses, parts(column), strict=True)
-        return np.concatenate([np.einsum("vij,vj->vi", a, b).ravel() for a, b in pairs])
-
-    right = np.concatenate([cross.reshape(-1, cross.shape[2]) for _, _, cross in sums])
-    square, operator = (len(right), len(right)), scipy.sparse.linalg.LinearOperator
-    columns = [
-        scipy.sparse.linalg.cg(
-            operator(square, product),
-            column,
-            rtol=_TOLERANCE,
-            maxiter=_LARGEST_NUM_STEPS,
-            M=operator(square, preconditioned),
-        )[0]
-        for column in right.T
-    ]
-    left = [column - product(found) for column, found in zip(right.T, columns, strict=True)]
-
-    def by_effect(found: list[np.ndarray]) -> list[np.ndarray]:
-        return [np.stack(each, axis=2) for each in zip(*map(parts, found), strict=True)]
-
-    return by_effect(columns), by_effect(left)
-
-
-def _mean_squares(effect: Effect, sums: Sums, log_prior: Callable) -> np.ndarray:
-    """Posterior means of s² of each group, given the other s, with the prior of the fit times s."""
+def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
+    """The t of the curves, with posterior means of s² of each group, given the other s."""
     gradient, precision, _ = sums
-    means = []
+    squares = []
     for likelihood in effect.scale_likelihoods(gradient, precision):
-        densities = np.array([likelihood(spread) for spread in _SPREADS]) + log_prior(_SPREADS)
-        densities += 2 * np.log(_SPREADS)
-        shares = np.exp(densities - special.logsumexp(densities))
-        means.append(shares @ _SPREADS**2)
-    return np.array(means)
+        shares = _shares(
+            np.array([likelihood(s) for s in _SPREADS]) + 2 * np.log(_SPREADS), log_prior
+        )
+        squares.append(shares @ _SPREADS**2)
+    factor = covariance_factor(precision[0] + np.diag(1 / np.array(squares)[effect.group]))
+    return [np.sum(each**2, axis=1) for each in effect.on_knots(factor)]
+
+
+def _shares(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
+    """The posterior of s on the grid, from log likelihoods."""
+    densities = log_densities + log_prior(_SPREADS)
+    return np.asarray(np.exp(densities - special.logsumexp(densities)))
 
 
 def _averaged_over_spread(
-    fit: FieldEffects,
-    table: TableEffect,
-    found: Derivatives,
-    is_pooled: bool,
+    fit: FieldEffects, table: TableEffect, found: Derivatives, is_pooled: bool
 ) -> tuple[np.ndarray, float]:
     """Mean squares of the offsets of a field about the fitted û, and the root of the mean of s².
 
@@ -321,9 +136,7 @@ def _averaged_over_spread(
         volume = np.linalg.slogdet(matrix)[1] + np.log1p(spread**2 * curvatures).sum()
         return 0.5 * float(within @ scores**2 + explained - volume) + 2 * np.log(spread)
 
-    densities = np.array([log_density(spread) for spread in _SPREADS]) + fit.log_prior(_SPREADS)
-    shares = np.exp(densities - special.logsumexp(densities))
-    spreads = _SPREADS
+    shares, spreads = _shares(np.array([log_density(s) for s in _SPREADS]), fit.log_prior), _SPREADS
     if is_pooled:
         spreads = spreads * (table.deviations[0] / spreads[np.argmax(shares)])
     variances = np.zeros_like(offsets)

@@ -9,8 +9,9 @@ from scipy import special
 
 from keras_calibration._solvers.effects import TableEffect
 from keras_calibration._solvers.field_effects import FieldEffects
+from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.row_blocks import RowBlock
-from keras_calibration._solvers.standard_errors import mean_and_error_of_parts
+from keras_calibration._solvers.standard_errors import mean_and_error
 
 # Below this share of the rows, the effective offsets are too few for their spreads to matter.
 _SPARSE_SHARE = 0.01
@@ -68,32 +69,25 @@ def improve_spreads(
         return factor
     rng = np.random.default_rng(0)
     folds = [
-        rng.permutation((np.arange(len(block)) % _NUM_FOLDS).astype("uint8"))
+        rng.permutation((np.arange(len(block.labels)) % _NUM_FOLDS).astype("uint8"))
         for block in fit.blocks
     ]
-    fits = [
-        fit_to([b.without(fold, number) for b, fold in zip(fit.blocks, folds, strict=True)])
+    parts = [
+        fit_to([b.without(fold == number) for b, fold in zip(fit.blocks, folds, strict=True)])
         for number in range(_NUM_FOLDS)
     ]
-    for part in fits:
+    for part in parts:
         for effect, whole in zip(part.effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
-    lowest: list[np.ndarray] = []
-    found = 1.0
+    fold, weights = np.concatenate(folds), np.concatenate([block.weights for block in fit.blocks])
+    lowest, found = np.zeros(0), 1.0
     for larger in _FACTORS:
-        for part in fits:
+        for part in parts:
             _set_spreads(part, larger * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
-        losses = [
-            block.store.keep(_held_out_losses(fold, [part.blocks[number] for part in fits]))
-            for number, (block, fold) in enumerate(zip(fit.blocks, folds, strict=True))
-        ]
+        losses = np.choose(fold, [_row_losses(part) for part in parts])
         if larger > 1:
-            changes = (
-                (now - before, block.weights)
-                for now, before, block in zip(losses, lowest, fit.blocks, strict=True)
-            )
-            change, error = mean_and_error_of_parts(changes)
+            change, error = mean_and_error(losses - lowest, weights)
             if change > -error:
                 break
         lowest, found = losses, float(larger)
@@ -101,12 +95,9 @@ def improve_spreads(
     return found
 
 
-def _held_out_losses(fold: np.ndarray, parts: Sequence[RowBlock]) -> np.ndarray:
-    """The log loss of each row of a block (n,), by the fit without its fold."""
-    losses = np.empty(len(fold))
-    for number, part in enumerate(parts):
-        losses[fold == number] = part.row_losses()[fold == number]
-    return losses
+def _row_losses(fit: FieldEffects) -> np.ndarray:
+    """The log loss of each row (n,)."""
+    return np.concatenate([row_log_losses(block.labels, block.curve) for block in fit.blocks])
 
 
 def _tables_of(fit: FieldEffects) -> list[TableEffect]:

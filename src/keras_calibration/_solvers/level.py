@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from keras_calibration._rows.line import IDENTITY, Line
-from keras_calibration._rows.stored_rows import LARGEST_SAMPLE
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.numeric_column import (
@@ -63,24 +61,6 @@ class Level:
             return 0.0, float("inf")
         return float(weights @ (away * self.values)) / information, information**-0.5
 
-    def followed_by(self, column: LevelColumn, end: float, fit: FieldOffsets) -> Level:
-        """The level after an update, at the last `NUM_KNOTS` times of both.
-
-        Args:
-            column: The level of the new rows.
-            end: The last time before them.
-            fit: The fit to them, whose last curve is the change of the level since then.
-        """
-        before = self.times + (end - column.knots[-1])
-        kept = before < column.knots[0] - column.knots[-1]
-        *values, last = (self.last + fit.curves[-1]).tolist()
-        new = column.knots - column.knots[-1], values, errors_of_level(fit)
-        old = before, self.values, self.errors
-        times, values, errors = (
-            np.append(a[kept], b)[-NUM_KNOTS:] for a, b in zip(old, new, strict=True)
-        )
-        return Level(times, values, errors, last, self.walk, self.noise)
-
     def to_dict(self) -> dict[str, Any]:
         """The level as plain Python values."""
         arrays = {name: getattr(self, name).tolist() for name in ("times", "values", "errors")}
@@ -120,26 +100,11 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     return Line(1 + change, shift - change * centre)
 
 
-def line_of_fit(fit: FieldOffsets, blocks: Sequence[OffsetRows]) -> Line:
-    """`line_of_means` of a fit at the last value of its level, from some of many rows."""
-    step = 1 + sum(map(len, blocks)) // LARGEST_SAMPLE
-    logits, weights = [], []
-    for block in blocks:
-        at_end = replace(block, columns=block.columns[:-1])
-        logits.append(fit.logits(at_end)[::step] + fit.curves[-1][-1])
-        weights.append(block.row_weights[::step])
-    noise = fit.spreads.deviations[-1]
-    return line_of_means(np.concatenate(logits), np.concatenate(weights), noise)
-
-
-def check_later(times: np.ndarray, end: float) -> None:
-    """Raises if a row of an update is earlier than the last row before."""
-    if times.min() < end:
-        raise ValueError(
-            "Argument `time` must not be before the last row of earlier fits, at "
-            f"{end:.10g}. Received: times from {times.min():.10g}. Call `fit` with all rows, or "
-            "leave late rows out."
-        )
+def line_of_fit(fit: FieldOffsets, rows: OffsetRows) -> Line:
+    """`line_of_means` of a fit at the last value of its level."""
+    at_end = replace(rows, columns=rows.columns[:-1])
+    logits = fit.logits(at_end) + fit.curves[-1][-1]
+    return line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1])
 
 
 def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -147,62 +112,9 @@ def _log_means(logits: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return special.logsumexp(special.log_expit(logits), axis=-1, b=shares)
 
 
-# That of rows of one time.
-NO_LEVEL = Level(np.zeros(0), np.zeros(0), np.zeros(0), 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class LevelEnd:
-    """Where the rows of a level ended, and how those that follow go on from there.
-
-    Args:
-        time: The last time.
-        spacing: Mean time between its knots: how long a deviation lasts.
-        walk: Standard deviation of a change in a unit of time of what persists: the root of the
-            mean square of its posterior. The most probable one may be 0 after few times.
-        noise: That of what does not persist.
-        means: The line from logits under noise to those that are served (`line_of_means`).
-    """
-
-    time: float
-    spacing: float = 0.0
-    walk: float = 0.0
-    noise: float = 0.0
-    means: Line = IDENTITY
-
-
-@dataclass(frozen=True)
-class LevelColumn:
-    """The level as a column of a fit.
-
-    Args:
-        knots: Times (K,), increasing.
-        column: The times of the rows as a numeric column.
-    """
-
-    knots: np.ndarray
-    column: NumericColumn
-
-    def of(self, times: np.ndarray) -> NumericColumn:
-        """The column of other rows."""
-        places = numeric_column(times, self.knots)
-        return replace(self.column, left=places.left, share=places.share)
-
-    def walk(self, spread: float) -> float:
-        """Standard deviation of a change of the walk in a unit of time, from its spread."""
-        steps = np.diff(self.column.basis[:-1, : len(self.knots) - 1], axis=0)
-        return spread * float(np.sqrt(np.sum(steps**2) / (self.knots[-1] - self.knots[0])))
-
-    def end(self, fit: FieldOffsets, means: Line) -> LevelEnd:
-        """Where the level of a fit ends, before its logits are mapped."""
-        first, last, steps = self.knots[0], self.knots[-1], len(self.knots) - 1
-        spreads = fit.spreads.deviations if fit.posterior is None else fit.posterior.curve_spreads
-        walk, noise = spreads[-NUM_SPREADS:]
-        spacing = float(last - first) / steps
-        return LevelEnd(float(last), spacing, self.walk(walk), float(noise), means)
-
-
-def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn | None:
+def level_column(
+    times: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, NumericColumn] | None:
     """The level over time: a random walk, and a deviation from it at each knot.
 
     The walk goes on after the last row, with the first standard deviation. The deviations, such as
@@ -215,10 +127,10 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
         weights: Sample weights (n,), or None.
 
     Returns:
-        The column; None if all rows are of one time, whose level is their constant.
+        Its knots and the column; None if all rows are of one time, whose level is their constant.
 
     Example:
-        >>> level_column(np.array([0.0, 5.0]), None).column.basis
+        >>> level_column(np.array([0.0, 5.0]), None)[1].basis
         array([[-0.1,  1. ,  0. ],
                [ 0.1,  0. ,  1. ],
                [ 0.1,  0. ,  0. ]])
@@ -232,53 +144,17 @@ def level_column(times: np.ndarray, weights: np.ndarray | None) -> LevelColumn |
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
     basis[-1, : num_knots - 1] = walk[-1]
     group = np.repeat(np.arange(NUM_SPREADS), [num_knots - 1, num_knots])
-    return LevelColumn(knots, replace(column, basis=basis, group=group))
+    return knots, replace(column, basis=basis, group=group)
 
 
-def next_level_column(
-    end: LevelEnd, deviation: float, times: np.ndarray, weights: np.ndarray | None
-) -> LevelColumn:
-    """The change of a level since it ended, over the times of further rows.
-
-    Its coefficients have the variance 1: what was not known of its end, the steps of the walk from
-    there, and the deviations.
-
-    Args:
-        end: Where the level ended.
-        deviation: Standard deviation of what was not known of it there.
-        times: The times (n,), none before the end.
-        weights: Sample weights (n,), or None.
-    """
-    num_knots = 1 + int(np.ptp(times) // end.spacing) if end.spacing else 1
-    knots = separate_quantile_knots(times, min(num_knots, NUM_KNOTS), weights)
-    knots[-1] = times.max()
-    num_knots, column = len(knots), numeric_column(times, knots)
-    steps = end.walk * np.sqrt(np.diff(knots, prepend=end.time))
-    walk = np.tril(np.broadcast_to(steps, (num_knots, num_knots)))
-    basis = np.zeros((num_knots + 1, 1 + 2 * num_knots))
-    basis[:, 0] = deviation
-    basis[:-1, 1 : num_knots + 1] = walk
-    basis[-1, 1 : num_knots + 1] = walk[-1]
-    basis[:-1, num_knots + 1 :] = end.noise * np.eye(num_knots)
-    return LevelColumn(knots, replace(column, basis=basis, group=np.zeros(basis.shape[1], int)))
-
-
-def level_of(column: LevelColumn, fit: FieldOffsets) -> Level:
-    """The level of a fit, its last curve."""
-    knots = column.knots
-    walk, noise = fit.spreads.deviations[-NUM_SPREADS:]
-    return Level(
-        times=knots - knots[-1],
-        values=fit.curves[-1][:-1],
-        errors=errors_of_level(fit),
-        last=float(fit.curves[-1][-1]),
-        walk=column.walk(walk),
-        noise=float(noise),
+def level_of(knots: np.ndarray, column: NumericColumn, fit: FieldOffsets) -> Level:
+    """The level of a fit, its last curve; errors are NaN if the fit has no posterior."""
+    walk, noise = map(float, fit.spreads.deviations[-NUM_SPREADS:])
+    # A change of the walk in a unit of time.
+    steps = np.diff(column.basis[:-1, : len(knots) - 1], axis=0)
+    step = float(np.sqrt(np.sum(steps**2) / (knots[-1] - knots[0])))
+    variances = (
+        fit.posterior.curve_variances[-1] if fit.posterior else np.full(len(knots) + 1, np.nan)
     )
-
-
-def errors_of_level(fit: FieldOffsets) -> np.ndarray:
-    """Standard errors of the level at the knots (K,); NaN if the fit has no posterior."""
-    if fit.posterior is None:
-        return np.full(len(fit.curves[-1]) - 1, np.nan)
-    return fit.posterior.curve_errors(-1)[:-1]
+    values, last = fit.curves[-1][:-1], float(fit.curves[-1][-1])
+    return Level(knots - knots[-1], values, np.sqrt(variances[:-1]), last, walk * step, noise)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize, special
+from scipy import special
 
 from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY
@@ -184,24 +184,6 @@ def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     # `np.logaddexp` takes three times as long.
     softplus = np.maximum(logits, 0.0) + np.log1p(np.exp(-np.abs(logits)))
     return softplus - labels * logits
-
-
-def bias_to_labels(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray) -> float:
-    """The bias c with `Σ w σ(l + c) = Σ w y`, of rows that are not all of one class.
-
-    Example:
-        >>> round(bias_to_labels(np.array([1.0, 0, 0, 0]), np.zeros(4), np.ones(4)), 4)
-        -1.0986
-    """
-    share = weights / weights.sum()
-    rate = share @ labels
-
-    def excess(bias: float) -> float:
-        return float(share @ special.expit(logits + bias) - rate)
-
-    # With one more at the ends, all predictions are on one side of the positive rate.
-    low, high = special.logit(rate) - 1 - logits.max(), special.logit(rate) + 1 - logits.min()
-    return float(optimize.brentq(excess, low, high))
 
 
 def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:

@@ -13,9 +13,6 @@ which keeps a fit convex.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +21,6 @@ from numpy.typing import ArrayLike
 from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY, Line
-from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 
 BINS_PER_UNIT = 64
@@ -228,12 +224,6 @@ def logit_histogram(
         chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
         _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
     return LogitHistogram(moments, float(len(columns[0])), bins)
-
-
-def histogram_of_blocks(blocks: Iterable[Rows], bins: Line) -> LogitHistogram:
-    """`logit_histogram` of rows that come in blocks."""
-    parts = (logit_histogram(b.logits, b.labels, b.weights, bins) for b in blocks)
-    return functools.reduce(operator.add, parts)
 
 
 def warn_of_other_unit(old: LogitHistogram, new: LogitHistogram) -> None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keras_calibration._rows.array_store import ArrayStore
-
 # Number of the group of straight lines, in the groups of each numeric column.
 LINES = -1
 
@@ -40,10 +38,6 @@ class NumericColumn:
     def part(self, part: slice) -> NumericColumn:
         """The column of some of the rows."""
         return replace(self, left=self.left[part], share=self.share[part])
-
-    def kept(self, store: ArrayStore) -> NumericColumn:
-        """The same column, with what it holds of the rows where other columns are kept."""
-        return replace(self, left=store.keep(self.left), share=store.keep(self.share))
 
     def at_rows(self, curve: np.ndarray) -> np.ndarray:
         """The value of a curve (K + 1,) at each row (n,)."""

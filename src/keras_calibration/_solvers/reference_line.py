@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy import special
 
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
-from keras_calibration._solvers.logit_histogram import LogitHistogram, histogram_of_blocks
+from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
 from keras_calibration._solvers.softmax_fit import fit_temperature
 
 # Shares of the weight between which the scores spread by two standard deviations, if normal.
@@ -83,7 +81,7 @@ def seen_as_logits(
     return replace(histogram, view=view.then(Line(float(slope), float(bias))))
 
 
-def reference_line(rows: Rows | StoredRows) -> Line:
+def reference_line(rows: Rows) -> Line:
     """A line that nearly calibrates the scores of rows; `b l + d` and l have the same `a l + c`.
 
     Example:
@@ -93,38 +91,8 @@ def reference_line(rows: Rows | StoredRows) -> Line:
         >>> np.allclose(line(logits + 7), other(1000 * logits + 7))
         True
     """
-    sample = rows.sample
-    bins = bins_of(sample.logits, sample.weights)
-    return seen_as_logits(histogram_of_blocks(rows.blocks, bins)).line
-
-
-def line_to(values: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[Line, float]:
-    """The line that gives calibrated logits the mean and the spread of others.
-
-    Rows count by the variance of their labels, by both. Least squares would give a smaller spread,
-    each time that it is repeated.
-
-    Returns:
-        The line, and the share of the targets' variance that no line explains.
-
-    Example:
-        >>> line, share = line_to(np.array([0.0, 1.0]), np.array([1.0, 3.0]), np.array([1.0, 2.0]))
-        >>> line(np.array([0.0, 1.0])).round(6), round(share, 6)
-        (array([1., 3.]), 0.0)
-    """
-    one, other = special.expit(values), special.expit(targets)
-    information = weights * np.sqrt(one * (1 - one) * other * (1 - other))
-    information = information if information.any() else weights
-    centre, middle = (np.average(each, weights=information) for each in (values, targets))
-    away, aim = values - centre, targets - middle
-    square, aimed, both = (
-        information @ (a * b) for a, b in ((away, away), (aim, aim), (away, aim))
-    )
-    if not min(square, aimed) > 0:
-        return Line(1.0, float(middle - centre)), 0.0
-    scale = float(np.sqrt(aimed / square))
-    share = max(float(1 - both**2 / (square * aimed)), 0.0)
-    return Line(scale, float(middle - scale * centre)), share
+    bins = bins_of(rows.logits, rows.weights)
+    return seen_as_logits(logit_histogram(rows.logits, rows.labels, rows.weights, bins)).line
 
 
 def class_line(rows: Rows) -> Line:

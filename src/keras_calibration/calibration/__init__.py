@@ -7,15 +7,12 @@ from keras_calibration.calibration.log_fits import (
     fit_calibrator,
     update_calibrator,
 )
-from keras_calibration.calibration.progressive import ProgressiveScores, progressive
 
 __all__ = [
     "CalibrationReport",
-    "ProgressiveScores",
     "calibrate",
     "calibrate_scores",
     "fit_calibrator",
-    "progressive",
     "update_calibrator",
 ]
 __dir__ = __all__.copy

@@ -27,7 +27,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.calibration.choose import NOTHING, Asked, FittedElsewhere, choose
+from keras_calibration.calibration.choose import Asked, choose
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
@@ -199,7 +199,6 @@ def calibrated_by(
     asked: Asked,
     folds: Folds | None = None,
     gap: float | datetime.timedelta = 0.0,
-    elsewhere: FittedElsewhere = NOTHING,
     present: Head | None = None,
 ) -> CalibratedModel:
     """The model that `choose` makes of a base model and rows; the base model stays as it is.
@@ -210,12 +209,11 @@ def calibrated_by(
         asked: What is asked for.
         folds: How to split the rows.
         gap: The time between the rows of a fit and those that it predicts.
-        elsewhere: Heads that were fitted to other rows.
         present: The head that the model had.
     """
     with trainable_flags_kept(of_base[0]), throwaway_layers():
         rows = read(BaseLogits(*of_base))
-        chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), elsewhere, present)
+        chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), present)
     model, base_output, calibrated_output = of_base
     calibrated = CalibratedModel(model, chosen.head, base_output, calibrated_output)
     calibrated.report = chosen.report

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -21,22 +20,14 @@ from calibration_records._columns import (
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from calibration_records.logs import ScoredLog
-from keras_calibration._graph.base_logits import BaseLogits
 from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
-from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import time_given
-from keras_calibration._rows.weights import columns_that_count
+from keras_calibration._rows.weights import column_that_counts, rows_that_count
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
-from keras_calibration.calibration.calibrate import (
-    calibrate,
-    calibrated_by,
-    check_folds_of_time,
-    reader_of,
-)
-from keras_calibration.calibration.choose import Asked
-from keras_calibration.calibration.long_logs import read_log
+from keras_calibration.calibration.calibrate import calibrate
+from keras_calibration.calibration.log_fits import log_columns
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -71,13 +62,8 @@ def calibrate_scores(
     any `CalibratedModel`: the exported model takes the score and the features and returns the
     calibrated probability.
 
-    `scores` may be a `ScoredLog`, of any number of rows: it names the columns of predictions,
-    labels, weights and times. Of more than 500,000 rows, a sample of so many is read, or of up to
-    two million until it has 5,000 of either class. The curves, and the fit with all columns
-    (`"field_bias"`, or `"additive"`), are fitted to all other rows in passes, as `fit_calibrator`
-    does; all else, such as trees, is fitted to the sample, on which all are compared. With `time`,
-    all are fitted to the sample, and what is chosen is then fitted to all rows, if it can be in
-    passes. The report says what is fitted to which.
+    `scores` may be a `ScoredLog`: it names the columns of predictions, labels, weights and times.
+    Its rows are read into memory, at most two million: of a longer log, draw a sample with `where`.
 
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
@@ -142,68 +128,45 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
+    fields, numeric = _names(fields), names_of(numeric)
     if isinstance(scores, ScoredLog):
         _check_log_alone(scores, labels, features, sample_weight, from_logits, time)
-        asked = Asked(methods, _names(fields), names_of(numeric), seed, verbose)
-        _check_names([*asked.fields, *asked.numeric])
-        return _calibrated_log(scores, asked, folds, time, gap, weights_are)
-    warn_of_other_order(
-        scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
-    )
-    if labels is None:
-        raise ValueError(
-            "Argument `labels` must be given, unless `scores` is a ScoredLog. Received: labels="
-            "None. Pass calibrate_scores(scores, labels, features)."
+        _check_names([*fields, *numeric])
+        from_logits = scores.logit is not None
+        read = log_columns(scores, fields, numeric, time is not None, int(bool(verbose)))
+        logits, columns = read["logits"], read["features"]
+        given = (logits if from_logits else special.expit(logits)).astype("float32")
+        labels, sample_weight, time = read["labels"], read["weights"], read["times"]
+    else:
+        warn_of_other_order(
+            scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
-    fields, numeric = _names(fields), names_of(numeric)
-    columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
+        if labels is None:
+            raise ValueError(
+                "Argument `labels` must be given, unless `scores` is a ScoredLog. Received: labels="
+                "None. Pass calibrate_scores(scores, labels, features)."
+            )
+        columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
+        given = _checked(scores, labels, sample_weight, from_logits)
+        time = time_given(time, features)
     # Whatever the frame held: a request may have a fraction, or a missing value.
     columns |= {name: _in_float32(columns[name]) for name in {*numeric} - id_names(fields)}
-    scores = _checked(scores, labels, sample_weight, from_logits)
     return calibrate(
-        _model_of(scores, columns),
-        {SCORE: scores, **columns},
+        _model_of(given, columns),
+        {SCORE: given, **columns},
         labels,
         sample_weight,
         fields=fields,
         numeric=numeric,
         methods=methods,
         folds=folds,
-        time=time_given(time, features),
+        time=time,
         gap=gap,
         base_output="logit" if from_logits else "probability",
         weights_are=weights_are,
         seed=seed,
         verbose=verbose,
     )
-
-
-def _calibrated_log(
-    log: ScoredLog,
-    asked: Asked,
-    folds: Folds | None,
-    time: ArrayLike | str | None,
-    gap: float | datetime.timedelta,
-    weights_are: str,
-) -> CalibratedModel:
-    """The calibrated model of the scores of a log."""
-    check_folds_of_time(folds, time)
-    with read_log(log, asked, folds, time is not None, weights_are) as found:
-        rows, from_logits = found.rows, log.logit is not None
-        scores = rows.logits if from_logits else special.expit(rows.logits)
-        scores = scores.astype("float32")
-        model = _model_of(scores, rows.features)
-        of_base = model, "logit" if from_logits else "probability", None
-
-        def read(base: BaseLogits) -> Rows:
-            data = {SCORE: scores, **rows.features}
-            seen = reader_of(base, found.fields).read(
-                data, rows.labels, rows.weights, time=rows.times, weights_are=weights_are
-            )
-            return replace(seen, time_unit=rows.time_unit)
-
-        asked = replace(asked, fields=found.fields)
-        return calibrated_by(of_base, read, asked, folds, gap, found.elsewhere)
 
 
 def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
@@ -284,12 +247,13 @@ def _used_columns(
     known(what, names, sorted(columns, key=str))
     _check_names(names)
     read = {}
-    columns = columns_that_count({name: columns[name] for name in names}, sample_weight)
-    for name in columns:
+    numbers = rows_that_count(sample_weight)
+    for name in names:
+        column = column_that_counts(columns[name], repr(name), numbers)
         if name in ids:
-            column = ids_of(columns[name], repr(name), "strings or whole numbers, to be a field")
+            column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:
-            column = column_of(columns[name], repr(name))
+            column = column_of(column, repr(name))
             warn_of_lost_digits(column, name)
         read[name] = as_array(column)
         check_one_value_a_row(read[name], name, "Feature")
@@ -315,7 +279,7 @@ def _checked(
         )
     if array.shape[1:] == (1,):
         array = array.reshape(-1)
-    array = columns_that_count({"scores": array}, sample_weight)["scores"]
+    array = column_that_counts(array, "scores", rows_that_count(sample_weight))
     if not from_logits:
         check_probabilities(array, "scores")
         warn_if_swapped(labels, array, "scores", labels_first=False)

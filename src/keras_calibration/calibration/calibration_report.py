@@ -82,9 +82,6 @@ class CalibrationReport(ShownAsText):
         level: With times, the level over time of the chosen calibration, if it follows one.
         aging: With times, what fits lose as they age.
         time_unit: `"day"` if the times are dates, else empty.
-        fitted_elsewhere: Names of the candidates in use that were fitted to other rows of a log
-            than the sample that is scored here; with times, to all rows in the end.
-        num_rows_elsewhere: The number of these rows.
         present: Name of the head that the model had when it was passed, if any. `"identity"` is
             the model with this head.
         is_present_cross_fitted: Whether that head was fitted to these very rows. `"identity"` is
@@ -122,8 +119,6 @@ class CalibrationReport(ShownAsText):
     level: Level | None = None
     aging: Aging | None = None
     time_unit: str = ""
-    fitted_elsewhere: tuple[str, ...] = ()
-    num_rows_elsewhere: int = 0
     present: str | None = None
     is_present_cross_fitted: bool = False
     smallest_gain: float = 0.0
@@ -180,13 +175,6 @@ class CalibrationReport(ShownAsText):
             parts = sorted(self.weights.items(), key=lambda part: -part[1])
             chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
         notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
-        if self.num_rows_elsewhere:
-            names = ", ".join(map(repr, self.fitted_elsewhere)) or "none of those in use"
-            which = "other" if not self.is_forward else "in the end all"
-            notes.append(
-                f"The rows that are scored are a sample. Fitted to the {which} "
-                f"{self.num_rows_elsewhere:,} rows of the log: {names}; to the sample: all else."
-            )
         if self.present is not None:
             notes.append(self._note_of_present())
         if field_name in self.noise_floor:

@@ -22,7 +22,7 @@ from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import NeuralFitSummary
-from keras_calibration.layers.head import Head
+from keras_calibration.layers.head import Head, remember_fit
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 
@@ -67,7 +67,6 @@ class Race:
         splits: The folds.
         seed: Seed of training.
         progress: The progress bar, over the fits.
-        elsewhere: Heads of candidates by name, fitted to other rows. They are taken as they are.
         identity: The logits of the model as it was passed; those of `rows` by default.
 
     Attributes:
@@ -80,13 +79,11 @@ class Race:
         splits: Splits,
         seed: int,
         progress: ProgressBar,
-        elsewhere: Mapping[str, Head] | None = None,
         identity: np.ndarray | None = None,
     ) -> None:
         self.rows, self.splits = rows, splits
         self._identity = rows.logits if identity is None else identity
         self.seed, self.progress = seed, progress
-        self._elsewhere = elsewhere or {}
         self.fits: dict[str, CandidateFit] = {}
         self._candidates: dict[str, Candidate] = {}
 
@@ -141,7 +138,7 @@ class Race:
         """What the fits of the heaviest candidate lose as they age; of trees, those below them."""
         for name in sorted(weights, key=weights.__getitem__, reverse=True):
             if bases := self._candidates[name].bases:
-                name = self._best_of([*bases, *self._fields_elsewhere()])
+                name = self._best_of(bases)
             if heads := self.fits[name].fold_heads:
                 return aging_of(name, heads, self.rows, self.splits)
         return None
@@ -149,10 +146,6 @@ class Race:
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         if candidate.name == IDENTITY:
             return CandidateFit(self._identity[self.splits.scored])
-        if (known := self._elsewhere.get(candidate.name)) is not None:
-            of_fold = self.rows.take(self.splits.scored)
-            logits = head_logits(known, of_fold.logits, of_fold.features)
-            return CandidateFit(logits, known, [known] * self.splits.num_parts)
         if candidate.bases:
             return self._fit_trees(candidate, is_forced)
         if _cross_fits_itself(candidate, self.splits):
@@ -193,7 +186,7 @@ class Race:
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
-        base = self._best_of([*candidate.bases, *self._fields_elsewhere()])
+        base = self._best_of(candidate.bases)
         below = self._candidates[base].make_head()
         fits = self.fits[base]
         if fits.logits is None:
@@ -220,12 +213,8 @@ class Race:
                 f"loss{figures if change else ''}."
             )
         head = head.trimmed()
-        head.remember_fit(summary)
+        remember_fit(head, summary)
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
-
-    def _fields_elsewhere(self) -> list[str]:
-        """The candidates with features that were fitted to other rows: to many."""
-        return [name for name, head in self._elsewhere.items() if head.feature_names]
 
     def _best_of(self, names: Sequence[str]) -> str:
         """The first of the candidates, unless a later one is better by a standard error."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -97,30 +96,11 @@ class Chosen:
     report: CalibrationReport
 
 
-@dataclass(frozen=True)
-class FittedElsewhere:
-    """Heads that are fitted to more rows than those of `choose`.
-
-    Args:
-        heads: Name of a candidate → its head, fitted to rows that are not among those of `choose`.
-        num_rows: The number of rows to which `heads` are fitted, or `refits` fit.
-        refits: Name of a candidate → fits a head to all rows, to be used if it has a weight.
-    """
-
-    heads: Mapping[str, Head] = field(default_factory=dict)
-    num_rows: int = 0
-    refits: Mapping[str, Callable[[], Head]] = field(default_factory=dict)
-
-
-NOTHING = FittedElsewhere()
-
-
 def choose(
     rows: Rows,
     asked: Asked,
     folds: Folds | None,
     gap: float,
-    elsewhere: FittedElsewhere = NOTHING,
     present: Head | None = None,
 ) -> Chosen:
     """Cross-fits the candidates, weighs them, and fits those with a weight to all rows.
@@ -130,7 +110,6 @@ def choose(
         asked: What is asked for.
         folds: How to split the rows, see `calibrate`.
         gap: The time between the rows of a fit and those that it predicts.
-        elsewhere: Candidates that need no fit, because they have one to other rows.
         present: The head that the model has, which is then `"identity"`.
     """
     names = asked.names
@@ -170,23 +149,18 @@ def choose(
         # The report and the last fit to all rows count as one.
         num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
         progress = ProgressBar(num_fits, "fits", asked.verbose, tells_time_left=False)
-        race = Race(rows, splits, asked.seed, progress, elsewhere.heads, identity)
+        race = Race(rows, splits, asked.seed, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
     _warn_if_worse(report.after, forced)
     if rows.times is not None:
         report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
-    heads = {
-        each.name: elsewhere.refits.get(each.name, functools.partial(race.head_of, each))()
-        for each in tried
-        if each.name in report.weights
-    }
+    heads = {each.name: race.head_of(each) for each in tried if each.name in report.weights}
     if present is not None and IDENTITY in heads:
         heads[IDENTITY] = present
     elif len(heads) > 1:
         heads.pop(IDENTITY, None)  # what the others leave of the weights
-    head = _head_of(heads, report.weights, whole, splits)
-    used = tuple(n for n in heads if n in elsewhere.heads or n in elsewhere.refits)
+    head = _head_of(heads, report.weights, whole)
     progress.add()
     return Chosen(
         head,
@@ -195,8 +169,6 @@ def choose(
             level=head.level(),
             present=present and present.name,
             is_present_cross_fitted=is_in_sample,
-            fitted_elsewhere=used,
-            num_rows_elsewhere=elsewhere.num_rows,
         ),
     )
 
@@ -234,16 +206,12 @@ def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
     )
 
 
-def _head_of(
-    heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows, splits: Splits
-) -> Head:
+def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows) -> Head:
     """One head of the chosen ones; what they leave of the weights is the uncalibrated logit's."""
     if len(heads) == 1 and sum(weights.values()) == weights[next(iter(heads))]:
         return next(iter(heads.values()))
-    shares = [weights[name] for name in heads]
-    head = BlendedHead(list(heads.values()), shares, use_bias=not splits.in_order)
+    head = BlendedHead(list(heads.values()), [weights[name] for name in heads])
     head.build((None, *rows.logits.shape[1:]))
-    head.fit_bias(rows)
     return head
 
 

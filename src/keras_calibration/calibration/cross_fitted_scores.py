@@ -12,7 +12,6 @@ from scipy import special, stats
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.logistic_fit import bias_to_labels
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import (
     combined_weights,
@@ -46,8 +45,7 @@ class Choice:
     Args:
         weights: Name of each candidate with a weight → its weight.
         reason: Why, in one sentence.
-        logits: Their mean logits, for each fold with the weights and the bias that the other folds
-            give.
+        logits: Their mean logits, for each fold with the weights that the other folds give.
         errors: The uncertainty of the choice, as standard errors of log loss and Brier score.
         smallest_gain: Where no candidate is used for want of evidence: the gain, in nats a row,
             that these rows could have shown; else 0.
@@ -89,16 +87,11 @@ def combined(
     if found[0] == 1:
         return _no_change(columns, fitted, rows, clusters)
     weights = {name: float(share) for name, share in zip(fitted, found, strict=True) if share > 0}
-    # Blocks of time differ in level, so that a bias of the others makes the next one worse.
-    has_bias = clusters is None and columns.ndim == 2
-    biases, logits = np.zeros(len(by_fold)), np.empty(columns.shape[1:])
+    logits = np.empty(columns.shape[1:])
     for number, share in enumerate(by_fold):
-        mean, own = np.tensordot(share, columns, axes=1), fold == number
-        if has_bias and np.count_nonzero(share) > 1:
-            others = rows.take(~own)
-            biases[number] = bias_to_labels(others.labels, mean[~own], others.row_weights)
-        logits[own] = mean[own] + biases[number]
-    errors = _choice_errors(columns, rows, by_fold, biases)
+        own = fold == number
+        logits[own] = np.tensordot(share, columns, axes=1)[own]
+    errors = _choice_errors(columns, rows, by_fold)
     change, error = _change_of(logits, columns[0], rows, clusters)
     if -change <= _errors_of_evidence(clusters) * np.hypot(error, errors[0]):
         return _no_change(columns, fitted, rows, clusters)
@@ -139,12 +132,12 @@ def _change_of(
 
 
 def _choice_errors(
-    columns: np.ndarray, rows: Rows, fold_weights: np.ndarray, biases: np.ndarray
+    columns: np.ndarray, rows: Rows, fold_weights: np.ndarray
 ) -> tuple[float, float]:
     """How much log loss and Brier score vary with the choice: a jackknife over the folds."""
     means = []
-    for weights, bias in zip(fold_weights, biases, strict=True):
-        eta = np.tensordot(weights, columns, axes=1) + bias
+    for weights in fold_weights:
+        eta = np.tensordot(weights, columns, axes=1)
         values = head_log_losses(rows.labels, eta), _squares(*outcome_columns(rows.labels, eta))
         means.append([np.average(each, weights=rows.weights) for each in values])
     errors = np.sqrt((len(means) - 1) * np.var(means, axis=0))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import cast
+from collections.abc import Collection, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 
-from calibration_records._check import share
 from calibration_records.logs import LogSums, ScoredLog, log_sums
-from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
+from calibration_records.logs.embedded import log_batches
+from calibration_records.logs.query import SAMPLED, Query, field_column, logit_bins, num_groups
+from calibration_records.logs.rows import Selection
+from calibration_records.logs.sums import TOTALS, whole_numbers
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
@@ -22,22 +26,18 @@ from keras_calibration._solvers.logit_histogram import (
     LogitHistogram,
     bin_edges,
 )
-from keras_calibration.calibration.log_rows import (
-    SECONDS_OF_A_DAY,
-    feature_values,
-    fit_to_rows,
-    selection_of,
-)
-from keras_calibration.layers.field_bias import FieldBias
-from keras_calibration.layers.field_ids import numeric_names
+from keras_calibration.layers.field_ids import Fields, Vocabulary, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head
+from keras_calibration.layers.head import Head, has_direct_fit, remember_fit
 from keras_calibration.layers.histogram_head import HistogramHead
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
+_SECONDS_OF_A_DAY = 86_400
 # Bins of a logit unit, tried until there are at most so many groups of rows.
 _BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
+# Rows of a log that are read into memory.
+MOST_ROWS = 2_000_000
 
 
 def fit_calibrator(
@@ -57,12 +57,10 @@ def fit_calibrator(
       the group's mean and variance of the logit and its share of positives. Logits are divided into
       64 bins a unit. A head that follows time is fitted to such groups of each day in UTC, by the
       log's `timestamp`.
-    - If there are more than two million groups, as with many fields or numeric columns, `FieldBias`
-      is fitted to the rows themselves. They are copied once, numbered, into the folder for
-      temporary files (`TMPDIR`), in up to 200 bytes each; the fit reads them a million at a
-      time. It is that of `layer.fit`, except that knots of numeric columns are those of two million
-      rows. Other heads are fitted to groups of 16, 4 or 1 bins a unit, from which offsets differ
-      from those of a fit to all rows, by less than their standard errors.
+    - If there are more than two million groups, as with many fields, logits are divided into 16, 4
+      or 1 bins a unit; offsets then differ from those of a fit to all rows, by less than their
+      standard errors. Of numeric columns that take a value of their own in each row, the groups are
+      as many as the rows, and must fit into memory: draw a sample with `where`.
 
     Args:
         layer: The head. Its features are columns of the log.
@@ -93,25 +91,16 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     _check_head(layer)
-    sums = log if isinstance(log, LogSums) else _fine_sums(layer, log, verbose)
-    if sums is None:
-        return fit_to_rows(
-            cast(FieldBias, layer), _read_by(layer, cast(ScoredLog, log)), weights_are, verbose
-        )
-    if layer.needs_histogram_alone:
-        return cast(HistogramHead, layer).fit_sums(_histogram(sums, weights_are))
-    rows = _rows_of(layer, sums, weights_are, both_classes=True)
-    return _of_all_rows(layer, layer.fit_checked(rows), sums)
-
-
-def _of_all_rows(layer: Head, summary: FitSummary, sums: LogSums) -> FitSummary:
-    """The summary of a fit to groups, with the number of rows in them."""
+    sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
+    if isinstance(layer, HistogramHead):
+        return layer.fit_sums(_histogram(sums, weights_are))
+    summary = layer.fit_checked(_rows_of(layer, sums, weights_are))
     summary = dataclasses.replace(summary, num_rows=sums.num_rows)
-    layer.remember_fit(summary)
+    remember_fit(layer, summary)
     return summary
 
 
-def _rows_of(layer: Head, sums: LogSums, weights_are: str, both_classes: bool) -> Rows:
+def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     """Rows that stand for the groups of a log."""
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
@@ -124,10 +113,10 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str, both_classes: bool) -
     features = {}
     for place, feature in enumerate(layer.feature_names or ()):
         values = table[f"key_value_{place}"]
-        features[feature] = feature_values(values, feature, vocabularies, numeric)[group]
-    rows = check_rows(logits, labels, weights, both_classes=both_classes)
+        features[feature] = _feature_values(values, feature, vocabularies, numeric)[group]
+    rows = check_rows(logits, labels, weights, both_classes=True)
     if layer.follows_time:
-        days = np.asarray(table["key_period"])[group] / SECONDS_OF_A_DAY
+        days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
         rows = dataclasses.replace(rows, times=days, time_unit="day")
     return layer.with_features(rows, features)
 
@@ -146,7 +135,7 @@ def update_calibrator(
     those of the new rows, and call `fit_calibrator` with the sum.
 
     Args:
-        layer: A head with `update`: `FieldBias`, or a calibrator of logits alone, such as `ILPS`.
+        layer: A head with `update`, a calibrator of logits alone, such as `ILPS`.
         log: The log of the new rows, or its sums.
         forget: Share of the weight of all earlier rows to drop first, in [0, 1].
         verbose: 1 shows a progress bar, 0 does not.
@@ -164,13 +153,13 @@ def update_calibrator(
         >>> update_calibrator(layer, day, verbose=0).num_rows
         8
     """
-    share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
-    layer.check_update()
+    if not isinstance(layer, HistogramHead):
+        raise ValueError(
+            "Argument `layer` must be a head with `update`, such as ILPS or PlattScaling. "
+            f"Received: {layer!r}. Call `fit_calibrator` with the sums of all rows."
+        )
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
-    if layer.needs_histogram_alone:
-        return cast(HistogramHead, layer).update_sums(_histogram(sums, weights_are), forget)
-    rows = _rows_of(layer, sums, weights_are, both_classes=False)
-    return _of_all_rows(layer, layer.update_checked(rows, forget), sums)
+    return layer.update_sums(_histogram(sums, weights_are), forget)
 
 
 def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:
@@ -189,7 +178,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
         (['histogram'], ['cells/64'])
     """
     _check_head(layer)
-    if layer.needs_histogram_alone:
+    if isinstance(layer, HistogramHead):
         return {_HISTOGRAM: logit_bins(_BINS_PER_UNIT[0])}
     features = layer.feature_names
     if features is None:
@@ -199,7 +188,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
 
 
 def _check_head(layer: Head) -> None:
-    if not isinstance(layer, Head) or not layer.has_direct_fit:
+    if not isinstance(layer, Head) or not has_direct_fit(layer):
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
 
 
@@ -216,25 +205,16 @@ def _read_by(layer: Head, log: ScoredLog) -> ScoredLog:
 def _has_many_groups(layer: Head, log: ScoredLog, bins_per_unit: int) -> bool:
     """Whether there are more groups of rows than a fit is to take, by a sample of them."""
     log, (query,) = _read_by(layer, log), calibrator_queries(layer, bins_per_unit).values()
-    sample = log_sums(log, {"groups": num_groups(query)}, selection_of(layer.follows_time))
+    sample = log_sums(log, {"groups": num_groups(query)}, _selection_of(layer.follows_time))
     return SAMPLED * len(sample.table("groups")["rows"]) > _MOST_CELLS
 
 
-def _fine_sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums | None:
-    """The sums of a log; None if there are too many, and the layer can be fitted to the rows."""
-    if layer.needs_histogram_alone or not layer.fits_stored_rows:
-        return _sums(layer, log, verbose)
-    finest = _BINS_PER_UNIT[0]
-    return None if _has_many_groups(layer, log, finest) else _sums(layer, log, verbose, finest)
-
-
-def _sums(layer: Head, log: ScoredLog, verbose: int, bins_per_unit: int | None = None) -> LogSums:
-    """The sums of a log, in bins that make few groups unless their width is given."""
-    if bins_per_unit is None and not layer.needs_histogram_alone:
-        widths = (each for each in _BINS_PER_UNIT[:-1] if not _has_many_groups(layer, log, each))
-        bins_per_unit = next(widths, _BINS_PER_UNIT[-1])
-    queries = calibrator_queries(layer, bins_per_unit or _BINS_PER_UNIT[0])
-    return log_sums(_read_by(layer, log), queries, selection_of(layer.follows_time), verbose)
+def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
+    """The sums of a log, in bins that make few groups."""
+    widths = _BINS_PER_UNIT[:1] if isinstance(layer, HistogramHead) else _BINS_PER_UNIT
+    fine = (each for each in widths[:-1] if not _has_many_groups(layer, log, each))
+    queries = calibrator_queries(layer, next(fine, widths[-1]))
+    return log_sums(_read_by(layer, log), queries, _selection_of(layer.follows_time), verbose)
 
 
 def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:
@@ -306,3 +286,86 @@ def _pseudo_rows(
     logits = mean[group] + steps * spread[group]
     labels = np.clip(label[group] + steps * tilt[group], 0.0, 1.0)  # rounding may leave the range
     return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
+
+
+def log_columns(
+    log: ScoredLog,
+    fields: Fields | Sequence[str],
+    numeric: Sequence[str],
+    follows_time: bool,
+    verbose: int,
+) -> dict[str, Any]:
+    """The rows of a log in memory: `logits`, `labels`, `weights`, `features` by name, and `times`.
+
+    What the log does not have is None. Raises for a log of too many rows.
+    """
+    log = dataclasses.replace(log, fields=(*fields, *numeric))
+    selection = _selection_of(follows_time)
+    num_rows = int(log_sums(log, {TOTALS: Query({}, {})}, selection).table(TOTALS)["rows"][0])
+    if num_rows > MOST_ROWS:
+        raise ValueError(
+            f"The rows of a log must fit into memory, at most {MOST_ROWS:,}. Received: "
+            f"{num_rows:,} rows. Draw a sample, for example by a hash of their key: "
+            f'where="hash(row_key) % {-(-num_rows // MOST_ROWS)} = 0". To fit a head to all rows, '
+            "call `fit_calibrator`."
+        )
+    names = ["l", "y", *(["w"] if log.is_weighted else []), *(["t"] if follows_time else [])]
+    names += [field_column(name) for name in (*fields, *numeric)]
+    batches = list(log_batches(log, names, selection))
+    read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
+    vocabularies = fields if isinstance(fields, dict) else {}
+    return {
+        "logits": read["l"].astype("float64"),
+        "labels": read["y"].astype("float64"),
+        "weights": read.get("w"),
+        "features": {
+            name: _feature_values(read[field_column(name)], name, vocabularies, numeric)
+            for name in (*fields, *numeric)
+        },
+        "times": read["t"].astype("int64").astype("datetime64[s]") if "t" in read else None,
+    }
+
+
+def _selection_of(follows_time: bool) -> Selection:
+    """The rows to fit to, with the day of each if they have times."""
+    return Selection("day" if follows_time else None)
+
+
+def _feature_values(
+    values: np.ndarray, feature: str, fields: Fields, numeric: Collection[str]
+) -> np.ndarray:
+    """Values of a column of a log as those of a feature: of a field, or a numeric one."""
+    if feature not in numeric:
+        return _field_values(values, feature, fields.get(feature))
+    try:
+        return values.astype("float64")  # texts may be of numbers
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The numeric column {feature!r} must hold numbers. Received: {error}. Name texts in "
+            "the `fields` of the head, with a StringLookup; make numbers of times, for example of "
+            "days, with `where` or in the source."
+        ) from error
+
+
+def _field_values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:
+    """Field values as features: strings as NumPy strings, a missing one as "".
+
+    Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
+    """
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        # A missing value makes floats of a column of ids.
+        values = np.where(np.isnan(values), -1.0, values)
+    if values.dtype != object:
+        return values
+    ids = whole_numbers(values)
+    is_text = any(isinstance(value, str) for value in values)
+    if isinstance(vocabulary, int | keras.layers.IntegerLookup) or (
+        ids is not None and not is_text
+    ):
+        if ids is None:
+            raise ValueError(
+                f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
+                f"Received: {[value for value in values.tolist() if isinstance(value, str)][:3]}."
+            )
+        return ids
+    return np.array(["" if value is None else str(value) for value in values.tolist()])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import joined
 from keras_calibration._solvers.segments import distinct_values
 
 # Different rows with equal inputs differ in their labels as often as chance has it. If so many of
@@ -18,8 +16,6 @@ _LEAST_EXPECTED, _MOST_OF_EXPECTED = 10.0, 0.1
 _NUM_BINS = 20
 # If every row is there twice, say, by chance, so are so many different ones with odds of 1 to 2^20.
 _LEAST_DIFFERENT = 20
-# Rows of a log that are compared with those of a sample.
-_MOST_COMPARED = 1_000_000
 # The logits of equal inputs differ by rounding, if these are in different batches.
 _ROUNDING = 1e-4
 
@@ -69,47 +65,6 @@ def distinct_rows(rows: Rows) -> Rows:
         "a join has repeated them, drop the duplicates; to give rows a weight, pass sample_weight.",
     )
     return merged
-
-
-def refuse_repeated(sample: Rows, blocks: Iterable[Rows]) -> None:
-    """Raises if other rows are those of a sample again, which would then tell nothing new.
-
-    Args:
-        sample: The rows of the sample.
-        blocks: The other rows, with the same features.
-    """
-    keys = np.unique(_keys(sample))
-    found, num_found = [sample], 0
-    for block in blocks:
-        own = _keys(block)
-        places = np.minimum(np.searchsorted(keys, own), len(keys) - 1)
-        (again,) = np.nonzero(keys[places] == own)
-        if len(again):
-            found.append(block.take(again).as_given())
-        num_found += len(again)
-        if num_found >= _MOST_COMPARED:
-            break
-    if not num_found:
-        return
-    together = joined([replace(part, times=None) for part in found])
-    group = np.unique(_keys(together), return_inverse=True)[1]
-    if _are_repeated(group, together):
-        raise ValueError(
-            "The rows of a log must be there once, because those of a sample are scored by fits to "
-            f"the others. Received: {num_found:,} or more rows that are those of the sample of "
-            f"{len(sample):,} again: more inputs and labels are equal than by chance. Drop the "
-            'duplicates, for example ScoredLog(duckdb.sql("SELECT DISTINCT * FROM …")).'
-        )
-
-
-def _keys(rows: Rows) -> np.ndarray:
-    """A number of the inputs of each row (n,), the same for equal ones."""
-    keys = np.zeros(len(rows), np.uint64)
-    for column in (rows.logits, *rows.features.values()):
-        values = column.astype("float64") + 0.0  # -0 is 0
-        keys = (keys ^ values.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        keys ^= keys >> np.uint64(29)
-    return keys
 
 
 def _equal_rows(rows: Rows) -> np.ndarray | None:

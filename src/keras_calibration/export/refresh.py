@@ -32,6 +32,7 @@ from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.refit import refit
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
@@ -113,12 +114,12 @@ def _fit(
 ) -> FitSummary:
     """Fits the head to the rows, or adds them to those of earlier fits."""
     weights: dict[str, Any] = {"sample_weight": new.sample_weight, "weights_are": new.weights_are}
-    if new.forget < 1 and not head.can_forget_a_share:
+    if new.forget < 1 and head.histogram is None:
         raise ValueError(
             "With `forget` below 1, the head must know the rows of earlier fits. "
             f"Received: forget={new.forget!r} and a {type(head).__name__} without that: it was "
             "never fitted or only trained by gradient, serves classes, or is a head without "
-            "`update` (FieldBias, ILPS and PlattScaling have it). Pass forget=1 and all rows to "
+            "`update` (ILPS and PlattScaling have it). Pass forget=1 and all rows to "
             "fit, or call the head's own `fit` and export the model again."
         )
     with warnings.catch_warnings():
@@ -126,11 +127,11 @@ def _fit(
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
         time = time_given(new.time, new.features) if head.follows_time else None
+        if isinstance(head, HistogramHead) and new.forget < 1:
+            return head.update(logits, new.labels, forget=new.forget, **weights)
         rows: dict[str, Any] = {"features": columns, "time": time, **weights}
-        if new.forget == 1:
-            checked = head.checked_rows(logits, new.labels, **rows)
-            return refit(head, checked, new.settings, only_if_better=False)
-        return head.update(logits, new.labels, forget=new.forget, **rows)
+        checked = head.checked_rows(logits, new.labels, **rows)
+        return refit(head, checked, new.settings, only_if_better=False)
 
 
 def _logits(predictions: ArrayLike, from_logits: bool) -> np.ndarray:

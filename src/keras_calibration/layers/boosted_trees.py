@@ -106,6 +106,8 @@ class BoostedTrees(Head):
         Perini et al., *MCGrad: Multicalibration at Web Scale*, 2025, for boosting from a logit.
     """
 
+    draws_by_chance = True
+
     def __init__(
         self,
         fields: Fields,
@@ -152,11 +154,6 @@ class BoostedTrees(Head):
     def field_ids(self, features: Features, field: str) -> Tensor:
         """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
         return ids_of_field(features[field], self.fields[field], self._num_values[field])
-
-    @property
-    def draws_by_chance(self) -> bool:
-        """Whether the direct fit draws folds or batches."""
-        return True
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,13 +12,9 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import integer
 from calibration_records._columns import names_of
-from calibration_records._progress import ProgressBar
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
-from keras_calibration._rows.array_store import IN_MEMORY, ArrayStore
-from keras_calibration._rows.checks import check_both_classes
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.field_offsets import (
     FieldOffsets,
@@ -27,49 +22,34 @@ from keras_calibration._solvers.field_offsets import (
     Spreads,
     fit_field_offsets,
 )
-from keras_calibration._solvers.field_posterior import CURVE_RANK
+from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
-from keras_calibration._solvers.field_update import Known, update_field_offsets
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import (
-    NO_LEVEL,
+    NUM_KNOTS,
     Level,
-    LevelColumn,
-    LevelEnd,
-    check_later,
     level_column,
     level_of,
     line_of_fit,
-    next_level_column,
 )
 from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.effect_beliefs import Tables, known_of
 from keras_calibration.layers.effect_tables import (
-    LEVEL_SHAPES,
-    curve_tables,
-    end_of_tables,
-    factor_of_logit,
-    level_of_tables,
-    level_tables,
+    by_columns,
+    level_of_table,
     line_of_spread,
-    offset_table,
-    padded,
+    table_of_level,
 )
-from keras_calibration.layers.effect_variances import spreads_of_curves, spreads_of_offsets
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
     called_features,
     check_features,
 )
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.posterior import Posterior
-from keras_calibration.layers.updated_curve import updated_curve
 
 # All columns together have at most so many knots, if that leaves each of them so many.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
@@ -87,7 +67,6 @@ class FieldBias(FieldHead):
     in a field, its offsets shrink to about zero. A field value with few rows gets a small offset;
     one with many rows keeps its own. A value not seen in the fit, and any id outside the
     vocabulary, gets the offset 0, the prior mean. Within a field value the ranking is unchanged.
-    Fields that always occur together have equal parts of one effect.
 
     The curve of a numeric column is linear between knots at quantiles of the rows, and constant
     outside them. A value with many rows, such as a special code, is a knot of its own; so are all
@@ -101,12 +80,9 @@ class FieldBias(FieldHead):
     each with a standard deviation that is estimated. The layer predicts with the last value of the
     walk, and needs no time. Where nothing drifts, the level is flat.
 
-    `fit` is exact and takes a few passes over the rows. `update` fits to new rows alone, with the
-    posterior of the earlier ones as the prior. The spreads s stay. With `forget=0`, it is nearly
-    the fit to all rows, and weights are known up to a factor in each update. Fields that always
-    occurred together cannot be updated. The layer starts as the identity. Its
-    weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
-    curves keep the knots of the last `fit`.
+    `fit` is exact and takes a few passes over the rows. To follow rows that change, fit again to
+    the last weeks. The layer starts as the identity. Its weights can also be trained with a model,
+    but then nothing shrinks the offsets and curves, and curves keep the knots of the last `fit`.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
@@ -155,8 +131,8 @@ class FieldBias(FieldHead):
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
 
-    # Of the last fit, and of that to more rows from which the one under way starts.
-    _spreads: Spreads | None = None
+    starts_from_whole = True  # from its spreads
+    _spreads: Spreads | None = None  # of the last fit
     posterior: Posterior  # of the built head
 
     def __init__(
@@ -173,6 +149,7 @@ class FieldBias(FieldHead):
         self.num_knots = num_knots
         self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
+        self.effect_names = tuple(self.fields)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -185,10 +162,10 @@ class FieldBias(FieldHead):
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         if self.fields:
-            calibrated = calibrated + ops.sum(self._offsets_of(features), axis=0)[:, None]
+            offsets = ops.convert_to_tensor(self._offsets)
+            calibrated = calibrated + self._sum_at_values(offsets, features)[:, None]
         if self.numeric:
-            values = numeric_curves(self._numeric_places(features), self._curves)
-            calibrated = calibrated + ops.sum(values, axis=0)[:, None]
+            calibrated = calibrated + self._sum_at_numbers(self._curves, features)[:, None]
         return calibrated
 
     @property
@@ -200,23 +177,7 @@ class FieldBias(FieldHead):
         """The level over time of the last fit; None without `follows_time`, and before a fit."""
         if not self._follows_time or not self.built:
             return None
-        names = "level", "level_figures"
-        return level_of_tables(*(ops.convert_to_numpy(self.posterior[name]) for name in names))
-
-    @property
-    def starts_from_whole(self) -> bool:
-        """The spreads of a fit to all rows are where one to a part of them starts."""
-        return True
-
-    @property
-    def fits_stored_rows(self) -> bool:
-        """If η needs no more than a histogram."""
-        return self.calibrator is None or self.calibrator.needs_histogram_alone
-
-    @property
-    def effect_names(self) -> tuple[str, ...]:
-        """The fields."""
-        return tuple(self.fields)
+        return level_of_table(ops.convert_to_numpy(self.posterior["level"]))
 
     def effects(self, features: Features) -> Tensor:
         """Offsets `u_f[z_f]` of the values of each row.
@@ -230,31 +191,26 @@ class FieldBias(FieldHead):
         """
         self.ensure_built()
         columns = called_features(features, self.fields, [self], type(self).__name__)
-        return ops.transpose(self._offsets_of(columns))
+        # `take` without an axis flattens first, which makes the gradient dense.
+        offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(columns))
+        return ops.transpose(offsets)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, (batch, 1).
 
-        Its square is `Σ_f t_f[z_f] + |((η, 1) - Σ_f r_f[z_f])ᵀ F|²` (`_solvers.field_posterior`),
-        plus the variance of the shape of η: what is left of its posterior after its line, which is
-        fitted again with the offsets, is taken out. t is averaged over the posterior of the spreads
-        s_f, so that it holds what is not known of them: a value without rows has the variance
-        `t = E[s_f²]`, one with many rows a small t. The curves of numeric columns have a joint
-        covariance, with the root mean squares of their s_j.
+        Its square is the sum of the variance of the line, `|(η, 1) F|²`, of those of the offsets
+        and curves at the row, and of the shape of η: what is left of its posterior after its line,
+        which is fitted again with the offsets, is taken out (`_solvers.field_posterior`). Each is
+        taken given the others. That of an offset is averaged over the posterior of the spread s_f:
+        a value without rows has `E[s_f²]`, one with many rows a small variance.
 
-        In simulations with one field, 95 % intervals hold the truth in 94 to 97 % where the spread
+        In simulations with one field, 95 % intervals hold the truth in 93 to 97 % where the spread
         matters, in up to 100 % where it is so small, or the values so few, that the fit knows
-        little of it, and in about 92 % where it is 1 with two positives a value
-        (`benchmarks/levels.py`). With several fields, t is the variance of an offset given those of
-        the other fields: too large for values that always occur together, by at most the number of
-        fields, and a little too small beside an unknown value. Fields that always coincide share
-        one effect (`_solvers.coinciding_fields`): where their values meet as in the fit, the
-        interval is that of one field, and it is wider where one of them is new, or they meet anew.
-        The spreads of several fields are often found too small, and the intervals of unknown values
-        are then too narrow.
-
-        With one or three numeric columns, 95 % intervals hold the truth in 93 to 99 % where it is a
-        random walk, a sine or a straight line of the column, in 91 to 99 % far out in its tails.
+        little of it (`benchmarks/levels.py`, `benchmarks/interval_coverage.py`). The spreads of
+        several fields are often found too small, and the intervals of unknown values are then too
+        narrow; of two fields that always coincide, one may have all of the effect, and an unknown
+        value of the other a far too narrow one. With one or three numeric columns, they hold it in
+        93 to 99 %, in 91 to 99 % far out in the tails of a column.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
@@ -269,24 +225,20 @@ class FieldBias(FieldHead):
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_SCORE, LARGEST_SCORE)
-        variance, across_line, across_one = self._effect_spreads(features)
         factor = self.posterior["factor"]
-        spread = (line - across_line)[:, None] * factor[0] + (1.0 - across_one)[:, None] * factor[1]
-        variance = variance + ops.sum(ops.square(spread), axis=1)
+        variance = ops.sum(ops.square(line[:, None] * factor[0] + factor[1]), axis=1)
+        if self.fields:
+            variance = variance + self._sum_at_values(self.posterior["offsets"], features)
+        if self.numeric:
+            variance = variance + self._sum_at_numbers(self.posterior["curves"], features)
+        if self._follows_time:
+            variance = variance + self.posterior["last"]
         if self.calibrator is not None:
             line_spread = self.posterior["curve"]
             shape = self.calibrator.posterior_spread(column) - line_spread[0]
             shape = self._slope * (shape - line[:, None] * line_spread[1])
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether η is adapted, and the numeric columns have knots, from `adapt` or a fit."""
-        if not self.numeric:
-            return super().is_adapted
-        has_knots = self.built and bool(np.any(ops.convert_to_numpy(self._knots)))
-        return has_knots and super().is_adapted
 
     def adapt(
         self,
@@ -306,10 +258,9 @@ class FieldBias(FieldHead):
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
-            columns = self.read_features(features, np.shape(logits)[0])
-            numbers = {name: self._numbers(columns[name]) for name in self.numeric}
+            columns = self._read_features(features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
-            self._assign_knots(self._knots_for(numbers, weights))
+            self._assign_knots(self._knots_of(self._numbers_in(columns), weights))
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
@@ -354,8 +305,7 @@ class FieldBias(FieldHead):
             # One table for all fields; the last row of each field is "other".
             length = sum(number + 1 for number in self._num_values.values())
             self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
-            shapes["offsets"] = (length, 5)
-            shapes["leaders"] = (len(self.fields),)
+            shapes["offsets"] = (length,)
         if self.numeric:
             shape = len(self.numeric), self._knots_per_column()
             self._knots = self.add_weight(
@@ -364,7 +314,7 @@ class FieldBias(FieldHead):
             # The last value of each column is that of missing values.
             shape = len(self.numeric), shape[1] + 1
             self._curves = self.add_weight(name="curves", shape=shape, initializer="zeros")
-            shapes["curves"] = (*shape, CURVE_RANK + 3)
+            shapes["curves"] = shape
         self._deviations = self.add_weight(
             name="deviations",
             shape=(len(self.feature_names),),
@@ -374,269 +324,107 @@ class FieldBias(FieldHead):
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
         if self._follows_time:
-            shapes |= LEVEL_SHAPES
+            shapes |= {"level": (4, NUM_KNOTS), "last": ()}
         self.posterior = Posterior(self, **shapes)
 
     def _knots_per_column(self) -> int:
         return min(self.num_knots, max(_MOST_KNOTS // len(self.numeric), _FEWEST_KNOTS))
 
-    def _offsets_of(self, features: Features | None) -> Tensor:
-        """Offsets of the values of each row, shape (fields, batch)."""
+    def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
+        """Sums of the numbers of each row's values in the table of all fields (batch,)."""
         # `take` without an axis flattens first, which makes the gradient dense.
-        return ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
+        return ops.sum(ops.take(table, self._places(features)), axis=0)
 
-    def _numeric_places(self, features: Features | None) -> tuple[Tensor, Tensor]:
-        """Where the numbers of each row are between the knots, each (columns, batch)."""
+    def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:
+        """Sums of the curves (columns, K + 1) at the numbers of each row (batch,)."""
         features = {} if features is None else features
         columns = [
             ops.cast(ops.reshape(features[name], (-1,)), self.compute_dtype)
             for name in self.numeric
         ]
-        return places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
+        places = places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
+        return ops.sum(numeric_curves(places, curves), axis=0)
 
-    def _effect_spreads(self, features: Features | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Variance of all effects given the line, and how they respond to it: each (batch,)."""
-        total: Tensor = 0.0
-        variance: Tensor = 0.0
-        if self.fields:
-            of_fields = ops.take(self.posterior["offsets"], self._places(features), axis=0)
-            total, variance = spreads_of_offsets(of_fields, self.posterior["leaders"])
-        if self.numeric:
-            rows = spreads_of_curves(self.posterior["curves"], *self._numeric_places(features))
-        else:
-            rows = ops.zeros((1, CURVE_RANK + 3), self.compute_dtype)
-        if self._follows_time:
-            rows = rows + self.posterior["last"]
-        total = total + rows[:, :3]
-        variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
-        return total[:, 0] + variance, total[:, 1], total[:, 2]
-
-    def encoded(self, rows: Rows) -> Rows:
-        """The rows with ids of the fields, and numbers of the numeric columns, float64."""
-        rows = super().encoded(rows)
-        numbers = {name: self._numbers(rows.features[name]) for name in self.numeric}
-        return replace(rows, features={**rows.features, **numbers})
-
-    def _fit_effects(
-        self,
-        rows: Rows | StoredRows,
-        curves: Sequence[np.ndarray],
-        line: Line,
-        like: FieldBias | None = None,
-        progress: ProgressBar | None = None,
-    ) -> FieldOffsets:
-        sample = rows.sample
-        knots = self._knots_for(sample.features, sample.weights)
-        times = sample.times if self._follows_time else None
-        level = None if times is None else level_column(times, sample.weights)
-        blocks = [
-            self._rows_of_fit(block, curve, knots, level, rows.store)
-            for block, curve in zip(rows.blocks, curves, strict=True)
-        ]
-        fit = fit_field_offsets(
-            blocks,
-            list(self._num_values.values()),
-            half_cauchy(self.prior_scale),
-            None if like is None else like._spreads,
-            rows.store,
-            progress,
-        )
+    def _fit_effects(self, rows: Rows, curve: np.ndarray, line: Line, like: Any) -> FieldOffsets:
+        numbers = self._numbers_in(rows.features)
+        knots = self._knots_of(numbers, rows.weights)
+        columns = [numeric_column(*each) for each in zip(numbers, knots, strict=True)]
+        level = None
+        if self._follows_time and rows.times is not None:
+            level = level_column(rows.times, rows.weights)
+        columns += [] if level is None else [level[1]]
+        own = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
+        prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
+        fit = fit_field_offsets(own, list(self._num_values.values()), prior, start)
         self._spreads = fit.spreads
-        if self.numeric:
-            self._assign_knots(knots)
-        of_level: dict[str, np.ndarray] = {}
-        if times is not None:
-            last_time = max(float(b.times.max()) for b in rows.blocks if b.times is not None)
-            shown, end = NO_LEVEL, LevelEnd(last_time)
-            if level is not None:
-                end = level.end(fit, line_of_fit(fit, blocks))
-                fit = fit.mapped(end.means)
-                shown = level_of(level, fit)
-            of_level = level_tables(shown, end, fit.posterior if level else None, line)
-        self._deviations.assign(fit.deviations[: len(self.feature_names)])
-        self._keep(fit, rows, blocks, line, of_level)
-        return fit
-
-    @property
-    def can_forget_a_share(self) -> bool:
-        """Whether it has the posterior of a fit."""
-        return self.built and self.posterior.is_kept and self.posterior.is_of_weights
-
-    @property
-    def next_in_order(self) -> float:
-        """One after the last time, if there is one."""
-        if not self._follows_time or not self.posterior.is_kept:
-            return 0.0
-        return self._level_end().time + 1
-
-    def check_update(self) -> None:
-        """Raises if there is no posterior of the weights, or fields share effects."""
-        super().check_update()
-        self.ensure_built()
-        if not self.can_forget_a_share and (self.posterior.is_kept or self._is_trained()):
-            raise ValueError(
-                "`update` requires the posterior of the last fit. Received: a FieldBias whose "
-                "weights were trained or set in another way since then. Call `fit` with all rows."
-            )
-        leaders = ops.convert_to_numpy(self.posterior["leaders"]) if self.fields else np.zeros(0)
-        if self.posterior.is_kept and len(np.unique(leaders)) < len(leaders):
-            names = list(self.fields)
-            same = [
-                f"{names[int(leader)]!r} and {name!r}"
-                for number, (name, leader) in enumerate(zip(names, leaders, strict=True))
-                if leader != number
-            ]
-            raise ValueError(
-                "`update` requires fields that divided the rows of the last fit in different ways. "
-                f"Received: {', '.join(same)}, which always occurred together. Leave one of them "
-                "out, or call `fit` with all rows."
-            )
-
-    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
-        """Updates η, then fits to the new rows, with the posterior of now as the prior.
-
-        The spreads of the effects, of the walk and of the deviations stay as they are; a fit
-        estimates them anew.
-        """
-        is_first = not self.posterior.is_kept
-        if is_first or forget == 1:
-            check_both_classes(rows)
-        if is_first:
-            return self.fit_rows(rows, FitSettings(), 0)
-        known = self._known().after_forgetting(forget)
-        times = rows.times if self._follows_time else None
-        before, end, level = self.level() or NO_LEVEL, self._level_end(), None
-        if times is not None:
-            check_later(times, end.time)
-            level = next_level_column(end, known.level[0], times, rows.weights)
-        curve, line, share = updated_curve(self.calibrator, rows, forget)
-        knots = [self._knots_of(number) for number in range(len(self.numeric))]
-        new = self._rows_of_fit(self.encoded(rows), curve, knots)
-        fit = update_field_offsets(new, known.with_another_curve(share), level).mapped(end.means)
-        of_level: dict[str, np.ndarray] = {}
+        kept: dict[str, Any] = {}
+        if self._follows_time:
+            kept = {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
+        last = 0.0
         if level is not None:
-            shown = before.followed_by(level, end.time, fit)
-            end = replace(end, time=float(level.knots[-1]))
-            of_level = level_tables(shown, end, fit.posterior, line)
-        self._keep(fit, rows, [new], line, of_level, adds_rows=forget < 1)
-        return self.summary_of(rows, fit.num_iterations, fit.converged)
-
-    def _known(self) -> Known:
-        """What the posterior says, as the prior of an update."""
-        tables, offsets, curves = self.posterior.arrays(), [], []
-        for start, number in zip(self._starts(), self._num_values.values(), strict=True):
-            values, end = ops.convert_to_numpy(self._offsets).astype("float64"), start + number
-            offsets.append((values[start:end], tables["offsets"][start : end + 1]))
-        for number in range(len(self.numeric)):
-            knots = self._knots_of(number)
-            places = [*range(len(knots)), -1]
-            values = ops.convert_to_numpy(self._curves).astype("float64")[number]
-            curves.append((knots, values[places], tables["curves"][number, places]))
-        return known_of(
-            Tables(
-                line=np.array([float(self._slope), float(self._bias)]),
-                factor=tables["factor"],
-                offsets=offsets,
-                curves=curves,
-                last=tables["last"] if self._follows_time else None,
-                noise=(self.level() or NO_LEVEL).noise,
-                means=self._level_end().means,
-            )
-        )
-
-    def _knots_of(self, number: int) -> np.ndarray:
-        """The knots of a numeric column, float64."""
-        return np.unique(ops.convert_to_numpy(self._knots)[number].astype("float64"))
-
-    def _level_end(self) -> LevelEnd:
-        """Where the level of the last fit ended."""
-        if not self._follows_time:
-            return LevelEnd(0.0)
-        return end_of_tables(self.posterior.arrays()["level_figures"])
-
-    def _is_trained(self) -> bool:
-        """Whether weights differ from those of a new layer."""
-        weights = [self._slope - 1.0, self._bias]
-        weights += [self._offsets] if self.fields else []
-        weights += [self._curves] if self.numeric else []
-        return any(np.any(ops.convert_to_numpy(each)) for each in weights)
-
-    def _keep(
-        self,
-        fit: FieldOffsets,
-        rows: Rows | StoredRows,
-        blocks: Sequence[OffsetRows],
-        line: Line,
-        of_level: Mapping[str, np.ndarray],
-        adds_rows: bool = False,
-    ) -> None:
-        """Assigns the weights of a fit, in which η was seen through a line, and the posterior."""
-        last = fit.curves[-1][-1] if len(fit.curves) > len(self.numeric) else 0.0
+            fit = fit.mapped(line_of_fit(fit, own))
+            shown, last = level_of(*level, fit), float(fit.curves[-1][-1])
+            kept["level"] = table_of_level(shown)
+            if fit.posterior is not None:
+                # What does not persist is there at any time to come, and is not known.
+                kept["last"] = fit.posterior.curve_variances[-1][-1] + shown.noise**2
         self._slope.assign(fit.slope * line.scale)
         self._bias.assign(fit.bias + last + fit.slope * line.shift)
+        self._deviations.assign(fit.deviations[: len(self.feature_names)])
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
-            num_knots, curves = self._knots.shape[1], fit.curves[: len(self.numeric)]
-            self._curves.assign(np.stack([padded(v, num_knots) for v in curves]))
-        if fit.posterior is None:
-            return
-        values = {"factor": factor_of_logit(fit.posterior, line), **of_level}
+            self._assign_knots(knots)
+            self._curves.assign(by_columns(fit.curves[: len(knots)], self._knots.shape[1]))
+        if fit.posterior is not None:
+            self._keep(fit.posterior, fit.information(own), rows, line, kept)
+        return fit
+
+    def _keep(
+        self,
+        found: FieldPosterior,
+        information: np.ndarray,
+        rows: Rows,
+        line: Line,
+        kept: dict[str, Any],
+    ) -> None:
+        """Keeps the posterior of a fit, in which η was seen through a line."""
+        by_line, by_one = found.factor
+        kept["factor"] = np.stack([line.scale * by_line, by_one + line.shift * by_line])
         if self.fields:
-            values["offsets"] = offset_table(fit.posterior, line)
-            values["leaders"] = fit.posterior.leaders
+            pairs = zip(found.variances, found.spreads, strict=True)
+            kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
         if self.numeric:
-            values["curves"] = curve_tables(fit.posterior, line, *self._knots.shape)
+            curves = found.curve_variances[: len(self.numeric)]
+            kept["curves"] = by_columns(curves, self._knots.shape[1])
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            values["curve"] = line_of_spread(
-                calibrator,
-                (
-                    (block.logits, fit.information(own))
-                    for block, own in zip(rows.blocks, blocks, strict=True)
-                ),
-            )
-        was_counts = not adds_rows or self.posterior.is_of_counts
-        is_of_counts = was_counts and all(are_counts(block.weights) for block in rows.blocks)
-        self.posterior.keep(is_of_counts, **values)
+            kept["curve"] = line_of_spread(calibrator, rows.logits, information)
+        self.posterior.keep(are_counts(rows.weights), **kept)
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
         num_knots = self._knots.shape[1]
         self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
 
-    def _knots_for(
-        self, numbers: Mapping[str, np.ndarray], weights: np.ndarray | None
+    def _knots_of(
+        self, numbers: Sequence[np.ndarray], weights: np.ndarray | None
     ) -> list[np.ndarray]:
         """Knots of each numeric column."""
         num_knots = self._knots.shape[1] if self.numeric else 0
-        columns = [numbers[name].astype("float64") for name in self.numeric]
-        found = [separate_quantile_knots(column, num_knots, weights) for column in columns]
+        found = [separate_quantile_knots(column, num_knots, weights) for column in numbers]
         return [each if len(each) else np.zeros(1) for each in found]
 
-    def _rows_of_fit(
-        self,
-        rows: Rows,
-        curve: np.ndarray,
-        knots: Sequence[np.ndarray],
-        level: LevelColumn | None = None,
-        store: ArrayStore = IN_MEMORY,
-    ) -> OffsetRows:
-        """Encoded rows as a fit takes them, with the values of η."""
-        columns = [
-            numeric_column(rows.features[name].astype("float64"), own)
-            for name, own in zip(self.numeric, knots, strict=True)
-        ]
-        if level is not None and rows.times is not None:
-            columns.append(level.of(rows.times))
-        columns = [column.kept(store) for column in columns]
-        return OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
-
-    def _numbers(self, values: np.ndarray) -> np.ndarray:
-        """A numeric column as the layer reads it, in its dtype."""
+    def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The numeric columns (n,) as the layer reads them, in its dtype."""
         with np.errstate(over="ignore"):
-            values = values.reshape(-1).astype(self.variable_dtype).astype("float64")
-        is_far = np.abs(values) > _LARGEST_NUMBER
-        return np.where(is_far, np.copysign(np.inf, values), values)
+            read = [
+                features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
+                for name in self.numeric
+            ]
+        return [
+            np.where(np.abs(values) > _LARGEST_NUMBER, np.copysign(np.inf, values), values)
+            for values in read
+        ]
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self._follows_time:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
@@ -11,12 +10,9 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import positive
-from calibration_records._progress import ProgressBar
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
-from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
@@ -33,7 +29,7 @@ from keras_calibration.layers.field_ids import (
 )
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head, unchanged_if_refused
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import check_column
 from keras_calibration.layers.posterior import without_posterior
@@ -95,80 +91,38 @@ class FieldHead(Head):
         self.built = True
 
     def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-        like: FieldHead | None = None,
+        self, rows: Rows, settings: FitSettings, verbose: int, like: FieldHead | None = None
     ) -> FitSummary:
-        """Fits η, then the table of field values on top of it."""
-        fit = self._fit_to(self.encoded(rows), settings, like)
-        return self.summary_of(rows, fit.num_iterations, fit.converged)
+        """Fits η, then the table of field values on top of it.
 
-    def fit_stored(self, rows: StoredRows, progress: ProgressBar | None = None) -> FitSummary:
-        """Fits to `encoded` rows in files; the log loss is that of the fit, level included."""
-        with unchanged_if_refused(self):
-            fit = self._fit_to(rows, FitSettings(), progress=progress)
-        before, total = 0.0, 0.0
-        for block in rows.blocks:
-            weights = block.row_weights
-            before += weights @ row_log_losses(block.labels, block.logits)
-            total += weights.sum()
-        figures = float(before / total), fit.log_loss, fit.num_iterations, fit.converged
-        summary = FitSummary(len(rows), *figures)
-        self.remember_fit(summary)
-        return summary
-
-    def encoded(self, rows: Rows) -> Rows:
-        """The rows with the ids of each field (n,), int64, in place of its values."""
-        if not self.fields:
-            return rows
-        places = ops.convert_to_numpy(self._places(rows.features))
-        ids = dict(zip(self.fields, places - self._starts()[:, None], strict=True))
-        return replace(rows, features={**rows.features, **ids})
-
-    def _fit_to(
-        self,
-        rows: Rows | StoredRows,
-        settings: FitSettings,
-        like: FieldHead | None = None,
-        progress: ProgressBar | None = None,
-    ) -> FieldOffsets | FieldCurves:
-        """Fits η and the effects to `encoded` rows."""
+        Without η, its values are those of a line, a nearly calibrated logit, through which the
+        effects are written down for the logit itself.
+        """
         if self.calibrator is None:
             line = reference_line(rows)
-            curves = [rows.store.keep(line(block.logits)) for block in rows.blocks]
+            curve = line(rows.logits)
         else:
-            line, curve = IDENTITY, self.calibrator
-            if isinstance(rows, Rows):
-                curve.fit_rows(rows, settings, 0)
-            else:
-                curve.fit_stored(rows)
-            curves = [rows.store.keep(head_logits(curve, b.logits, {})) for b in rows.blocks]
-        return self._fit_effects(rows, curves, line, like, progress)
+            line = IDENTITY
+            self.calibrator.fit_rows(rows, settings, 0)
+            curve = head_logits(self.calibrator, rows.logits, {})
+        fit = self._fit_effects(rows, curve, line, like)
+        return self.summary_of(rows, fit.num_iterations, fit.converged)
 
     def _add_weights(self) -> None:
         """Creates the weights; the numbers of values are known."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_add_weights`.")
 
     def _fit_effects(
-        self,
-        rows: Rows | StoredRows,
-        curves: Sequence[np.ndarray],
-        line: Line,
-        like: FieldHead | None,
-        progress: ProgressBar | None,
+        self, rows: Rows, curve: np.ndarray, line: Line, like: FieldHead | None
     ) -> FieldOffsets | FieldCurves:
-        """Fits to `encoded` rows, and to the values of η of each block; assigns the weights.
-
-        Without η, the values are those of the line, a nearly calibrated logit; the weights are
-        then to be written down for the logit itself.
-        """
+        """Fits the effects on top of the values of η (n,), and assigns the weights."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_fit_effects`.")
 
-    def _ids_in(self, block: Rows) -> list[np.ndarray]:
-        """The ids of each field (n,) of encoded rows."""
-        return [block.features[name] for name in self.fields]
+    def _ids_in(self, rows: Rows) -> list[np.ndarray]:
+        """The ids of each field (n,), int64, of rows with features."""
+        if not self.fields:
+            return []
+        return list(ops.convert_to_numpy(self._places(rows.features)) - self._starts()[:, None])
 
     def num_values(self, field: str) -> int:
         """Number of values of a field, which is also the id of "other"."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,10 +9,8 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import integer
-from calibration_records._progress import ProgressBar
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.ilps_fit import strictly_increasing
@@ -180,14 +177,8 @@ class FieldILPS(FieldHead):
         )
 
     def _fit_effects(
-        self,
-        rows: Rows | StoredRows,
-        curves: Sequence[np.ndarray],
-        line: Line,
-        like: FieldHead | None = None,
-        progress: ProgressBar | None = None,
+        self, rows: Rows, curve: np.ndarray, line: Line, like: FieldHead | None
     ) -> FieldCurves:
-        (rows,), (curve,) = rows.blocks, curves
         ids = self._ids_in(rows)
         knots = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.

@@ -14,15 +14,14 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from calibration_records._check import confidence_level, share
+from calibration_records._check import confidence_level
 from calibration_records._columns import by_name, select_features, warn_of_other_order
-from calibration_records._progress import ProgressBar
 from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import as_array, column_of, ids_of, take, warn_of_lost_digits
+from keras_calibration._rows.columns import column_of, ids_of, take, warn_of_lost_digits
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._rows.times import with_times
+from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._solvers.level import Level
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.row_order import canonical_order, single_rows
@@ -102,6 +101,13 @@ class Head(keras.layers.Layer):
     """
 
     posterior: Posterior | None = None
+    # The features whose effects on the logit a head tells by `effects(features)`; often none.
+    effect_names: tuple[str, ...] = ()
+    # Whether `fit_rows` draws folds or batches of rows. They come to it in an order of their own,
+    # and each apart: a row of weight 2 as two rows, if weights are counts.
+    draws_by_chance = False
+    # Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part in less time.
+    starts_from_whole = False
 
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
@@ -171,28 +177,6 @@ class Head(keras.layers.Layer):
         for part in self.parts():
             part.check_logits(shape)
 
-    @property
-    def has_direct_fit(self) -> bool:
-        """Whether the head, with its parts, has a direct fit."""
-        is_own = type(self).fit_rows is not Head.fit_rows
-        return is_own and all(part.has_direct_fit for part in self.parts())
-
-    @property
-    def effect_names(self) -> tuple[str, ...]:
-        """The features whose effects on the logit `effects` tells, one number each; often none."""
-        return ()
-
-    def effects(self, features: Features) -> Tensor:
-        """What each of `effect_names` adds to the logit of a row.
-
-        Args:
-            features: A mapping of feature names to tensors or arrays (batch,) or (batch, 1).
-
-        Returns:
-            A tensor (batch, number of effects), in logits.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define `effects`.")
-
     def curve(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Knots and values of the head's curve of the logit; None if it has none."""
         return next((c for part in self.parts() if (c := part.curve()) is not None), None)
@@ -208,11 +192,6 @@ class Head(keras.layers.Layer):
         It is kept to be shown: the head predicts with its last value.
         """
         return next((found for part in self.parts() if (found := part.level()) is not None), None)
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether `adapt` has been called, or is not needed."""
-        return all(part.is_adapted for part in self.parts())
 
     def adapt(
         self,
@@ -310,18 +289,19 @@ class Head(keras.layers.Layer):
         weights_are: str = "importance",
     ) -> Rows:
         """The arguments of `fit` as rows for `fit_checked`; raises for those that `fit` refuses."""
-        taker = type(self).__name__
-        check_labels_given(labels, taker)
         warn_of_other_order(
             logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
-        self.check_direct_fit()
-        self.check_time(time)
+        check_fit(self, time)
         self.check_logits(np.shape(logits))
         rows = read_rows(
             logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
         )
-        return self._with_columns(rows, features, time)
+        rows = with_times(rows, time, features)
+        rows = self.with_features(rows, {} if features is None else features)
+        for name in numeric_names(self.field_readers()):
+            warn_of_lost_digits(rows.features[name], name)
+        return rows
 
     def fit_checked(
         self,
@@ -344,11 +324,12 @@ class Head(keras.layers.Layer):
             A `FitSummary`.
         """
         if self.follows_time:
-            self.check_time(rows.times)
+            check_fit(self, rows.times)
         first = rows.take(np.arange(1))
         self(first.logits, first.features)  # builds the head and checks the shapes
         settings, given = settings or FitSettings(), rows
-        if self.draws_by_chance:
+        draws_by_chance = any(head.draws_by_chance for head in heads_in(self))
+        if draws_by_chance:
             numbers = np.arange(len(given))
             if not isinstance(settings.folds, str):
                 numbers = canonical_order(given)
@@ -358,182 +339,17 @@ class Head(keras.layers.Layer):
         start = {} if like is None else {"like": like}
         with unchanged_if_refused(self):
             summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
-        if self.draws_by_chance:
+        if draws_by_chance:
             summary = summary.of_rows(numbers, len(given))
-        self.remember_fit(summary)
+        remember_fit(self, summary)
         return summary
-
-    def update(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        forget: float = 0.0,
-        time: ArrayLike | str | None = None,
-        from_logits: bool = True,
-        weights_are: str = "importance",
-    ) -> FitSummary:
-        """Adds rows to those of earlier fits and updates, without the earlier rows.
-
-        Calibrators such as `ILPS` keep the sums of the earlier rows: with `forget=0` the result is
-        that of one `fit` to all rows, except that the bins of their histogram, on whose edges knots
-        lie, are those of the first fit. `FieldBias` keeps its posterior, which is the prior of the
-        new fit. Other heads have no `update`. The new rows may be of one class, for example an hour
-        without positives.
-
-        Args:
-            logits: New uncalibrated logits (n,) or (n, 1), finite.
-            labels: Labels of the new rows in [0, 1], (n,) or (n, 1).
-            features: A mapping of feature names to arrays with n rows, or a data frame, for a head
-                that reads some.
-            sample_weight: Weights of the new rows, (n,) or (n, 1), not negative; ones by default.
-            forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
-                updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
-            time: As for `fit`, in the same unit; none before the last row of earlier fits. With
-                `"order"`, the new rows follow that row.
-            from_logits: As for `fit`.
-            weights_are: As for `fit`. For a calibrator, importances must be in the unit of those of
-                earlier rows: their common factor is that of all rows together, so that it does not
-                matter how rows are divided into batches. Rows without weights have weight 1, and so
-                has a row of counts.
-
-        Returns:
-            The `FitSummary` of the fit to all rows; of `FieldBias`, that of the new rows.
-
-        Raises:
-            ValueError: As for `fit`; if the head has no `update`; if `forget` is out of its range;
-                or if the head was trained or set by other means, so that its earlier rows are
-                unknown. The layer is then unchanged, without the new rows.
-        """
-        taker = type(self).__name__
-        check_labels_given(labels, taker)
-        warn_of_other_order(
-            logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
-        )
-        check_column(np.shape(logits), f"`update` of {taker}", "logits")
-        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
-        self.check_update()
-        self.check_time(time)
-        rows = read_rows(
-            logits,
-            labels,
-            sample_weight,
-            from_logits=from_logits,
-            weights_are=weights_are,
-            both_classes=False,
-        )
-        self.ensure_built()
-        rows = self._with_columns(rows, features, time, self.next_in_order)
-        return self.update_checked(rows, forget)
-
-    def update_checked(self, rows: Rows, forget: float = 0.0) -> FitSummary:
-        """As `update`, for rows that are checked, with features as `with_features` reads them."""
-        self.check_update()
-        with unchanged_if_refused(self):
-            summary = self.update_rows(rows.as_given(), forget)
-        self.remember_fit(summary)
-        return summary
-
-    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
-        """Adds checked rows, with the features that the head reads, to those of earlier fits."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `update_rows`.")
-
-    def check_update(self) -> None:
-        """Raises if there is no `update`, or the weights are not those of a direct fit."""
-        if type(self).update_rows is Head.update_rows:
-            raise ValueError(
-                f"{type(self).__name__} has no `update`: its fit needs the rows themselves. "
-                f"Received: {self!r}. Call `fit` with all rows, or use FieldBias or a calibrator "
-                "such as ILPS."
-            )
-
-    @property
-    def can_forget_a_share(self) -> bool:
-        """Whether the head knows enough of the rows of earlier fits for an `update`."""
-        return self.histogram is not None
-
-    @property
-    def next_in_order(self) -> float:
-        """The time of the first new row of an update, if the rows are in order of time."""
-        return 0.0
-
-    @property
-    def needs_histogram_alone(self) -> bool:
-        """Whether the direct fit needs only a `LogitHistogram`: see `HistogramHead`."""
-        return False
-
-    @property
-    def fits_stored_rows(self) -> bool:
-        """Whether it has `fit_stored`, a direct fit to more rows than fit into memory."""
-        return False
-
-    def encoded(self, rows: Rows) -> Rows:
-        """Rows as `fit_stored` takes them, from rows with the features that the head reads."""
-        return rows
-
-    def fit_stored(self, rows: StoredRows, progress: ProgressBar | None = None) -> FitSummary:
-        """As `fit_checked`, for rows in files.
-
-        Args:
-            rows: The rows, `encoded` by the head, or by another one that reads more features.
-            progress: Shows its steps.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define `fit_stored`.")
-
-    @property
-    def draws_by_chance(self) -> bool:
-        """Whether the direct fit draws folds or batches of rows.
-
-        The rows then come to `fit_rows` in an order of their own, and each apart: a row of weight 2
-        as two rows, if weights are counts.
-        """
-        return any(part.draws_by_chance for part in self.parts())
-
-    @property
-    def starts_from_whole(self) -> bool:
-        """Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part in less time."""
-        return False
-
-    def check_direct_fit(self) -> None:
-        """Raises if the head has no direct fit."""
-        if not self.has_direct_fit:
-            raise ValueError(
-                f"{type(self).__name__} has no direct fit, or one of its parts has none. Received: "
-                f"{self!r}. Train it by gradient, with Keras' `fit`, or define `fit_rows`."
-            )
-
-    def check_time(self, time: ArrayLike | str | None) -> None:
-        """Raises unless times are given if, and only if, the head follows time."""
-        if self.follows_time and time is None:
-            raise ValueError(
-                "Argument `time` must hold the time of each row, because this "
-                f"{type(self).__name__} follows time. Received: time=None. Pass an array, the name "
-                'of a column, or "order" if the rows are in order of time.'
-            )
-        if time is not None and not self.follows_time:
-            raise ValueError(
-                f"Argument `time` must be None, because this {type(self).__name__} does not follow "
-                "time. Received: times. Use FieldBias(fields, ILPS(), follows_time=True), which "
-                "may also have fields={}, or leave the times out."
-            )
-
-    def remember_fit(self, summary: FitSummary | None) -> None:
-        """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
-        self.fit_summary, self._fitted_weights = summary, hash_of_weights(self)
 
     @property
     def is_as_fitted(self) -> bool:
         """Whether the head still has the weights of its last fit."""
         return self._fitted_weights is not None and self._fitted_weights == hash_of_weights(self)
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits the built head to checked rows and assigns its weights.
 
         Args:
@@ -598,19 +414,18 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} has no interval of class probabilities. Received: logits "
                 f"of shape {values.shape}. Intervals exist for one logit per row."
             )
-        columns = self.read_features(features, len(values))
+        columns = self._read_features(features, len(values))
         bounds = []
         # At least one part, so that the layer is called, and built, also with no rows.
         for part in row_slices(max(len(values), 1)):
             given = values[part], take(columns, part)
-            calibrated = self(*given)
-            self.check_posterior()
-            deviation = self.logit_standard_deviation(*given)
-            logit, away = (
-                ops.convert_to_numpy(each).astype("float64") for each in (calibrated, deviation)
-            )
-            away *= interval_width(level)
+            pair = self(*given), self.logit_standard_deviation(*given)
+            logit, deviation = (ops.convert_to_numpy(each).astype("float64") for each in pair)
+            away = interval_width(level) * deviation
             bounds.append((expit(logit - away), expit(logit + away)))
+        for head in heads_in(self):
+            if head.posterior is not None:
+                head.posterior.check()
         lower, upper = map(np.concatenate, zip(*bounds, strict=True))
         return lower, upper
 
@@ -630,15 +445,9 @@ class Head(keras.layers.Layer):
         raise ValueError(
             f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
-            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration, or a BlendedHead "
-            'of these; with `calibrate`, name methods that have one: methods=["bias", "platt", '
-            '"beta", "ilps", "field_bias"], or some of them.'
+            "PlattScaling, BiasCorrection, TemperatureScaling or BetaCalibration; with "
+            '`calibrate`, name one of them, for example methods="field_bias".'
         )
-
-    def check_posterior(self) -> None:
-        """Raises if the posterior of the built head is not that of its weights."""
-        if self.posterior is not None:
-            self.posterior.check()
 
     def summary_of(
         self,
@@ -667,33 +476,25 @@ class Head(keras.layers.Layer):
         """
         self.check_logits(rows.logits.shape)
         if features is None:
-            return replace(rows, features=self.read_features(rows.features, len(rows)))
+            return replace(rows, features=self._read_features(rows.features, len(rows)))
         num_given = len(rows) if rows.num_given is None else rows.num_given
-        return replace(rows, features=self.read_features(features, num_given, rows.numbers))
+        return replace(rows, features=self._read_features(features, num_given, rows.numbers))
 
-    def read_features(
+    def _read_features(
         self,
         features: Mapping[str, ArrayLike] | None,
         num_rows: int,
         numbers: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
-        """The features that the head reads, as arrays; raises if they do not fit the rows.
-
-        Args:
-            features: A mapping of feature names to arrays with n rows, or a data frame.
-            num_rows: The number of rows n.
-            numbers: Numbers of the rows to read; None for all.
-        """
+        """The features that the head reads, of the rows with these numbers, as arrays."""
         reader, names = type(self).__name__, self.feature_names
         given = by_name({} if features is None else features)
         read = select_features(given, given if names is None else names, reader)
         ids = id_fields(self.field_readers())
         columns = {}
         for name, values in read.items():
-            column = values if numbers is None else as_array(values, repr(name))
-            if numbers is not None and len(column) == num_rows:
-                column = column[numbers]
-            column = ids_of(column, repr(name)) if name in ids else column_of(column, repr(name))
+            column = column_that_counts(values, repr(name), numbers, num_rows)
+            column = (ids_of if name in ids else column_of)(column, repr(name))
             columns[name] = np.asarray(column)
             if len(columns[name]) != (num_rows if numbers is None else len(numbers)):
                 raise ValueError(
@@ -701,21 +502,6 @@ class Head(keras.layers.Layer):
                     f"{num_rows} logits and {len(column)} rows of {name!r}."
                 )
         return columns
-
-    def _with_columns(
-        self,
-        rows: Rows,
-        features: Mapping[str, ArrayLike] | None,
-        time: ArrayLike | str | None,
-        first: float = 0.0,
-    ) -> Rows:
-        """The rows with their times, and with the features that the head reads."""
-        given = {} if features is None else by_name(features)
-        for name in numeric_names(self.field_readers()):
-            if name in given:
-                warn_of_lost_digits(given[name], name)
-        rows = with_times(rows, time, given, first)
-        return self.with_features(rows, features)
 
     def finalize(self) -> None:
         """Adjusts the weights after training by gradient, by default those of the parts."""
@@ -743,13 +529,42 @@ class Head(keras.layers.Layer):
         return (*logits_shape, 1)[:2]
 
 
-def check_labels_given(labels: ArrayLike | None, taker: str) -> None:
-    """Raises if a direct fit gets no labels."""
-    if labels is None:
+def heads_in(head: Head) -> list[Head]:
+    """A head and those inside of it."""
+    return [each for each in flatten_layers(head) if isinstance(each, Head)]
+
+
+def has_direct_fit(head: Head) -> bool:
+    """Whether a head, with its parts, has a direct fit."""
+    is_own = type(head).fit_rows is not Head.fit_rows
+    return is_own and all(map(has_direct_fit, head.parts()))
+
+
+def check_fit(head: Head, time: ArrayLike | str | None) -> None:
+    """Raises if a head has no direct fit, or times are given though it follows none, or are not."""
+    name = type(head).__name__
+    if not has_direct_fit(head):
         raise ValueError(
-            f"Argument `labels` must hold a label for each row, to fit {taker}. Received: "
-            "labels=None."
+            f"{name} has no direct fit, or one of its parts has none. Received: {head!r}. Train it "
+            "by gradient, with Keras' `fit`, or define `fit_rows`."
         )
+    if head.follows_time and time is None:
+        raise ValueError(
+            f"Argument `time` must hold the time of each row, because this {name} follows time. "
+            'Received: time=None. Pass an array, the name of a column, or "order" if the rows are '
+            "in order of time."
+        )
+    if time is not None and not head.follows_time:
+        raise ValueError(
+            f"Argument `time` must be None, because this {name} does not follow time. Received: "
+            "times. Use FieldBias(fields, ILPS(), follows_time=True), which may also have "
+            "fields={}, or leave the times out."
+        )
+
+
+def remember_fit(head: Head, summary: FitSummary | None) -> None:
+    """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
+    head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
 
 
 @contextlib.contextmanager
@@ -767,7 +582,7 @@ def restorer(head: Head) -> Callable[[], None]:
     """A function that gives a built head the weights of now, and what it knows of its fit."""
     weights = weights_of(head)
     names = ("histogram", "fit_summary", "_fitted_weights")
-    parts = [part for part in flatten_layers(head) if isinstance(part, Head)]
+    parts = heads_in(head)
     known = [{name: getattr(part, name) for name in names} for part in parts]
 
     def restore() -> None:

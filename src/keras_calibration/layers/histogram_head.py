@@ -12,23 +12,22 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import share
-from calibration_records._progress import ProgressBar
-from keras_calibration._rows.checks import read_rows, refuse_one_class
+from calibration_records._columns import warn_of_other_order
+from keras_calibration._rows.checks import read_rows, refuse_absent_classes
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.stored_rows import StoredRows
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
 from keras_calibration._solvers.logit_histogram import (
     LARGEST_LOGIT,
     LogitHistogram,
-    histogram_of_blocks,
+    logit_histogram,
     warn_of_other_unit,
 )
 from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head
+from keras_calibration.layers.head import Head, remember_fit
 from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.logits import LARGEST_SCORE, check_column
 from keras_calibration.layers.posterior import Posterior
@@ -71,11 +70,6 @@ class HistogramHead(Head):
         raise NotImplementedError(f"{type(self).__name__} does not define `calibrate`.")
 
     @property
-    def needs_histogram_alone(self) -> bool:
-        """True: `fit_sums` and `update_sums` take it."""
-        return True
-
-    @property
     def has_free_scale(self) -> bool:
         """Whether logits in another unit get the same probabilities."""
         return False
@@ -112,18 +106,56 @@ class HistogramHead(Head):
         )
         return replace(summary, log_loss_before=before, log_loss_after=after)
 
-    @property
-    def fits_stored_rows(self) -> bool:
-        """True: their histogram is enough."""
-        return True
+    def update(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        forget: float = 0.0,
+        from_logits: bool = True,
+        weights_are: str = "importance",
+    ) -> FitSummary:
+        """Adds rows to those of earlier fits and updates, without the earlier rows.
 
-    def fit_stored(self, rows: StoredRows, progress: ProgressBar | None = None) -> FitSummary:
-        """Fits the curve to the histogram of rows in files, in one step."""
-        self.histogram = None
-        return self.fit_sums(self._histogram_of(rows))
+        With `forget=0`, the result is that of one `fit` to all rows, except that the bins of the
+        histogram, on whose edges knots lie, are those of the first fit. The new rows may be of one
+        class, for example an hour without positives.
 
-    def update_rows(self, rows: Rows, forget: float) -> FitSummary:
-        """Adds checked rows to the histogram, and fits the curve to all of them."""
+        Args:
+            logits: New uncalibrated logits (n,) or (n, 1), finite.
+            labels: Labels of the new rows in [0, 1], (n,) or (n, 1).
+            features: Not read.
+            sample_weight: Weights of the new rows, (n,) or (n, 1), not negative; ones by default.
+            forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
+                updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
+            from_logits: As for `fit`.
+            weights_are: As for `fit`. Importances must be in the unit of those of earlier rows:
+                their common factor is that of all rows together, so that it does not matter how
+                rows are divided into batches. Rows without weights have weight 1, and so has a row
+                of counts.
+
+        Returns:
+            The `FitSummary` of the fit to all rows.
+
+        Raises:
+            ValueError: As for `fit`; if `forget` is out of its range; or if the layer was trained
+                or set by other means, so that its earlier rows are unknown. The layer is then
+                unchanged, without the new rows.
+        """
+        warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
+        check_column(np.shape(logits), f"`update` of {type(self).__name__}", "logits")
+        self._check_update(forget)
+        rows = read_rows(
+            logits,
+            labels,
+            sample_weight,
+            from_logits=from_logits,
+            weights_are=weights_are,
+            both_classes=False,
+        )
+        self.with_features(rows, {} if features is None else features)  # there are none to read
         return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
@@ -136,7 +168,7 @@ class HistogramHead(Head):
         Raises:
             ValueError: If all labels are of one class. The layer is then unchanged.
         """
-        refuse_one_class(histogram.positives, histogram.negatives, histogram.num_rows)
+        refuse_absent_classes([histogram.negatives, histogram.positives], histogram.num_rows)
         self.ensure_built()
         fit = self.fit_curve(histogram)
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
@@ -150,13 +182,12 @@ class HistogramHead(Head):
             num_iterations=fit.num_iterations,
             converged=fit.converged,
         )
-        self.remember_fit(summary)
+        remember_fit(self, summary)
         return summary
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows that are summed in a histogram."""
-        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
-        self.check_update()
+        self._check_update(forget)
         # Forgetting makes fractions of counts, with which an interval is not too narrow.
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
@@ -264,13 +295,10 @@ class HistogramHead(Head):
         ends = self.histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
         return bool(np.abs(ends).max() > LARGEST_LOGIT)
 
-    def _histogram_of(self, rows: Rows | StoredRows) -> LogitHistogram:
+    def _histogram_of(self, rows: Rows) -> LogitHistogram:
         """The histogram of rows, on the bins of earlier ones if there are any."""
-        if self.histogram is not None:
-            bins = self.histogram.bins
-        else:
-            bins = self.bins_of(rows.sample)
-        histogram = histogram_of_blocks(rows.blocks, bins)
+        bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
+        histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
         return replace(histogram, unit=rows.unit)
 
     def _is_fitted(self) -> bool:
@@ -291,8 +319,9 @@ class HistogramHead(Head):
         """Whether the log loss of the histogram is that of the rows."""
         return True
 
-    def check_update(self) -> None:
-        """Raises if the rows of earlier fits are unknown."""
+    def _check_update(self, forget: float) -> None:
+        """Raises if `forget` is no share, or the rows of earlier fits are unknown."""
+        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "

@@ -33,7 +33,6 @@ from keras_calibration._solvers.logistic_fit import LogisticFit
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.adaptation import known_value
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.posterior import Posterior
@@ -195,7 +194,7 @@ class ILPS(HistogramHead):
             ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
                 the knots need labels and these are missing or of one class.
         """
-        self.read_features(features, len(np.atleast_1d(logits)))
+        self._read_features(features, len(np.atleast_1d(logits)))
         self.check_logits(np.shape(logits))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
@@ -262,11 +261,6 @@ class ILPS(HistogramHead):
         self._assign_values(strictly_increasing(values.astype(self.variable_dtype)))
         self._num_rows.assign(histogram.positives + histogram.negatives)
         return fit
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether `adapt` or `fit` has placed the knots and set the number of rows."""
-        return self.built and known_value(self._num_rows) != 0
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Knots and values."""

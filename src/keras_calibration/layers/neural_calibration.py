@@ -121,6 +121,7 @@ class NeuralCalibration(Head):
         num_members = integer("num_members", num_members, 1)
         self.calibrator = calibrator
         self.field_network = field_network
+        self.draws_by_chance = field_network is not None
         self.num_members = num_members
         self._other_members = [
             copy_of(field_network) for _ in range(num_members - 1) if field_network is not None
@@ -149,18 +150,6 @@ class NeuralCalibration(Head):
     def field_readers(self) -> list[FieldNetwork]:
         """g, if it is a `FieldNetwork`."""
         return [g for g in [self.field_network] if isinstance(g, FieldNetwork)]
-
-    @property
-    def draws_by_chance(self) -> bool:
-        """Whether the direct fit draws folds or batches."""
-        return self.field_network is not None
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether η and the networks are adapted."""
-        return super().is_adapted and all(
-            member.is_adapted for member in self.members if isinstance(member, FieldNetwork)
-        )
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for logits that η does not serve; without η, serves one per row or per class."""
@@ -252,11 +241,6 @@ class NeuralCalibration(Head):
         if self.calibrator is None or self.field_network is not None:
             return super().logit_standard_deviation(logits, features)
         return self.calibrator.logit_standard_deviation(as_column(logits))
-
-    def check_posterior(self) -> None:
-        """Raises if the posterior of η is not that of its weights."""
-        if self.calibrator is not None and self.field_network is None:
-            self.calibrator.check_posterior()
 
     def logits_of_fold(
         self,

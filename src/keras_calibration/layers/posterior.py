@@ -50,12 +50,10 @@ class Posterior:
         return ops.convert_to_tensor(self._weights[name])
 
     def keep(self, are_counts: bool, **values: np.ndarray) -> None:
-        """Assigns the weights, at the end of a direct fit.
+        """Assigns the weights, by name, at the end of a direct fit.
 
-        Args:
-            are_counts: Whether the sample weights of the fit are numbers of rows
-                (`_rows.weights.are_counts`); if not, `interval` refuses.
-            **values: Name of a weight → its value.
+        After a fit with weights that are not numbers of rows (`_rows.weights.are_counts`),
+        `interval` refuses.
         """
         found = {"of": _number_of(self._layer.weights), "is_of_counts": float(are_counts)}
         for name, value in {**values, **found}.items():
@@ -71,24 +69,10 @@ class Posterior:
         """Whether no fit since the last one to new rows had weights that are not counts."""
         return bool(ops.convert_to_numpy(self["is_of_counts"]))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All weights, float64."""
-        return {name: ops.convert_to_numpy(self[name]).astype("float64") for name in self._weights}
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether a fit has found a posterior."""
-        return bool(ops.convert_to_numpy(self["of"]) != 0)
-
-    @property
-    def is_of_weights(self) -> bool:
-        """Whether it is that of the weights of now."""
-        return float(ops.convert_to_numpy(self["of"])) == _number_of(self._layer.weights)
-
     def check(self) -> None:
         """Raises if it is not the posterior of the layer's weights."""
-        name = type(self._layer).__name__
-        if not self.is_kept:
+        name, of = type(self._layer).__name__, float(ops.convert_to_numpy(self["of"]))
+        if not of:
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`. Received: a layer without a "
                 "fit. Call `fit` first."
@@ -101,7 +85,7 @@ class Posterior:
                 'without weights, or pass weights_are="counts" if they are counts of rows; for '
                 "sampled rows, see SamplingCorrection."
             )
-        if not self.is_of_weights:
+        if of != _number_of(self._layer.weights):
             raise ValueError(
                 f"{name} must have the weights of its last `fit`, to which the interval belongs. "
                 "Received: a layer whose weights were trained or set since then. Call `fit` again."

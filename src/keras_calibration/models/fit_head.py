@@ -19,7 +19,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head
+from keras_calibration.layers.head import Head, check_fit
 from keras_calibration.layers.head_logits import head_logits, outcome_columns
 from keras_calibration.layers.refit import refit
 
@@ -113,8 +113,7 @@ def fit_head(
     found_heads = [find_head(model, name) for name in wanted]
 
     def rows_of(found: HeadInModel) -> Rows:
-        found.head.check_direct_fit()
-        found.head.check_time(time)
+        check_fit(found.head, time)
         rows = found.reader.read(
             x,
             y,
