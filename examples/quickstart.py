@@ -239,7 +239,7 @@ def draw(table: Table, before: np.ndarray, after: np.ndarray, path: Path) -> Pat
     field = table.fields[0]
     values = features[field]
     if names := table.vocabularies.get(field):
-        values = np.take(names, values)
+        values = np.array([names[each] for each in values])
     probabilities = {"before": before, "after": after}
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
     ReliabilityDisplay.from_predictions(labels, probabilities).plot(ax=left)
