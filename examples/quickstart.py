@@ -237,16 +237,13 @@ def draw(table: Table, before: np.ndarray, after: np.ndarray, path: Path) -> Pat
 
     features, labels = table.part("test")
     field = table.fields[0]
+    values = features[field]
+    if names := table.vocabularies.get(field):
+        values = np.array([names[each] for each in values])
     probabilities = {"before": before, "after": after}
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
     ReliabilityDisplay.from_predictions(labels, probabilities).plot(ax=left)
-    FieldDisplay.from_predictions(
-        labels,
-        probabilities,
-        features[field],
-        field_name=field,
-        vocabulary=table.vocabularies.get(field),
-    ).plot(ax=right)
+    FieldDisplay.from_predictions(labels, probabilities, values, field_name=field).plot(ax=right)
     figure.suptitle(f"{table.name}: test part before and after Neural Calibration")
     figure.savefig(path, dpi=120)
     plt.close(figure)

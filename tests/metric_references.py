@@ -9,8 +9,6 @@ from scipy import special
 
 # The least that p and 1 - p count as (`_limits.py`).
 SMALLEST_PROBABILITY = 2.0**-53
-# No scale beyond is looked at: a threshold separates the labels.
-LARGEST_SCALE = 200.0
 
 
 @dataclass(frozen=True)
@@ -102,43 +100,6 @@ def equal_width_error(rows, num_bins, edges):
     return _binned_error(rows, below.sum(axis=1))
 
 
-def equal_mass_error(rows, num_bins):
-    """Bins of width 1/64 of the logit, merged by the middle of their weight."""
-    fine = np.clip(np.floor(64 * rows.logits), -1024, 1023)
-    total, before, merged = rows.weights.sum(), 0.0, np.zeros(len(fine))
-    if not total > 0:
-        return np.nan
-    for each in np.unique(fine):
-        own = rows.weights[fine == each].sum()
-        place = np.floor((before + own / 2) / total * num_bins)
-        merged[fine == each] = np.clip(place, 0, num_bins - 1)
-        before += own
-    return _binned_error(rows, merged)
-
-
-def smooth_error(rows, num_points=512):
-    """The bandwidth σ at which `∫ |r_σ(t)| dt = σ`, with a Gaussian kernel reflected at 0 and 1."""
-    total = rows.weights.sum()
-    if not total > 0:
-        return np.nan
-    residuals = rows.weights / total * (rows.labels - rows.probabilities)
-    points = (np.arange(num_points) + 0.5) / num_points
-    shifts = np.arange(-6, 7, 2)
-    centres = np.concatenate([shifts + sign * rows.probabilities[:, None] for sign in (1, -1)], 1)
-    distances = points[:, None, None] - centres
-
-    def excess(bandwidth):
-        kernel = np.exp(-0.5 * (distances / bandwidth) ** 2).sum(axis=2)
-        smooth = kernel @ residuals / (bandwidth * np.sqrt(2 * np.pi))
-        return np.abs(smooth).mean() - bandwidth
-
-    # Where the kernel is narrower than the points are apart, the integral is not known.
-    low, high = 1.5 / num_points, 1.0 + 1e-9
-    if excess(low) <= 0:
-        return low
-    return scipy.optimize.brentq(excess, low, high, xtol=1e-5)
-
-
 def field_error(rows, num_values, epsilon=None, skip=False):
     """Field-ECE; with an ε, Field-RCE."""
     known = (rows.ids >= 0) & (rows.ids < num_values)
@@ -209,60 +170,27 @@ def cross_fitted(rows, fit: Callable, loss: Callable, num_folds=2, bias_fraction
     return total / weight if weight > 0 else np.nan
 
 
-def calibrated_log_loss(rows, correction="bias", **folds):
-    """The log loss of σ(a l + c). Any number, None, if rows are scored at no certain scale."""
+def calibrated_log_loss(rows, **folds):
+    """The log loss of σ(l + c)."""
     if not np.isfinite(rows.logits).all():
         return np.nan
-    mean, largest = _loss_and_largest_scale(rows, correction, **folds)
-    if folds.get("num_folds") == 1 or largest <= 2.2:
-        return mean
-    # Steep scales, often fitted to two or three rows, are extrapolated to the others: the errors
-    # of the fit, which its own loss hardly shows, are then of first order. The loss of separated
-    # rows is e to minus their distance from the threshold.
-    return (mean, 1e-3 * abs(mean) + 1e-9) if largest < LARGEST_SCALE else None
+
+    def loss(own, bias):
+        return _losses(own.labels, own.logits + bias)
+
+    return cross_fitted(rows, best_bias, loss, **folds)
 
 
-def largest_scale(rows, correction, **folds):
-    """The largest absolute scale of the fits."""
-    return _loss_and_largest_scale(rows, correction, **folds)[1]
+def best_bias(rows):
+    """Where what negatives are predicted too high is what positives are predicted too low.
 
-
-def _loss_and_largest_scale(rows, correction, **folds):
-    scales = [0.0]
-
-    def fit(others):
-        line = affine_correction(others, correction)
-        scales.append(0.0 if line is None else abs(line[0]))
-        return line
-
-    def loss(own, line):
-        return _losses(own.labels, line[0] * own.logits + line[1])
-
-    mean = cross_fitted(rows, fit, loss, **folds)
-    return mean, max(scales)
-
-
-def affine_correction(rows, correction):
-    """Scale a and bias c that minimise the log loss, or None where there are none."""
-    if not all(total > 0 for total in _label_sums(rows)):
+    None where there is no such bias.
+    """
+    positives, negatives = _label_sums(rows)
+    if not (positives > 0 and negatives > 0):
         return None
     rows = rows[rows.weights > 0]
-    if correction == "bias":
-        return 1.0, _best_bias(rows, rows.logits)
-    if correction == "temperature":
-        return _best_scale(rows, lambda scale: 0.0), 0.0
-    if np.ptp(rows.logits) == 0:
-        return 1.0, _best_bias(rows, rows.logits)
-
-    def bias(scale):
-        return _best_bias(rows, scale * rows.logits)
-
-    scale = _best_scale(rows, bias)
-    return scale, bias(scale)
-
-
-def _best_bias(rows, logits):
-    """Where what negatives are predicted too high is what positives are predicted too low."""
+    logits = rows.logits
     with np.errstate(divide="ignore"):
         positive_logs, negative_logs = np.log(rows.labels), np.log(1 - rows.labels)
     log_weights = np.log(rows.weights)
@@ -272,41 +200,9 @@ def _best_bias(rows, logits):
         too_low = special.logsumexp(log_weights + positive_logs - np.logaddexp(0, logits + bias))
         return too_high - too_low
 
-    positives, negatives = _label_sums(rows)
     odds = np.log(positives) - np.log(negatives)
     ends = odds - logits.max() - 1, odds - logits.min() + 1
     return scipy.optimize.brentq(excess, *ends, xtol=1e-13, rtol=1e-15, maxiter=500)
-
-
-def _best_scale(rows, bias):
-    """The root of the slope of the loss by the scale, at the best bias of each scale.
-
-    Where a threshold separates the labels, the largest scale that is looked at.
-    """
-    share = rows.weights / rows.weights.sum()
-
-    def slope(scale):
-        logits = scale * rows.logits + bias(scale)
-        one, zero = special.expit(logits), special.expit(-logits)
-        # From the labels that disagree with the side, where no digits are lost.
-        residual = np.where(logits > 0, (1 - rows.labels) - zero, one - rows.labels)
-        return (share * residual * rows.logits).sum()
-
-    if not rows.logits.any():
-        return 1.0
-    low = high = 0.0
-    size = 1e-3
-    while slope(high) < 0 and high < LARGEST_SCALE:
-        low, high, size = high, min(high + size, LARGEST_SCALE), 2 * size
-    while slope(low) > 0 and low > -LARGEST_SCALE:
-        low, high, size = max(low - size, -LARGEST_SCALE), low, 2 * size
-    if slope(low) >= 0 or slope(high) <= 0:
-        return low if slope(low) >= 0 else high
-    return scipy.optimize.brentq(slope, low, high, xtol=1e-14, rtol=1e-14)
-
-
-def calibration_gain(rows):
-    return log_loss(rows) - calibrated_log_loss(rows)
 
 
 def calibrated_quadratic_loss(rows, correction="bias", **folds):
@@ -342,10 +238,10 @@ def calibrated_class_loss(rows, **folds):
     def loss(own, scale):
         return _class_losses(own.labels, scale * own.class_logits)
 
-    return cross_fitted(rows, _best_inverse_temperature, loss, **folds)
+    return cross_fitted(rows, best_inverse_temperature, loss, **folds)
 
 
-def _best_inverse_temperature(rows):
+def best_inverse_temperature(rows):
     """β in [1/16, 16] that minimises the loss of softmax(β l)."""
     rows = rows[rows.weights > 0]
     if not len(rows.weights) or not np.ptp(rows.class_logits, axis=1).any():
@@ -363,9 +259,3 @@ def _best_inverse_temperature(rows):
     if slope(16.0) <= 0:
         return 16.0
     return scipy.optimize.brentq(slope, 1 / 16, 16.0, xtol=1e-14)
-
-
-def counted(labels, predictions, weights):
-    """The rows without those of weight 0, which are no rows."""
-    counts = weights != 0
-    return labels[counts], predictions[counts], weights[counts]

@@ -34,7 +34,7 @@ ROOMS = {
     """,
     "metrics": """
         CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
-        CalibrationGain CalibrationRatio ExpectedCalibrationError FieldECE
+        CalibrationRatio ExpectedCalibrationError FieldECE
         FieldRCE LogLoss LogitAUC NormalizedEntropy
         SmoothECE
     """,
@@ -42,7 +42,7 @@ ROOMS = {
         CalibratedModel FieldMetricsModel
     """,
     "plots": """
-        CalibrationMapDisplay FieldDisplay LevelDisplay ReliabilityDisplay STYLES
+        CalibrationMapDisplay FieldDisplay ReliabilityDisplay STYLES
         bin_by_mass group_rates
     """,
     "scoring": """

@@ -1,6 +1,6 @@
-"""Moments of labelled logits by bin: the log loss at any scale and bias, and the bias.
+"""Moments of labelled logits by bin: the log loss at any bias, and the best bias.
 
-With x = a l + c, the log loss of a row is `(1 - y) softplus(x) + y softplus(-x)`. Softplus is a
+With x = l + c, the log loss of a row is `(1 - y) softplus(x) + y softplus(-x)`. Softplus is a
 straight line plus `log(1 + exp(-|x|))`. Within a bin of logits, the loss is therefore a linear
 part, which four sums by label give exactly, and a smooth part, which does not depend on the labels.
 
@@ -12,18 +12,16 @@ Chebyshev polynomials.
 
 **Terms.** These sums give the sum of any polynomial of degree 5 over the rows of a bin. That
 includes the polynomial that interpolates a function f at six Chebyshev nodes:
-`Σ w f(l) ≈ Σᵢ ωᵢ f(tᵢ)`. A bin thus acts as six weighted rows, for every scale and bias. With two
-more terms for the linear part, a sum over rows becomes a sum over eight terms a bin.
+`Σ w f(l) ≈ Σᵢ ωᵢ f(tᵢ)`. A bin thus acts as six weighted rows, for every bias. With two more terms
+ for the linear part, a sum over rows becomes a sum over eight terms a bin.
 
-**Accuracy.** For a bin of width h and r = |a| h / 2, the interpolation error of a row is at most
-`r⁶ / (2⁵ 6!) max |softplus⁽⁶⁾|`, where `|softplus⁽⁶⁾| ≤ σ (1 - σ)`. With a = 1 this is 4e-11 nats
-and 2e-10 of the loss for logits in [-16, 16), and 3e-9 nats and 2e-8 of the loss in [-88, 88). Rows
-in an open bin count as if they were on the straight line, which neglects at most `softplus(-x)` at
-±88, that is e⁻⁸⁸ without a bias. The sum of these bounds is computed with each loss: **the error of
-a loss is at most 1e-6 of it (or 1e-12 nats a row), else the loss is NaN**. It is NaN where a
-correction moves logits from beyond ±88 close to 0, and where the scale is too large for the bins.
-How large depends on the rows: the bound is met up to |a| = 4.5 to 5 for typical logits in [-16,
-16), and up to half of that beyond. In float32, rounding adds about 1e-6.
+**Accuracy.** For a bin of width h and r = h / 2, the interpolation error of a row is at most
+`r⁶ / (2⁵ 6!) max |softplus⁽⁶⁾|`, where `|softplus⁽⁶⁾| ≤ σ (1 - σ)`. This is 4e-11 nats and 2e-10 of
+the loss for logits in [-16, 16), and 3e-9 nats and 2e-8 of the loss in [-88, 88). Rows in an open
+bin count as if they were on the straight line, which neglects at most `softplus(-x)` at ±88, that
+is e⁻⁸⁸ without a bias. The sum of these bounds is computed with each loss: **the error of a loss is
+at most 1e-6 of it (or 1e-12 nats a row), else the loss is NaN**. It is NaN where a bias moves
+logits from beyond ±88 close to 0. In float32, rounding adds about 1e-6.
 
 **Arrays and tensors.** A summary has the shape (groups, 418, 8). Functions take `ops`, which is
 `numpy` or `keras.ops`: `monitor` runs without Keras, and metrics are compiled. Some also take
@@ -63,8 +61,6 @@ _EDGES = MOMENT_BINS.edges
 CENTRES = np.concatenate([_EDGES[:1], (_EDGES[1:] + _EDGES[:-1]) / 2, _EDGES[-1:]])[:, None]
 HALF_WIDTHS = np.concatenate([[1.0], np.diff(_EDGES) / 2, [1.0]])[:, None]
 
-_IS_END = np.isin(np.arange(NUM_BINS), (0, NUM_BINS - 1))[:, None]
-
 # The eight terms of a bin: six nodes, the labels at its centre, and the offsets of the labels.
 _NUM_NODES = 6
 _NODES = np.cos(np.pi * (np.arange(_NUM_NODES) + 0.5) / _NUM_NODES)
@@ -73,26 +69,15 @@ _CHEBYSHEV[0] /= 2
 _TO_NODES = _CHEBYSHEV.T[:, [0, 0, 1, 1, 2, 3, 4, 5]]
 # From the columns to the terms, with the labels 0 or the labels 1.
 TO_TERMS = [np.concatenate([_TO_NODES, np.eye(NUM_COLUMNS)[label:4:2]]) for label in (0, 1)]
-
-
-def _by_term(
-    nodes: np.ndarray | int, labels: np.ndarray | int, offsets: np.ndarray | int
-) -> np.ndarray:
-    """Constants of shape (418 · 8,), given for each bin (418, 1) or for all bins."""
-    table = np.zeros((NUM_BINS, NUM_COLUMNS))
-    table[:, :_NUM_NODES], table[:, -2:-1], table[:, -1:] = nodes, labels, offsets
-    return table.reshape(-1)
-
-
-# x = a l + c for a node and for the centre, and a h / 2 for the offsets.
-LOGITS = _by_term(CENTRES + _NODES * HALF_WIDTHS, CENTRES, HALF_WIDTHS)
-HAS_BIAS = _by_term(1, 1, 0)
-CENTRE, REACH, IS_OPEN = (
-    _by_term(values, values, values) for values in (CENTRES, HALF_WIDTHS, _IS_END)
-)
-IS_NODE, IS_CENTRE = _by_term(~_IS_END, 0, 0) > 0, _by_term(0, 1, 0) > 0
-IS_LINEAR = _by_term(0, 1, 1) > 0
-IS_OPEN = IS_OPEN > 0
+_PLACE = np.tile(np.arange(NUM_COLUMNS), NUM_BINS)  # of a term in its bin
+_IS_CENTRE, _IS_OFFSET = _PLACE == _NUM_NODES, _PLACE == _NUM_NODES + 1
+_IS_OPEN = np.repeat(np.isin(np.arange(NUM_BINS), (0, NUM_BINS - 1)), NUM_COLUMNS)
+IS_NODE = (_PLACE < _NUM_NODES) & ~_IS_OPEN
+# x = l + c for a node and for the centre, and half the width for the offsets.
+LOGITS = np.hstack([CENTRES + _NODES * HALF_WIDTHS, CENTRES, HALF_WIDTHS]).reshape(-1)
+_CENTRE, _REACH = (np.repeat(values, NUM_COLUMNS) for values in (CENTRES, HALF_WIDTHS))
+# Of the error of a node: how far σ (1 - σ) can rise within the bin, and the other factors.
+_RISE, _FACTOR = np.exp(_REACH), _REACH**6 / (2**5 * 720)
 
 
 def row_columns(weights: Values, labels: Values, u: Values, clipped_u: Values) -> list[Values]:
@@ -130,84 +115,60 @@ def constant(ops: ModuleType, values: np.ndarray, like: Values) -> Values:
 
 
 class TermsAt:
-    """The terms of each summary at its own scale a and bias c, all of shape (g, 418 · 8).
+    """The terms of each summary at its own bias c, all of shape (g, 418 · 8).
 
     Attributes:
         weight: The weight of each term, with the linear part of the labels that disagree with the
             sign of x in the bin: labels 0 where x > 0.
         side: 1 where x > 0, else -1.
         tail: `exp(-side x)`.
+        rarer: The probability of the label that disagrees with the sign of x, of nodes.
         loss: `softplus(-side x)` for a node, and `side x` for the linear part.
-        slope: Its derivative by x.
-        curvature: Its second derivative by x.
+        slope: Its derivative by the bias.
+        curvature: Its second derivative.
     """
 
-    def __init__(
-        self,
-        ops: ModuleType,
-        weights: tuple[Values, Values],
-        bias: Values,
-        scale: Values | None = None,
-    ) -> None:
+    def __init__(self, ops: ModuleType, weights: tuple[Values, Values], bias: Values) -> None:
         self._ops = ops
         of_0, of_1 = weights
-        centre = scaled(ops, CENTRE, scale, of_0)
-        self.x = scaled(ops, LOGITS, scale, of_0)
-        self.x = self.x + constant(ops, HAS_BIAS, of_0) * bias[:, None]
-        # By bin, so that the function is smooth within each. The side of an open bin depends on the
-        # scale alone.
-        is_up = ops.where(IS_OPEN, centre, centre + bias[:, None]) > 0
-        one = constant(ops, np.ones(1), of_0)
+        logits, has_bias, centre, one = (
+            constant(ops, values, of_0) for values in (LOGITS, ~_IS_OFFSET, _CENTRE, np.ones(1))
+        )
+        self._x = logits + has_bias * bias[:, None]
+        # By bin, so that the function is smooth within each. The side of an open bin is fixed.
+        is_up = ops.where(_IS_OPEN, centre, centre + bias[:, None]) > 0
         self.side = ops.where(is_up, one, -one)
-        self.tail = ops.exp(-self.side * self.x)
+        self.tail = ops.exp(-self.side * self._x)
         self.weight = ops.where(is_up, of_0, of_1)
 
     @cached_property
+    def rarer(self) -> Values:
+        return self.tail / (1 + self.tail)
+
+    @cached_property
     def loss(self) -> Values:
-        linear = self._ops.where(IS_LINEAR, self.side * self.x, 0.0)
+        linear = self._ops.where(_IS_CENTRE | _IS_OFFSET, self.side * self._x, 0.0)
         return self._ops.where(IS_NODE, self._ops.log1p(self.tail), linear)
 
     @cached_property
     def slope(self) -> Values:
-        linear = self._ops.where(IS_LINEAR, self._ops.ones_like(self.x), 0.0)
+        linear = constant(self._ops, _IS_CENTRE, self._x)
         return self.side * self._ops.where(IS_NODE, -self.rarer, linear)
 
     @cached_property
     def curvature(self) -> Values:
         return self._ops.where(IS_NODE, self.rarer / (1 + self.tail), 0.0)
 
-    @cached_property
-    def rarer(self) -> Values:
-        """The probability of the label that disagrees with the sign of x, of nodes."""
-        return self.tail / (1 + self.tail)
-
-
-def scaled(ops: ModuleType, values: np.ndarray, scale: Values | None, like: Values) -> Values:
-    """Constants times the scale of each summary, (g, 418 · 8), or (1, 418 · 8) without scales."""
-    constants = constant(ops, values, like)[None]
-    return constants if scale is None else scale[:, None] * constants
-
-
-def with_bias(ops: ModuleType, values: Values) -> Values:
-    """The derivative by the bias, from the derivative by x."""
-    return values * constant(ops, HAS_BIAS, values)
-
 
 def log_loss_and_weight(
-    ops: ModuleType,
-    total: Total,
-    weights: tuple[Values, Values],
-    bias: Values,
-    scale: Values | None = None,
+    ops: ModuleType, total: Total, weights: tuple[Values, Values], bias: Values
 ) -> tuple[Values, Values]:
-    """`Σ w` log loss of `σ(a l + c)` of each summary, NaN where bins are too wide, and `Σ w`."""
-    at = TermsAt(ops, weights, bias, scale)
+    """`Σ w` log loss of `σ(l + c)` of each summary, NaN where bins are too wide, and `Σ w`."""
+    at = TermsAt(ops, weights, bias)
+    rise, factor = (constant(ops, values, at.weight) for values in (_RISE, _FACTOR))
     # `tail` is exp(-|x|) at the centre of a bin; for an open bin the centre is the edge.
-    reach = ops.abs(scaled(ops, REACH, scale, at.weight))
-    curvature = ops.minimum(at.tail * ops.exp(reach), 0.25)
-    cubed = reach * reach * reach
-    error = ops.where(IS_OPEN, at.tail, curvature * cubed * cubed / (2**5 * 720))
-    weight = ops.where(IS_CENTRE, weights[0] + weights[1], 0.0)
+    error = ops.where(_IS_OPEN, at.tail, ops.minimum(at.tail * rise, 0.25) * factor)
+    weight = ops.where(_IS_CENTRE, weights[0] + weights[1], 0.0)
     loss, error, weight = total([at.weight * at.loss, weight * error, weight])
     allowed = _RELATIVE_ERROR * loss + _ABSOLUTE_ERROR * weight
     return ops.where(error <= allowed, loss, float("nan")), weight
@@ -251,7 +212,7 @@ class BiasSearch(NamedTuple):
         rounding = _ROUNDING[dtype]
         at = TermsAt(ops, weights, bias)
         # `Σ w σ - Σ w y` from the labels that disagree with each bin's side: no large sums cancel.
-        slope = at.weight * with_bias(ops, at.slope)
+        slope = at.weight * at.slope
         excess, size, curvature = total([slope, ops.abs(slope), at.weight * at.curvature])
         # Relative to the terms, which are all tiny where a threshold separates the labels.
         sum_error = 4 * rounding * size
@@ -273,15 +234,9 @@ class BiasSearch(NamedTuple):
         # over the curvature. (The exponent is capped at 0, where the error is too large anyway.)
         beyond = self.below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0))
         beyond += self.above * ops.exp(ops.minimum(-bias - LARGEST_LOGIT, 0.0))
-        is_known = ops.logical_and(
-            beyond <= 1e-7 * curvature,
-            # Where all predictions are 0 or 1 before and after, no bias is better than another.
-            sum_error <= _LARGEST_BIAS_ERROR[dtype] * curvature,
-        )
+        # Where all predictions are 0 or 1 before and after, no bias is better than another.
+        is_determined = sum_error <= _LARGEST_BIAS_ERROR[dtype] * curvature
+        known = ops.where(ops.logical_and(is_determined, beyond <= 1e-7 * curvature), 1.0, 0.0)
         return self._replace(
-            bias=improved,
-            low=low,
-            high=high,
-            moved=ops.abs(improved - bias),
-            is_known=ops.where(is_known, 1.0, 0.0),
+            bias=improved, low=low, high=high, moved=ops.abs(improved - bias), is_known=known
         )

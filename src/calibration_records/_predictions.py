@@ -46,10 +46,8 @@ def _refuse_nan(values: np.ndarray, argument: str) -> None:
 
 
 def _warn_of_probabilities(values: NDArray[np.float64], argument: str) -> None:
-    # The first rows mostly tell.
-    if not all(((part >= 0) & (part <= 1)).all() for part in (values[:100], values)):
-        return
-    if len(distinct := np.unique(values)) > _HANDFUL:
+    are_within = ((values >= 0) & (values <= 1)).all()
+    if are_within and len(distinct := np.unique(values)) > _HANDFUL:
         warn(
             f"Argument `{argument}` looks like probabilities, although from_logits=True. Received: "
             f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}. For "

@@ -107,7 +107,7 @@ def test_piecewise_linear_and_its_gradients_equal_the_reference(
 
 
 @pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("num_knots", [2, 33, 300])
+@pytest.mark.parametrize("num_knots", [2, 33, 100, 300])
 def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
     generator = np.random.default_rng(num_knots)
     knots = (np.cumsum(generator.uniform(0.01, 0.3, num_knots)) - 2).astype(np.float32)
@@ -194,7 +194,7 @@ def test_no_row_of_many_falls(run, num_rows):
 
 NEAR = np.nextafter(np.float32(0.3), np.float32(1))
 SPREAD = np.linspace(-3, 4, 40)
-KNOTS_FOR_BINS = {
+HARD_KNOTS = {
     "spread": SPREAD,
     "sigmoid": np.log(np.arange(1, 101) / np.arange(100, 0, -1)),
     "two almost the same": np.sort([*SPREAD, 0.3, NEAR]),
@@ -220,7 +220,7 @@ def curve_and_gradients_under_xla():
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("knots", KNOTS_FOR_BINS.values(), ids=KNOTS_FOR_BINS)
+@pytest.mark.parametrize("knots", HARD_KNOTS.values(), ids=HARD_KNOTS)
 def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
     generator = np.random.default_rng(0)
     knots = np.float32(knots)
@@ -266,7 +266,7 @@ def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
 KNOTS_TO_HALVE = {
     **{f"{number} knots": np.linspace(-6, 3, number) for number in (20, 33, 2, 3, 32)},
     "the last thresholds unused": np.r_[np.linspace(-3, 3, 50), np.full(14, np.inf)],
-    **KNOTS_FOR_BINS,
+    **HARD_KNOTS,
 }
 
 
@@ -305,29 +305,37 @@ def test_on_a_gpu_the_curve_is_the_same_to_the_last_bit(knots, monkeypatch):
     np.testing.assert_allclose(by_values, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.quick_cases(2)
-def test_many_logits_that_are_no_numbers(run, dtype):
-    knots = values = np.linspace(-4, 4, 60).astype(dtype)
-    logits = np.zeros(1 << 16, dtype)
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("num_knots", [3, 60])
+@pytest.mark.parametrize("num_rows", [5, 1 << 16])
+def test_logits_that_are_no_numbers(run, dtype, num_knots, num_rows):
+    knots = values = np.linspace(-4, 4, num_knots).astype(dtype)
+    logits = np.zeros(num_rows, dtype)
     logits[:3] = np.nan, np.inf, -np.inf
     curve = run(piecewise_linear, logits, knots, 2 * values, num_of_any_size=1)
     assert curve.dtype == dtype
     np.testing.assert_allclose(curve[:4], [np.nan, np.inf, -np.inf, 0], atol=1e-6)
 
+    def constant(logits):
+        return piecewise_linear(logits, knots, 2 * values, "constant")
 
-@pytest.mark.quick_cases(4)
+    curve = run(constant, logits, num_of_any_size=1)
+    np.testing.assert_allclose(curve[:4], [np.nan, 8, -8, 0], atol=1e-6)
+
+
+@pytest.mark.quick_cases(5)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("num_knots", "num_rows", "jit_compile", "way"),
+    ("num_knots", "num_rows", "jit_compile", "kinds"),
     [
-        (32, 1 << 16, True, "compared"),
-        (33, 1 << 16, True, "in bins"),
-        (33, (1 << 16) - 1, True, "counted"),
-        (32, 1 << 16, False, "counted"),
-        (33, 1 << 16, False, "counted"),
+        (32, 1 << 16, True, set()),
+        (33, 1 << 16, True, {"GatherV2"}),
+        (257, 1 << 16, True, {"GatherV2", "UpperBound"}),
+        (256, 1 << 14, False, {"GatherV2"}),  # of built-in operations of LiteRT
+        (256, (1 << 14) + 1, False, {"GatherV2", "UpperBound"}),
     ],
 )
-def test_how_a_row_finds_its_line(num_knots, num_rows, jit_compile, way):
+def test_how_a_row_finds_its_line(num_knots, num_rows, jit_compile, kinds):
     import tensorflow as tf
 
     knots = values = np.arange(num_knots, dtype=np.float32)
@@ -339,10 +347,8 @@ def test_how_a_row_finds_its_line(num_knots, num_rows, jit_compile, way):
 
     traced = tf.function(both_gradients, jit_compile=jit_compile)
     graph = traced.get_concrete_function(tf.zeros(num_rows)).graph
-    kinds = {operation.type for operation in graph.get_operations()}
-    assert ("UpperBound" in kinds) == (way == "counted")
-    assert ("GatherV2" in kinds) == (way != "compared")
-    assert ("All" in kinds) == (way == "in bins")
+    received = {operation.type for operation in graph.get_operations()}
+    assert received & {"GatherV2", "UpperBound"} == kinds
 
 
 finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
@@ -373,20 +379,6 @@ def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
     np.testing.assert_allclose(received / scale, expected / scale, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("extrapolation", "expected"),
-    [("linear", [-np.inf, np.inf]), ("constant", [1.0, 3.0])],
-)
-def test_piecewise_linear_of_infinite_logits(run, extrapolation, expected):
-    received = run(
-        lambda logits: piecewise_linear(
-            logits, np.float32([0, 1]), np.float32([1, 3]), extrapolation
-        ),
-        np.float32([-np.inf, np.inf]),
-    )
-    np.testing.assert_array_equal(received, expected)
-
-
 def test_piecewise_linear_keeps_any_shape_and_empty_batches(run):
     knots = values = np.float32([0, 1, 3])
     for shape in ((0,), (0, 1), (4, 1), (2, 3, 1)):
@@ -408,11 +400,7 @@ def test_slopes_and_penalties_equal_the_reference(run, dtype, tolerance):
     np.testing.assert_allclose(falls, expected_falls, rtol=tolerance)
     expected_changes = sum((b - a) ** 2 for a, b in itertools.pairwise(expected)) / 2
     np.testing.assert_allclose(changes, expected_changes, rtol=tolerance)
-
-
-def test_penalties_of_straight_and_of_rising_curves_are_zero():
-    knots = np.float32([-2, -1, 0.5, 3])
-    assert float(slope_change_penalty(knots, -2 * knots + 1)) == 0
+    assert float(slope_change_penalty(knots, -2 * knots + 1)) < 1e-10
     assert float(decrease_penalty(np.float32([-1, -1, 0, 5]))) == 0
 
 

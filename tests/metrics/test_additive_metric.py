@@ -4,7 +4,7 @@ import pytest
 
 from backends import FLOATS, JIT_COMPILE, update_step
 from keras_calibration._ops.compensated import two_sum
-from keras_calibration.metrics import FieldECE, LogLoss
+from keras_calibration.metrics import CalibratedLogLoss, FieldECE, LogLoss
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 
 
@@ -70,8 +70,14 @@ def test_merging_adds_up_and_refuses_others():
     with pytest.raises(ValueError, match="same class and configuration"):
         parts[0].merge_state([Count(), LogLoss()])
     assert float(parts[0].result()) == 6
-    with pytest.raises(ValueError, match="same class and configuration"):
-        FieldECE(3).merge_state([FieldECE(4)])
+    for metric, other in (
+        (FieldECE(3), FieldECE(4)),
+        (CalibratedLogLoss(), CalibratedLogLoss(seed=1)),
+        (CalibratedLogLoss(), keras.metrics.AUC()),
+    ):
+        with pytest.raises(ValueError, match="same class and configuration"):
+            metric.merge_state([other])
+    CalibratedLogLoss().merge_state([CalibratedLogLoss(name="another name")])
 
 
 def test_a_value_comes_without_a_warning(recwarn):

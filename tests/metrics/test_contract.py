@@ -57,7 +57,6 @@ def _class_case(make, **kwargs):
 ONE_HOT = np.eye(3, dtype="float32")[CLASSES]
 RULES = {
     "CalibratedLogLoss": Case(metrics.CalibratedLogLoss, depends_on_order=True),
-    "CalibrationGain": Case(metrics.CalibrationGain, depends_on_order=True),
     "LogLoss": Case(metrics.LogLoss),
     "CalibratedCategoricalLogLoss": _class_case(
         metrics.CalibratedCategoricalLogLoss, labels=ONE_HOT
@@ -76,24 +75,15 @@ RULES = {
     "FieldECE": Case(lambda **kwargs: metrics.FieldECE(5, **kwargs), more={"field": IDS}),
     "FieldRCE": Case(lambda **kwargs: metrics.FieldRCE(5, **kwargs), more={"field": IDS}),
     "ExpectedCalibrationError": Case(metrics.ExpectedCalibrationError),
-    "ExpectedCalibrationError, equal mass": Case(
-        lambda **kwargs: metrics.ExpectedCalibrationError(binning="equal_mass", **kwargs)
-    ),
-    "CalibratedLogLoss, Platt": Case(
-        lambda **kwargs: metrics.CalibratedLogLoss(correction="platt", **kwargs),
-        depends_on_order=True,
-    ),
     "CalibrationRatio": Case(metrics.CalibrationRatio),
     "NormalizedEntropy": Case(metrics.NormalizedEntropy),
     "LogitAUC": Case(metrics.LogitAUC),
-    "SmoothECE": Case(metrics.SmoothECE),
 }
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 # For each class, a value other than the default of every argument but `name` and `dtype`.
 FOLDS = {"num_folds": 3, "bias_fraction": 0.2, "seed": 5}
 ARGUMENTS = {
-    "CalibratedLogLoss": {**FOLDS, "correction": "platt", "from_logits": True},
-    "CalibrationGain": {**FOLDS, "correction": "platt", "from_logits": True},
+    "CalibratedLogLoss": {**FOLDS, "from_logits": True},
     "LogLoss": {"from_logits": True},
     "CalibratedCategoricalLogLoss": {**FOLDS, "from_logits": True},
     "CalibratedQuadraticLoss": {**FOLDS, "correction": "linear"},
@@ -104,11 +94,10 @@ ARGUMENTS = {
         "skip_without_positives": True,
         "from_logits": True,
     },
-    "ExpectedCalibrationError": {"num_bins": 20, "binning": "equal_mass", "from_logits": True},
+    "ExpectedCalibrationError": {"num_bins": 20, "from_logits": True},
     "CalibrationRatio": {"from_logits": True},
     "NormalizedEntropy": {"from_logits": True},
     "LogitAUC": {"from_logits": True},
-    "SmoothECE": {"num_cells": 64, "from_logits": True},
 }
 every_metric = pytest.mark.parametrize("case", RULES.values(), ids=RULES)
 
@@ -218,15 +207,6 @@ def test_a_reset_metric_is_a_fresh_one(case):
 
 
 @every_metric
-def test_rows_of_weight_zero_and_empty_batches_count_nothing(case):
-    half = np.where(np.arange(NUM_ROWS) < NUM_ROWS // 2, WEIGHTS, 0).astype("float32")
-    metric = seen(case, weights=half)
-    case.update(metric, slice(0, 0))
-    alone = seen(case, slice(0, NUM_ROWS // 2))
-    assert float(metric.result()) == pytest.approx(float(alone.result()), rel=digits(1e-9))
-
-
-@every_metric
 def test_a_row_of_weight_zero_is_no_row_whatever_it_holds(case):
     """Rows among others: missing labels (-1, NaN), any prediction, field values that are none."""
     weightless = np.arange(NUM_ROWS) % 3 == 1
@@ -243,6 +223,7 @@ def test_a_row_of_weight_zero_is_no_row_whatever_it_holds(case):
     expected = float(seen(case, ~weightless).result())
     eager, in_graph = case.make(), case.make()
     eager.update_state(*rows, **more)
+    case.update(eager, slice(0, 0))
     assert float(eager.result()) == pytest.approx(expected, rel=digits(1e-6))
     tensors = [keras.ops.convert_to_tensor(each, "float32") for each in (*rows, *more.values())]
     update_step(in_graph, jit_compile=True)(*tensors)
@@ -258,18 +239,6 @@ def test_a_common_factor_of_the_weights_changes_nothing(case):
             result = float(seen(case, weights=weights, dtype=dtype).result())
             tolerance = digits(1e-9) if dtype == "float64" else 2e-5
             assert result == pytest.approx(expected, rel=tolerance)
-
-
-@pytest.mark.parametrize("name", ["FieldECE", "FieldRCE"])
-def test_a_common_factor_of_the_weights_changes_no_noise_floor_and_no_interval(name):
-    case = RULES[name]
-    floor, table = (seen(case).noise_floor(20), seen(case).per_field())
-    for factor in (1e-30, 1e30) if HAS_FLOAT64 else (1e-6, 1e6):
-        metric = seen(case, weights=factor * WEIGHTS.astype("float64"))
-        assert metric.noise_floor(20) == pytest.approx(floor, rel=digits(1e-6, 1e-4))
-        columns = metric.per_field()
-        for column in ("observed_rate", "ratio", "lower", "upper"):
-            np.testing.assert_allclose(columns[column], table[column], rtol=digits(1e-6, 1e-4))
 
 
 @every_metric
@@ -319,18 +288,12 @@ def test_labels_and_predictions_turned_round_give_the_mirrored_result(case, dtyp
     if isinstance(metric, metrics.CalibrationRatio | metrics.FieldRCE):
         assert results[0] != results[1]  # relative to the positives, by definition
         return
-    # Bins of equal mass cut ties at the other end.
-    tolerance = 0.1 if case is RULES["ExpectedCalibrationError, equal mass"] else digits(1e-6, 1e-4)
-    assert results[1] == pytest.approx(results[0], rel=tolerance, abs=digits(1e-12, 2e-6))
+    assert results[1] == pytest.approx(results[0], rel=digits(1e-6, 1e-4), abs=digits(1e-12, 2e-6))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [metrics.LogitAUC, lambda **kwargs: metrics.CalibratedLogLoss(correction="platt", **kwargs)],
-)
-def test_another_unit_of_the_logits_changes_nothing_or_is_noticed(make):
+def test_another_unit_of_the_logits_changes_no_order_or_is_noticed():
     def result(logits):
-        metric = make(from_logits=True)
+        metric = metrics.LogitAUC(from_logits=True)
         metric.update_state(LABELS, logits)
         return float(metric.result())
 
@@ -338,7 +301,7 @@ def test_another_unit_of_the_logits_changes_nothing_or_is_noticed(make):
     for same in (LOGITS + 3, LOGITS - 40, 4 * LOGITS, 0.5 * LOGITS):
         assert result(same) == expected
     with pytest.warns(UserWarning, match="can hardly tell apart"):
-        make(from_logits=True).update_state(LABELS, 1e-6 * LOGITS)
+        result(1e-6 * LOGITS)
     for far in (1e6 * LOGITS, LOGITS + 1000):
         with pytest.warns(RuntimeWarning, match="is NaN"):
             assert np.isnan(result(far))
@@ -388,8 +351,7 @@ def test_shards_merge_to_the_whole(case):
     for part in parts:
         case.update(in_batches, part)
     whole = float(seen(case).result())
-    tolerance = digits(1e-12, 1e-6)  # a gain is the difference of two losses
-    assert float(in_batches.result()) == pytest.approx(whole, rel=digits(1e-9), abs=tolerance)
+    assert float(in_batches.result()) == pytest.approx(whole, rel=digits(1e-9))
     before = [np.array(v) for v in merged.variables]
     with pytest.raises(ValueError, match="same class and configuration"):
         merged.merge_state([keras.metrics.Mean()])
@@ -459,7 +421,6 @@ def test_together_in_a_model_that_is_saved_and_loaded(tmp_path):
         for name, case in RULES.items()
         if case.predictions is PROBABILITIES and not case.more
     }
-    # Ranks as the labels do from the start: a Platt scaling that turns the order round is NaN.
     dense = keras.layers.Dense(1, activation="sigmoid", kernel_initializer="ones")
     model = keras.Sequential([keras.Input((1,)), dense])
     every = [case.make(name=name) for name, case in cases.items()]
@@ -472,7 +433,6 @@ def test_together_in_a_model_that_is_saved_and_loaded(tmp_path):
     for name, case in cases.items():
         metric = case.make()
         metric.update_state(LABELS, probabilities, WEIGHTS)
-        # A gain is the small difference of two losses, of predictions in float32.
         expected = pytest.approx(float(metric.result()), rel=digits(1e-5), abs=1e-6)
         assert scores[name] == expected, name
     model.save(tmp_path / "model.keras")

@@ -321,26 +321,3 @@ def test_state_travels_as_arrays(name):
     merged.merge_state(received)
     parts = [np.arange(500), np.arange(500, N)]
     assert_agrees({name: float(merged.result())}, parts)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        CalibratedLogLoss(num_folds=3),
-        CalibratedLogLoss(seed=1),
-        CalibratedLogLoss(bias_fraction=0.5),
-        CalibratedLogLoss(from_logits=True),
-        FieldECE(12),
-        keras.metrics.AUC(),
-    ],
-    ids=lambda metric: type(metric).__name__,
-)
-def test_other_configurations_do_not_merge(other):
-    metric, same = CalibratedLogLoss(), CalibratedLogLoss(name="another name")
-    for each in (metric, same):
-        update(each)
-    before = [keras.ops.convert_to_numpy(variable) for variable in metric.variables]
-    with pytest.raises(ValueError, match="same class and configuration"):
-        metric.merge_state([same, other])
-    for variable, value in zip(metric.variables, before, strict=True):
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), value)

@@ -60,23 +60,6 @@ def test_only_weighted_metrics_get_the_weights(model):
     assert abs(scores["plain"] - scores["weighted"]) > 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("flat_output", [False, True])
-def test_labels_of_any_dtype_and_shape(model, flat_output):
-    inputs = keras.Input((3,))
-    output = model(inputs)
-    if flat_output:
-        output = keras.layers.Reshape(())(output)
-    other = keras.Model(inputs, output)
-    # A loss of its own: Keras' take no boolean labels.
-    other.compile(loss=lambda y, p: keras.ops.mean(p), metrics=[CalibratedLogLoss()])
-    expected = pytest.approx(from_predictions(model), abs=digits(1e-6))
-    for dtype, shape in (("bool", (-1,)), ("int64", (-1, 1)), ("float64", (-1,))):
-        y = Y.astype(dtype).reshape(shape)
-        scores = other.evaluate(X, y, batch_size=203, verbose=0, return_dict=True)
-        assert scores[KEY] == expected, (dtype, shape)
-
-
 def test_mixed_precision():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -93,31 +76,6 @@ def test_mixed_precision():
         assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")
-
-
-@pytest.mark.slow
-def test_early_stopping_knows_that_lower_is_better(model):
-    model.compile(keras.optimizers.SGD(0.0), "binary_crossentropy", metrics=[CalibratedLogLoss()])
-    stop = keras.callbacks.EarlyStopping(monitor=f"val_{KEY}", mode="auto", patience=2)
-    history = model.fit(X, Y, validation_data=(X, Y), epochs=9, verbose=0, callbacks=[stop])
-    assert len(history.epoch) == 3
-    assert stop.monitor_op is keras.ops.less or stop.monitor_op(1.0, 2.0)
-
-
-@pytest.mark.slow
-def test_a_loaded_model_evaluates_the_same(model, tmp_path):
-    model.compile(
-        "sgd",
-        "binary_crossentropy",
-        metrics=[CalibratedLogLoss(), CalibratedLogLoss(bias_fraction=0.3, seed=4, name="held")],
-        weighted_metrics=[CalibratedLogLoss(num_folds=1, name="in_sample")],
-    )
-    model.fit(X, Y, verbose=0)
-    before = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True) == before
-    assert set(before) == {"loss", KEY, "held", "in_sample"}
 
 
 def test_a_field_metric_in_metrics_says_where_it_belongs(model):

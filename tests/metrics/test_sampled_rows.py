@@ -13,7 +13,6 @@ from keras_calibration.metrics import (
     LogitAUC,
     LogLoss,
     NormalizedEntropy,
-    SmoothECE,
 )
 
 RATE = 0.1
@@ -23,7 +22,6 @@ METRICS = [
     NormalizedEntropy(),
     CalibrationRatio(),
     ExpectedCalibrationError(),
-    SmoothECE(),
     LogitAUC(),
     FieldECE(4),
     FieldRCE(4),

@@ -14,7 +14,12 @@ from scipy.special import expit, xlog1py, xlogy
 from calibration_records._logit_bins import MOMENT_BINS
 from calibration_records.logs.query import logit_moments as moments_query
 from calibration_records.logs.query import moments_of
-from keras_calibration._ops.logit_moments import bias_root, by_group, log_loss_sum, logit_moments
+from keras_calibration._ops.logit_moments import (
+    bias_root,
+    by_group,
+    log_loss_and_weight,
+    logit_moments,
+)
 from keras_calibration.logs import ScoredLog, log_sums
 
 EDGES = MOMENT_BINS.edges
@@ -81,7 +86,7 @@ def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
     if np.isfinite(found):
         received = losses.loss(found)
         np.testing.assert_allclose(
-            received, float(log_loss_sum(summary, np.array([found]))[0]), rtol=1e-12
+            received, float(log_loss_and_weight(summary, np.array([found]))[0][0]), rtol=1e-12
         )
         p = expit(logits + found)
         exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + found)).sum()

@@ -10,7 +10,6 @@ from keras_calibration._ops.losses import log_loss_from_logits, logits_from_prob
 from keras_calibration._ops.mean_scores import calibration_ratio, normalized_entropy
 from keras_calibration._ops.piecewise_linear import piecewise_linear
 from keras_calibration._ops.probability_bins import expected_calibration_error
-from keras_calibration._ops.smooth_ece import smooth_ece_from_sums
 
 __all__ = [
     "calibration_ratio",
@@ -23,5 +22,4 @@ __all__ = [
     "logits_from_probabilities",
     "normalized_entropy",
     "piecewise_linear",
-    "smooth_ece_from_sums",
 ]

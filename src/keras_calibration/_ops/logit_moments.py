@@ -20,15 +20,12 @@ from keras import ops
 from calibration_records import _logit_moments as moments
 from calibration_records._logit_bins import MOMENT_BINS
 from calibration_records._logit_moments import (
-    CENTRES,
-    HALF_WIDTHS,
     LARGEST_BIAS,
     LARGEST_NUM_STEPS,
     NUM_BINS,
     NUM_COLUMNS,
     TOLERANCE,
     BiasSearch,
-    TermsAt,
     row_columns,
 )
 from keras_calibration._ops.compiled import runs_on_gpu, side_by_side
@@ -67,52 +64,13 @@ def by_group(sums: Tensor) -> Tensor:
     return ops.reshape(sums, (-1, NUM_BINS, NUM_COLUMNS))
 
 
-def label_sums(summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`Σ w y`, `Σ w (1 - y)` and `Σ w y l` of each summary, three tensors (g,).
-
-    The second is not computed as a difference, so it is exactly 0 where every label is 1.
-    """
-    positives, offsets = summary[..., 1], summary[..., 3]
-    places = (ops.cast(values[:, 0], summary.dtype) for values in (CENTRES, HALF_WIDTHS))
-    centre, half_width = places
-    logits = ops.sum(positives * centre + offsets * half_width, axis=-1)
-    return ops.sum(positives, axis=-1), ops.sum(summary[..., 0], axis=-1), logits
+def log_loss_and_weight(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """`Σ w` log loss of `σ(l + c)` of each summary at its own bias, or NaN, and `Σ w`."""
+    summary, bias = ops.convert_to_tensor(summary), ops.convert_to_tensor(bias)
+    return moments.log_loss_and_weight(ops, _sums, moments.terms(ops, summary), bias)
 
 
-def total_weight(summary: Tensor) -> Tensor:
-    """`Σ w` of each summary (g,)."""
-    return ops.sum(summary[..., 0] + summary[..., 1], axis=-1)
-
-
-def terms(summary: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of the terms, see `_logit_moments.terms`."""
-    return moments.terms(ops, ops.convert_to_tensor(summary))
-
-
-def terms_at(of_0: Tensor, of_1: Tensor, bias: Tensor, scale: Tensor | None = None) -> TermsAt:
-    """The terms of the loss and its derivatives at a scale and bias."""
-    return TermsAt(ops, (of_0, of_1), bias, scale)
-
-
-def with_bias(values: Tensor) -> Tensor:
-    """The derivative by the bias, from the derivative by x."""
-    return moments.with_bias(ops, values)
-
-
-def log_loss_sum(summary: Tensor, bias: Tensor, scale: Tensor | None = None) -> Tensor:
-    """`Σ w` log loss of `σ(a l + c)` of each summary at its own scale and bias, (g,), or NaN."""
-    return log_loss_and_weight(summary, bias, scale)[0]
-
-
-def log_loss_and_weight(
-    summary: Tensor, bias: Tensor, scale: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """`log_loss_sum` and `Σ w`, both (g,)."""
-    bias = ops.convert_to_tensor(bias)
-    return moments.log_loss_and_weight(ops, sums, terms(summary), bias, scale)
-
-
-def sums(parts: list[Tensor]) -> list[Tensor]:
+def _sums(parts: list[Tensor]) -> list[Tensor]:
     """Sums over the terms, each (g,), computed together."""
     return list(ops.unstack(_sum_of_terms(ops.stack(parts)), len(parts)))
 
@@ -132,11 +90,11 @@ def bias_root(summary: Tensor) -> Tensor:
     predictions are 0 or 1 to the last bit. The method is that of `BiasSearch`.
     """
     summary = ops.convert_to_tensor(summary)
-    weights = terms(summary)
+    weights = moments.terms(ops, summary)
     start, dtype = _start(summary), keras.backend.standardize_dtype(summary.dtype)
 
     def improve(state: Tensor) -> tuple[Tensor]:
-        return (ops.stack(_search(state).improved(ops, sums, weights, dtype), axis=0),)
+        return (ops.stack(_search(state).improved(ops, _sums, weights, dtype), axis=0),)
 
     (state,) = ops.while_loop(
         # A NaN compares as False: a group without a root neither continues nor stops the others.

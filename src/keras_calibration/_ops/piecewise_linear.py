@@ -2,23 +2,18 @@
 
 **Which line a row is on** is the number of knots at or left of its logit. XLA fuses element-wise
 operations into one loop over memory, but neither searches nor sums. Therefore, where XLA compiles
-(`jax.jit`, or `jit_compile=True` on TensorFlow), on a CPU:
+(`jax.jit`, or `jit_compile=True` on TensorFlow), knots are halved: each comparison with the middle
+one of the knots that are left rules out half of them.
 
-- With up to 32 knots, each row is compared with the first knots of four groups of lines, then with
-  the knots of its group, selecting knot, value and slope on the way. No table is read.
-- With more knots and many rows, a table of narrow bins of logits gives the line, up to one knot
-  within the bin, with which the row is compared. Where knots are too close for that, or rows are
-  too few to pay for the table, knots are counted: by comparison with up to 256 knots, 32 at a time
-  (XLA splits longer sums), or by a search.
+- On a CPU, up to 32 knots are halved together with their values and slopes, and no table is read;
+  of up to 256 knots, the place is found so, and its line is read.
+- On a GPU, a kernel that computes more is faster than two kernels that pass arrays through memory.
+  One row of a table holds all numbers of a line. Of more than 32 knots, a group is found first,
+  whose knots are a row of another table. The sums of the gradient find their lines anew.
 
-On a GPU, a kernel that computes more is faster than two kernels that pass arrays through memory.
-There, up to 1024 knots are halved: each comparison with the middle one of the knots that are left
-rules out half of them. With more than 32 knots, a group of them is found first, whose knots are a
-row of a table. One row of another table holds all numbers of a line. The sums of the gradient find
-their lines anew.
-
-Without XLA, every comparison would be a pass over memory; there a binary search finds the line, and
-one table is read. All variants give the same curve.
+Without XLA, every comparison would be a pass over memory. There, few rows are compared with all
+knots at once, which takes built-in operations of LiteRT only, and many are searched.
+All variants give the same curve.
 
 **The gradient** is written by hand, because autodiff would sum every table read separately. Two
 columns are summed by line in 512 interleaved parts. This keeps float32 accurate over many rows,
@@ -28,6 +23,7 @@ where they are atomic.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -39,17 +35,11 @@ from keras_calibration._ops.compiled import is_compiled, runs_on_gpu, side_by_si
 from keras_calibration._ops.custom_gradients import with_gradient
 from keras_calibration._typing import Tensor
 
-_COUNTED_TOGETHER = 32
-_MOST_COUNTED_KNOTS = 256
-_MOST_COMPARED_KNOTS = 32
+_MOST_COMPARED_KNOTS, _MOST_HALVED_KNOTS = 32, 256
 _MOST_SEARCHED_TOGETHER, _MOST_SEARCHED_KNOTS = 32, 1024
-_NUM_GROUPS = 4
-_NUM_BINS = 4096
-_BINS_PER_UNIT = np.exp2(np.arange(-30, 31)).astype("float32")
-_MANY_FOR_BINS = 1 << 16
+_MOST_COMPARISONS = 1 << 22  # of all rows with all knots
 _FEW_ROWS = 1 << 18
 _NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
-
 
 # Line, knot and slope of each row.
 LineOfRows = Callable[[], tuple[Tensor, Tensor, Tensor]]
@@ -121,65 +111,38 @@ def _search_method(
     logits: Tensor, table: Tensor
 ) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
     """The fastest way, as measured, in which the rows find their lines."""
-    if not is_compiled(logits):
-        return _by_table
-    if runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS:
+    if is_compiled(logits) and runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS:
         return _by_search
-    if table.shape[1] <= _MOST_COMPARED_KNOTS:
+    if is_compiled(logits) and table.shape[1] <= _MOST_COMPARED_KNOTS:
         return _by_comparison
-    are_few = logits.shape[0] is not None and logits.shape[0] < _MANY_FOR_BINS
-    return _by_table if are_few else _by_bins
+    return _by_table
 
 
-def _curve(
-    logits: Tensor, line: Sequence[Tensor], next_value: Tensor, ends: tuple[Tensor, Tensor]
-) -> Tensor:
-    """`b_k + (l - a_k) s_k`, at most `max(b_k, b_{k+1})` between the end knots.
+def _curve(logits: Tensor, line: Sequence[Tensor], next_value: Tensor) -> Tensor:
+    """`b_k + (l - a_k) s_k`, at most `b_{k+1}` where the line rises.
 
     Rounding could lift the end of a rising line above the start of the next.
     """
     knot, value, slope = line
-    is_outside = ops.logical_or(logits < ends[0], logits >= ends[1])
-    highest = ops.where(is_outside, math.inf, ops.maximum(value, next_value))
+    highest = ops.where(slope < 0, math.inf, next_value)
     return ops.minimum(value + (logits - knot) * slope, highest)
 
 
 def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
-    """Curve, line, knot and slope of each row, by comparison with groups of lines, then lines."""
-    num_lines = table.shape[1]
-    group_size = -(-num_lines // _NUM_GROUPS)
-    knots, values, line_slopes = (ops.unstack(row, num_lines) for row in ops.unstack(table, 3))
+    """Curve, line, knot and slope of each row, by comparison with knots, without a table."""
+    knots, values, line_slopes = (ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 3))
 
-    def chosen(conditions: Sequence[Tensor], cases: Sequence[Tensor]) -> Tensor:
-        """The last of the cases whose condition holds; the first has no condition."""
-        result = cases[0]
-        for condition, case in zip(conditions, cases[1:], strict=True):
-            result = ops.where(condition, case, result)
-        return result
+    def found(*columns: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        return _last_passed([knots, *columns], lambda knot: logits >= knot)
 
-    def group_values(line_values: Sequence[Tensor]) -> list[Tensor]:
-        """The values for the lines in each row's group; the last line pads the last group."""
-        filled = [*line_values, *[line_values[-1]] * (_NUM_GROUPS * group_size - num_lines)]
-        return [chosen(starts, filled[place::group_size]) for place in range(group_size)]
+    _, (*line, next_value) = found(values, line_slopes, [*values[1:], math.inf])
 
-    starts = [
-        logits >= knots[min(group * group_size, num_lines - 1)] for group in range(1, _NUM_GROUPS)
-    ]
-    passed = [logits >= knot for knot in group_values(knots)[1:]]
+    def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
+        # Found again: XLA then fuses each of them into the operation that uses it.
+        place, (knot, slope) = found(line_slopes)
+        return place, knot, slope
 
-    def choose(line_values: Sequence[Tensor]) -> Tensor:
-        return chosen(passed, group_values(line_values))
-
-    def line() -> Tensor:
-        first = chosen(starts, range(0, _NUM_GROUPS * group_size, group_size))
-        return ops.minimum(first + chosen(passed, range(group_size)), num_lines - 1)
-
-    next_value = choose([*values[1:], values[-1]])
-    curve = _curve(
-        logits, [*map(choose, (knots, values, line_slopes))], next_value, (knots[0], knots[-1])
-    )
-    # Computed again: XLA then fuses each of them into the operation that uses it.
-    return curve, lambda: (line(), choose(knots), choose(line_slopes))
+    return _curve(logits, line, next_value), line_of_rows
 
 
 def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
@@ -193,13 +156,26 @@ def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     )
 
 
+def _line(logits: Tensor, knots: Tensor) -> Tensor:
+    """The number of knots after the first that are at or left of each logit, int32."""
+    num_rows, num_knots = logits.shape[0], knots.shape[0]
+    if num_knots <= _MOST_HALVED_KNOTS and is_compiled(logits):
+        line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
+        # XLA computes again for each use what was computed, but not what was read from a table.
+        return ops.take(np.arange(num_knots, dtype="int32"), line)
+    if num_knots > _MOST_HALVED_KNOTS or (num_rows or 0) * num_knots > _MOST_COMPARISONS:
+        return ops.searchsorted(knots[1:], logits, side="right")
+    return ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
+
+
 def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
     """The curve, given the line of each row."""
     if is_compiled(logits):
         # All from the table itself: XLA may round differently what it computes twice.
-        next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
-        line_of_row = [ops.take(row, line) for row in ops.unstack(table, 3)]
-        return _curve(logits, line_of_row, next_value, (table[0, 0], table[0, -1]))
+        last = table.shape[1] - 1
+        next_value = ops.take(table[1], ops.minimum(line + 1, last))
+        next_value = ops.where(line < last, next_value, math.inf)
+        return _curve(logits, [ops.take(row, line) for row in ops.unstack(table, 3)], next_value)
     # Without XLA, every operation is a pass over the rows: the fewer, the better.
     line_of_row = ops.take(_with_highest(table), line, axis=1)
     knot, value, slope, highest = ops.unstack(line_of_row, 4)
@@ -234,17 +210,18 @@ def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor,
 
     num_knots = knots.shape[0]
     if num_knots <= _MOST_SEARCHED_TOGETHER:
-        return _last_passed(ops.unstack(knots, num_knots), is_past)
+        place, (knot,) = _last_passed([ops.unstack(knots, num_knots)], is_past)
+        return place, knot
     size = math.isqrt(num_knots - 1) + 1
     num_groups = -(-num_knots // size)
     missing = ops.full_like(knots[: num_groups * size - num_knots], math.inf)
     groups = ops.reshape(ops.concatenate([knots, missing]), (num_groups, size))
-    group, _ = _last_passed(ops.unstack(groups[:, 0], num_groups), is_past)
+    group, _ = _last_passed([ops.unstack(groups[:, 0], num_groups)], is_past)
     if again:
         # XLA keeps the group in memory, because two tables are read one after the other: one byte.
         group = ops.cast(ops.cast(group, "uint8"), "int32")
     group_values = ops.unstack(_rows_read(groups, group), size, axis=1)
-    place, knot = _last_passed(group_values, is_past)
+    place, (knot,) = _last_passed([group_values], is_past)
     return group * size + place, knot
 
 
@@ -255,75 +232,27 @@ def _rows_read(table: Tensor, places: Tensor) -> Tensor:
 
 
 def _last_passed(
-    knots: Sequence[Tensor], is_past: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """The last of the knots that are passed, or else the first: its place, int32, and itself."""
-    place: Tensor = 0
-    while len(knots) > 1:
-        half = (len(knots) + 1) // 2
-        right = [*knots[half:], math.inf][:half]
-        is_right = is_past(knots[half])
-        place = place + ops.where(is_right, half, 0)
-        knots = [ops.where(is_right, b, a) for a, b in zip(knots[:half], right, strict=True)]
-    return place, knots[0]
+    columns: Sequence[Sequence[Tensor]], is_past: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """The last of the knots, which are the first column, that is passed, or else the first.
 
-
-def _by_bins(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
-    """Curve, line, knot and slope of each row, found by narrow bins of logits.
-
-    A table holds the number of lines that begin left of each bin; a comparison with the knot inside
-    the bin does the rest. The width is a power of two, which makes bin numbers exact. Where two
-    knots share a bin, or rows are too few to pay for the table, knots are counted.
+    Its place, int32, and its entries of all columns.
     """
-    starts = table[0, 1:]
-    powers = ops.cast(_BINS_PER_UNIT, starts.dtype)
-    per_unit = ops.max(ops.where(powers * (starts[-1] - starts[0]) <= _NUM_BINS - 2, powers, 0))
-    # In one array: XLA moves only array reads out of its loop over the rows.
-    grid = ops.stack([per_unit, ops.floor(starts[0] * per_unit)])
-
-    def bin_number(logits: Tensor) -> Tensor:
-        position = ops.clip(ops.floor(logits * grid[0]) - grid[1], 0, _NUM_BINS - 1)
-        # A cast NaN can be any integer.
-        return ops.clip(ops.cast(position, "int32"), 0, _NUM_BINS - 1)
-
-    bin_of_starts = bin_number(starts)
-    is_left = bin_of_starts[:, None] < np.arange(_NUM_BINS, dtype=np.int32)
-    num_left = ops.sum(ops.cast(is_left, "int32"), axis=0)
-    # No logit is greater than NaN, not even infinity.
-    next_start = ops.take(ops.append(starts, ops.full_like(starts[:1], math.nan)), num_left)
-    is_exact = ops.logical_and(
-        ops.size(logits) >= _MANY_FOR_BINS, ops.all(bin_of_starts[1:] > bin_of_starts[:-1])
-    )
-
-    def line() -> Tensor:
-        number = bin_number(logits)
-        is_past = logits >= ops.take(next_start, number)
-        return ops.take(num_left, number) + ops.cast(is_past, "int32")
-
-    curve = ops.cond(
-        is_exact, lambda: _read(logits, table, line()), lambda: _by_table(logits, table)[0]
-    )
-
-    def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
-        line_of_row = ops.cond(is_exact, line, lambda: _line(logits, table[0]))
-        return line_of_row, ops.take(table[0], line_of_row), ops.take(table[2], line_of_row)
-
-    return curve, line_of_rows
-
-
-def _line(logits: Tensor, knots: Tensor) -> Tensor:
-    """The number of knots after the first that are at or left of each logit, int32."""
-    if knots.shape[0] > _MOST_COUNTED_KNOTS:
-        return ops.searchsorted(knots[1:], logits, side="right")
-    line = ops.zeros_like(logits, dtype="int32")
-    for start in range(1, knots.shape[0], _COUNTED_TOGETHER):
-        # LiteRT does not accept a slice past the end.
-        group = knots[start : min(start + _COUNTED_TOGETHER, knots.shape[0])]
-        if keras.backend.backend() == "tensorflow":
-            line = line + ops.searchsorted(group, logits, side="right")
-        else:
-            line = line + ops.sum(ops.cast(logits[:, None] >= group, "int32"), axis=1)
-    return line
+    place: Tensor = 0
+    while len(columns[0]) > 1:
+        half = (len(columns[0]) + 1) // 2
+        is_right = is_past(columns[0][half])
+        place = place + ops.where(is_right, half, 0)
+        columns = [
+            [
+                ops.where(is_right, right, left)
+                for left, right in itertools.zip_longest(
+                    column[:half], column[half:], fillvalue=math.nan
+                )
+            ]
+            for column in columns
+        ]
+    return place, [column[0] for column in columns]
 
 
 def _sums_by_line(
@@ -394,7 +323,8 @@ def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     present = ops.logical_not(ops.isnan(values))[:, None]
     position = values[:, None] - knots[None, :-1]
     # The gap to the next greater knot; a repeated knot leaves its segment to its first occurrence.
-    following = ops.searchsorted(knots, knots[:-1], side="right")
+    # (Counted, since LiteRT has no search of its own.)
+    following = ops.sum(ops.cast(knots <= knots[:-1, None], "int32"), axis=1)
     gap = ops.take(knots, ops.minimum(following, knots.shape[0] - 1)) - knots[:-1]
     # How far the value is into each segment, from 0 to 1; 0 for empty segments.
     passed = ops.clip(ops.divide_no_nan(position, gap), 0.0, 1.0)

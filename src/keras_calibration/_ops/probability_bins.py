@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -33,23 +32,6 @@ def equal_width_bins(probabilities: Tensor, edges: np.ndarray) -> Tensor:
     known = ops.where(ops.isnan(probabilities), 0.0, probabilities)
     inner = ops.cast(edges[1:-1], known.dtype)
     return ops.searchsorted(inner, known, side="left")
-
-
-def equal_mass_groups(weights: Tensor, num_bins: int) -> Tensor:
-    """The bin of each ascending fine bin when they are merged into bins of nearly equal weight.
-
-    Each fine bin is placed by the middle of its weight in the cumulative weight, so each edge is
-    off by at most half the weight of one fine bin. A fine bin with more than the weight of one bin
-    leaves others empty.
-    """
-    middle = ops.cumsum(weights) - 0.5 * weights
-    share = ops.divide_no_nan(middle, ops.sum(weights))
-    # A NaN weight makes the result NaN from any bin.
-    share = ops.where(ops.isnan(share), 0.0, share)
-    # Rounding must not decide about a middle on the edge: a common factor of the weights would.
-    rounding = 1e-9 if keras.backend.standardize_dtype(share.dtype) == "float64" else 1e-5
-    place = ops.floor(share * num_bins + rounding)
-    return ops.cast(ops.clip(place, 0, num_bins - 1), "int32")
 
 
 def expected_calibration_error(sums: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from keras import ops
 from calibration_records._check import same_rows
 from calibration_records._columns import warn_of_other_order
 from calibration_records._limits import SUM_TOLERANCE
-from calibration_records._warn import warn
-from keras_calibration._ops.field_sums import id_tensor
+from keras_calibration._ops.field_sums import id_tensor, refuse_strings
 from keras_calibration._ops.losses import logits_from_probabilities
 from keras_calibration._rows.checks import (
     are_0_or_1,
@@ -22,17 +21,13 @@ from keras_calibration._rows.checks import (
 from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
 from keras_calibration._typing import Tensor
 
-# Logits of more distinct values than a handful, within an eighth: in eight bins of the AUC.
-_HANDFUL, _NARROW = 10, 0.125
+# Labels, predictions and weights of a batch.
+Rows = tuple[Tensor, Tensor, Tensor]
 
 
 def probability_rows(
-    y_true: Tensor,
-    y_pred: Tensor,
-    sample_weight: Tensor | None,
-    from_logits: bool,
-    dtype: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool, dtype: str
+) -> Rows:
     """Labels, probabilities and weights as flat tensors of one dtype, with NaN for invalid values.
 
     A compiled step cannot raise, and NaN is better than a plausible wrong number.
@@ -45,34 +40,25 @@ def probability_rows(
 
 
 def logit_rows(
-    y_true: Tensor,
-    y_pred: Tensor,
-    sample_weight: Tensor | None,
-    from_logits: bool,
-    dtype: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool, dtype: str
+) -> Rows:
     """As `probability_rows`, with logits, converted with all digits of the probabilities."""
-    (labels, logits, weights), are_logits = rows_with_all_digits(
-        y_true, y_pred, sample_weight, from_logits
-    )
+    rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, from_logits)
+    labels, logits, weights = rows
     if not are_logits:
         wider = keras.backend.result_type(logits.dtype, "float32", dtype)
         logits = logits_from_probabilities(ops.cast(logits, wider))
     return rows_or_nan(labels, logits, weights, dtype)
 
 
-def real_rows(
-    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def real_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str) -> Rows:
     """As `probability_rows`, for labels and predictions that may be any real numbers."""
     rows = aligned_rows(y_true, y_pred, sample_weight)
     labels, predictions, weights = _weightless_replaced(*rows, dtype)
     return labels, predictions, _nan_where_negative(weights)
 
 
-def rows_or_nan(
-    labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
     """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
     labels, predictions, weights = _weightless_replaced(labels, predictions, weights, dtype)
     return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
@@ -80,7 +66,7 @@ def rows_or_nan(
 
 def rows_with_all_digits(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool
-) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+) -> tuple[Rows, bool]:
     """Aligned rows, and whether their predictions are logits: where no tensor holds all digits.
 
     The nearest float32 of a probability above 1 - 6e-8 is 1, so that its logit would be lost.
@@ -95,23 +81,7 @@ def rows_with_all_digits(
     return (rows[0], logits, rows[2]), True
 
 
-def warn_of_narrow_logits(y_pred: Tensor, metric: str) -> None:
-    """Warns if logits, given as an array, differ by less than the bins of a metric can tell."""
-    if ops.is_tensor(y_pred):
-        return
-    distinct = np.unique(numbers_of(y_pred, "Predictions"))
-    if len(distinct) > _HANDFUL and distinct[-1] - distinct[0] < _NARROW:
-        warn(
-            f"The logits are within {distinct[-1] - distinct[0]:.3g} of each other, from "
-            f"{distinct[0]:g} to {distinct[-1]:g}, which {metric} can hardly tell apart: it "
-            "counts them in bins. Multiply all logits by one number first, so that they span "
-            "several units, or pass probabilities without from_logits=True."
-        )
-
-
-def aligned_rows(
-    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> Rows:
     """Labels, predictions and weights as flat tensors of equal length, each of its own dtype."""
     warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
     predictions = as_tensor(y_pred, "Predictions")
@@ -123,7 +93,10 @@ def aligned_rows(
         )
     predictions = ops.reshape(predictions, (-1,))
     labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
-    _warn_if_swapped(labels, predictions)
+    # Mostly, the first rows tell whether the two are swapped, and no more are read.
+    can_be_read = not is_symbolic(predictions) and not is_symbolic(labels)
+    if can_be_read and are_0_or_1(as_array(predictions[:100])):
+        warn_if_swapped(as_array(labels), as_array(predictions))
     return labels, predictions, _weights(sample_weight, predictions)
 
 
@@ -139,17 +112,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
     return values
 
 
-def _warn_if_swapped(labels: Tensor, predictions: Tensor) -> None:
-    if is_symbolic(predictions) or is_symbolic(labels):
-        return
-    # Mostly, the first rows tell, and no more are read.
-    if are_0_or_1(as_array(predictions[:100])):
-        warn_if_swapped(as_array(labels), as_array(predictions))
-
-
-def _weightless_replaced(
-    labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
     """Rows cast to one dtype, of which those of weight 0 have a valid label and prediction.
 
     They are no rows, whatever they hold; 0 · NaN would be NaN.
@@ -163,7 +126,7 @@ def _weightless_replaced(
 
 def class_rows(
     labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Rows:
     """Shares (n, K), predictions (n, K) and weights (n,); invalid labels and weights are NaN.
 
     Labels are shares (n, K), or class numbers (n,) or (n, 1).
@@ -182,10 +145,8 @@ def class_rows(
         # An invalid number gives a row of zeros, which then becomes NaN.
         labels = ops.reshape(labels, (-1, 1)) == ops.arange(shape[1], dtype=dtype)
         labels = ops.cast(labels, dtype)
-    if len(received) not in (1, 2) or any(
-        None not in sizes and sizes[0] != sizes[1]
-        for sizes in zip(labels.shape, shape, strict=True)
-    ):
+    sizes = list(zip(labels.shape, shape, strict=False))
+    if len(labels.shape) != 2 or any(None not in pair and pair[0] != pair[1] for pair in sizes):
         raise ValueError(
             "Argument `y_true` must hold class numbers, with shape (n,) or (n, 1), or shares of "
             f"the classes with the shape of the predictions, {shape}. Received: shape {received}."
@@ -211,7 +172,7 @@ def nan_outside_unit_interval(values: Tensor) -> Tensor:
     return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
 
 
-def flat_ids(ids: Any, weights: Tensor, name: str, num_values: int | None = None) -> Tensor:
+def flat_ids(ids: Any, weights: Tensor, num_values: int) -> Tensor:
     """Ids as a flat tensor of their own dtype, one for each row; those of weight 0 are 0.
 
     Raises if one is not below `num_values`, where they can be read.
@@ -220,18 +181,17 @@ def flat_ids(ids: Any, weights: Tensor, name: str, num_values: int | None = None
         ids = ops.stack(ids)
     weightless = None if is_symbolic(weights) else as_array(weights) == 0
     if weightless is not None and weightless.any() and not is_symbolic(ids):
-        ids = as_array(ids, repr(name)).reshape(-1)
+        ids = as_array(ids, "'field'").reshape(-1)
         if len(ids) == len(weightless) and ids.dtype.kind not in "SUT":
             ids = np.where(weightless, 0, ids)
-    ids = field_values(ids, repr(name))
-    if num_values is not None:
-        refuse_ids_outside(ids, num_values, "Argument `field`")
-    ids = ops.reshape(id_tensor(ids), (-1,))
+    ids = field_values(ids, "'field'")
+    refuse_ids_outside(ids, num_values, "Argument `field`")
+    ids = refuse_strings(ops.reshape(id_tensor(ids), (-1,)))
     num_ids, num_rows = ids.shape[0], weights.shape[0]
-    if num_ids is not None and num_rows is not None and num_ids != num_rows:
+    if None not in (num_ids, num_rows) and num_ids != num_rows:
         raise ValueError(
-            f"Argument `field` must hold one {name} for each row. Received: {num_ids} {name}s and "
-            f"{num_rows} rows."
+            "Argument `field` must hold one field value for each row. Received: "
+            f"{num_ids} field values and {num_rows} rows."
         )
     return ids
 

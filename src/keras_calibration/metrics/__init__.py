@@ -3,7 +3,6 @@
 from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.calibrated_quadratic_loss import CalibratedQuadraticLoss
-from keras_calibration.metrics.calibration_gain import CalibrationGain
 from keras_calibration.metrics.calibration_ratio import CalibrationRatio
 from keras_calibration.metrics.expected_calibration_error import ExpectedCalibrationError
 from keras_calibration.metrics.field_ece import FieldECE
@@ -11,13 +10,11 @@ from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
-from keras_calibration.metrics.smooth_ece import SmoothECE
 
 __all__ = [
     "CalibratedCategoricalLogLoss",
     "CalibratedLogLoss",
     "CalibratedQuadraticLoss",
-    "CalibrationGain",
     "CalibrationRatio",
     "ExpectedCalibrationError",
     "FieldECE",
@@ -25,6 +22,5 @@ __all__ = [
     "LogLoss",
     "LogitAUC",
     "NormalizedEntropy",
-    "SmoothECE",
 ]
 __dir__ = __all__.copy

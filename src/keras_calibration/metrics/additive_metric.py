@@ -72,16 +72,14 @@ class AdditiveMetric(keras.metrics.Metric):
     _direction = "down"
 
     def __init__(self, name: str, dtype: str | None = None, **arguments: Any) -> None:
-        super().__init__(name=name, dtype=dtype or accumulator_dtype())
+        if dtype in (None, "float64"):
+            dtype = accumulator_dtype()  # JAX has float64 only with `jax_enable_x64`
+        super().__init__(name=name, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(
                 "Argument `dtype` must be 'float32' or 'float64': a sum in half precision stops "
                 f"counting after a few hundred rows. Received: dtype={dtype!r}."
             )
-        # JAX creates float32 variables where float64 is asked for, unless `jax_enable_x64` is set.
-        if self.dtype == "float64" and accumulator_dtype() == "float32":
-            self._dtype_policy = keras.dtype_policies.get("float32")
-            self._dtype = "float32"
         self._running_sums: list[RunningSum] = []
         self._argument_names = tuple(arguments)
         for argument, value in arguments.items():
@@ -107,9 +105,8 @@ class AdditiveMetric(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        given = {argument: getattr(self, argument) for argument in self._argument_names}
-        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
-        return {**plain, "name": self.name, "dtype": self.dtype}
+        given = {name: getattr(self, name) for name in (*self._argument_names, "name", "dtype")}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
 
     @property
     def fitted_bias(self) -> float | None:
@@ -129,11 +126,12 @@ class AdditiveMetric(keras.metrics.Metric):
         """Whether `log_sums` are those of the rows that the metric adds."""
         if not self.log_sums():
             return False
-        known_by, *others = (
-            next(each for each in type(self).__mro__ if name in vars(each))
-            for name in ("log_sums", "update_state", "add_rows")
-        )
-        return all(issubclass(known_by, each) for each in others)
+
+        def defined_by(name: str) -> type:
+            return next(each for each in type(self).__mro__ if name in vars(each))
+
+        others = map(defined_by, ("update_state", "add_rows"))
+        return all(issubclass(defined_by("log_sums"), each) for each in others)
 
     def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.metrics.Metric.add_variable`."""
@@ -203,26 +201,22 @@ class AdditiveMetric(keras.metrics.Metric):
         Raises:
             ValueError: If a metric has another class or configuration. Nothing is added then.
         """
-        metrics = list(metrics)
-        for metric in metrics:
-            if type(metric) is not type(self) or _configuration(metric) != _configuration(self):
-                raise ValueError(
-                    "Argument `metrics` must hold metrics of the same class and configuration, "
-                    f"{type(self).__name__} with {_configuration(self)}. Received: "
-                    f"{type(metric).__name__} with {_configuration(metric)}."
-                )
+        metrics, own = list(metrics), _described(self)
+        if others := [metric for metric in metrics if _described(metric) != own]:
+            raise ValueError(
+                "Argument `metrics` must hold metrics of the same class and configuration, "
+                f"{own}. Received: {_described(others[0])}."
+            )
         for metric in metrics:
             self._merge(metric)
 
     def _merge(self, other: AdditiveMetric) -> None:
-        for own_sum, other_sum in zip(self._running_sums, other._running_sums, strict=True):
-            own_sum.merge(other_sum)
-        merged = {id(part) for own_sum in self._running_sums for part in own_sum.variables}
         for own, theirs in zip(self._variables, other._variables, strict=True):
-            if id(own) not in merged:
+            if not any(own is part for each in self._running_sums for part in each.variables):
                 own.assign_add(ops.convert_to_tensor(theirs))
-        for own_metric, other_metric in zip(self._metrics, other._metrics, strict=True):
-            own_metric._merge(other_metric)
+        parts = (*self._running_sums, *self._metrics), (*other._running_sums, *other._metrics)
+        for own_part, other_part in zip(*parts, strict=True):
+            own_part._merge(other_part)
 
 
 def warns_of_nan(
@@ -266,17 +260,14 @@ def one_warning_of_nan() -> Iterator[None]:
 def _warn_of_nan(metrics: Sequence[keras.metrics.Metric]) -> None:
     names = ", ".join(metric.name for metric in metrics)
     classes = ", ".join(dict.fromkeys(type(metric).__name__ for metric in metrics))
-    has_logits = any(hasattr(metric, "from_logits") for metric in metrics)
-    mostly = " (most often logits without from_logits=True)" if has_logits else ""
     are = "is NaN: it is" if len(metrics) == 1 else "are NaN: they are"
     warn(
         f"The {names} {are} undefined for the rows seen so far. Possible reasons: there are no "
         "rows with a positive weight; all labels are of one class and both are needed; a label is "
         "missing (drop the row, or give it weight 0); a label, weight or prediction is outside "
-        f"its range{mostly}; "
-        "an id of a field is neither below num_values nor -1 ('other'); or the correction is too "
-        "large for the guaranteed accuracy (it moves logits from beyond ±88 close to 0, or "
-        f"scales by more than 4). See the documentation of {classes}.",
+        "its range (most often logits without from_logits=True); an id of a field is neither "
+        "below num_values nor -1 ('other'); or the bias is too large for the guaranteed accuracy "
+        f"(it moves logits from beyond ±88 close to 0). See the documentation of {classes}.",
         RuntimeWarning,
     )
 
@@ -289,9 +280,7 @@ class RunningSum:
         self._total = metric.add_variable(shape, "zeros", dtype=metric.dtype, name=name)
         self._rest = None
         if metric.dtype == "float32":
-            self._rest = metric.add_variable(
-                shape, "zeros", dtype=metric.dtype, name=f"{name}_rest"
-            )
+            self._rest = metric.add_variable(shape, "zeros", dtype="float32", name=f"{name}_rest")
 
     def add(self, values: Tensor) -> None:
         """Adds the sum of a batch."""
@@ -307,7 +296,7 @@ class RunningSum:
         """The total and, in float32, its accumulated rounding error."""
         return [self._total] if self._rest is None else [self._total, self._rest]
 
-    def merge(self, other: RunningSum) -> None:
+    def _merge(self, other: RunningSum) -> None:
         """Adds another sum, with the rounding errors of both."""
         self.add(ops.convert_to_tensor(other._total))
         if self._rest is not None and other._rest is not None:
@@ -319,5 +308,6 @@ class RunningSum:
         return total if self._rest is None else total + ops.convert_to_tensor(self._rest)
 
 
-def _configuration(metric: AdditiveMetric) -> dict[str, Any]:
-    return {key: value for key, value in metric.get_config().items() if key != "name"}
+def _described(metric: keras.metrics.Metric) -> str:
+    config = {key: value for key, value in metric.get_config().items() if key != "name"}
+    return f"{type(metric).__name__} with {config}"

@@ -6,18 +6,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import one_of
 from calibration_records._logit_moments import NUM_BINS, NUM_COLUMNS
-from keras_calibration._ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration._ops.compiled import compiled, filled_up
-from keras_calibration._ops.folds import num_groups_of, row_groups
-from keras_calibration._ops.logit_moments import by_group, logit_moments
-from keras_calibration._ops.losses import logits_from_probabilities
-from keras_calibration._rows.metric_rows import (
-    rows_or_nan,
-    rows_with_all_digits,
-    warn_of_narrow_logits,
+from keras_calibration._ops.folds import fitting_sums, num_groups_of, row_groups, scored_sums
+from keras_calibration._ops.logit_moments import (
+    bias_root,
+    by_group,
+    log_loss_and_weight,
+    logit_moments,
 )
+from keras_calibration._ops.losses import logits_from_probabilities
+from keras_calibration._rows.metric_rows import rows_or_nan, rows_with_all_digits
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
@@ -63,11 +62,10 @@ class CalibratedLogLoss(CrossFittedMetric):
     - if there are no rows, or the rows that a bias is fitted on have labels of one class only,
     - if a label is outside [0, 1], a weight is negative, a prediction is NaN or infinite, or a
       probability is outside [0, 1] (most often a logit without `from_logits=True`),
-    - if the rows do not determine the correction, because logits beyond ±88 are all 0 or 1 with it
-      and without it,
-    - if the error bound of the loss is above 1e-6 of it: when a correction moves logits from beyond
-      ±88 close to 0, or when the scale is too large for the bins. The largest scale depends on the
-      rows: typically 4.5 to 5, and about half of that where logits are beyond ±16.
+    - if the rows do not determine the bias, because logits beyond ±88 are all 0 or 1 with it and
+      without it,
+    - if the error bound of the loss is above 1e-6 of it: when the bias moves logits from beyond ±88
+      close to 0.
 
     Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
@@ -75,8 +73,6 @@ class CalibratedLogLoss(CrossFittedMetric):
         num_folds: Number of folds, at least 1.
         bias_fraction: Share of the rows that the bias is fitted on, in (0, 1), or None to use
             folds.
-        correction: The correction to fit: `"bias"`, σ(l + c); `"temperature"`, σ(a l); or
-            `"platt"`, σ(a l + c), for pipelines whose slope varies between seeds.
         from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
             probability rounded to 1 has lost its logit.
         seed: Seed of the hash that assigns the rows.
@@ -99,25 +95,23 @@ class CalibratedLogLoss(CrossFittedMetric):
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
 
+    # Whether `scoring.score_by_period` has a rolling loss beside.
+    has_rolling_loss = True
+
     def __init__(
         self,
         num_folds: int = 2,
         bias_fraction: float | None = None,
-        correction: str = "bias",
         from_logits: bool = False,
         seed: int = 0,
         name: str = "calibrated_log_loss",
         dtype: str | None = None,
     ) -> None:
-        one_of("correction", correction, CORRECTIONS)
-        arguments = {"correction": correction, "from_logits": bool(from_logits)}
-        super().__init__(num_folds, bias_fraction, seed, name, dtype, **arguments)
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, from_logits=bool(from_logits))
         self._moments = self.add_sum((self.num_groups * NUM_BINS, NUM_COLUMNS), name="moments")
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
         """Adds to the sums."""
-        if self.from_logits and self.correction != "bias":
-            warn_of_narrow_logits(y_pred, type(self).__name__)
         rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, self.from_logits)
         first_row = self.count_rows(rows[2])
         sharing = (self.num_folds, self.bias_fraction, self.seed)
@@ -135,23 +129,13 @@ class CalibratedLogLoss(CrossFittedMetric):
         return self._scored()[0]
 
     @property
-    def has_rolling_loss(self) -> bool:
-        """Whether `scoring.score_by_period` has a rolling loss beside: it is that of a bias."""
-        return self.correction == "bias"
-
-    @property
     def fitted_bias(self) -> float:
         """The mean of `bias`."""
         return float(self.bias.mean())
 
     @property
     def bias(self) -> np.ndarray:
-        """The fitted bias c of each scored part, added to the (scaled) logit, shape `(parts,)`."""
-        return ops.convert_to_numpy(self._scored()[2])
-
-    @property
-    def scale(self) -> np.ndarray:
-        """The fitted scale a of each scored part, the inverse temperature, shape `(parts,)`."""
+        """The fitted bias c of each scored part, added to the logit, shape `(parts,)`."""
         return ops.convert_to_numpy(self._scored()[1])
 
     def moments_of_all_rows(self) -> np.ndarray:
@@ -159,8 +143,8 @@ class CalibratedLogLoss(CrossFittedMetric):
         moments = np.asarray(ops.convert_to_numpy(self._moments.value()), np.float64)
         return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
 
-    def _scored(self) -> tuple[Tensor, Tensor, Tensor]:
-        return _compiled_loss(self._moments.value(), self.held_out, self.correction)
+    def _scored(self) -> tuple[Tensor, Tensor]:
+        return _compiled_loss(self._moments.value(), self.held_out)
 
 
 def _moments(
@@ -180,8 +164,13 @@ def _moments(
     return logit_moments(labels, logits, weights, groups, num_groups_of(*sharing[:2]))
 
 
-def _loss(moments: Tensor, held_out: bool, correction: str) -> tuple[Tensor, Tensor, Tensor]:
-    return cross_fitted_loss(by_group(moments), held_out, correction)
+def _loss(moments: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
+    """The mean log loss of the scored rows, and the biases, which are fitted on other rows."""
+    summary = by_group(moments)
+    bias = bias_root(fitting_sums(summary, held_out))
+    losses, weights = log_loss_and_weight(scored_sums(summary, held_out), bias)
+    bias = ops.where(ops.isnan(losses), float("nan"), bias)
+    return ops.sum(losses) / ops.sum(weights), bias
 
 
 _compiled_moments = compiled(_moments)

@@ -14,12 +14,7 @@ from calibration_records._check import integer
 from calibration_records._columns import warn_of_other_order
 from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._ops.compiled import compiled, filled_up, runs_on_gpu
-from keras_calibration._ops.field_sums import (
-    crossed_ids,
-    field_sums,
-    ids_outside,
-    refuse_strings,
-)
+from keras_calibration._ops.field_sums import crossed_ids, field_sums, ids_outside
 from keras_calibration._rows.metric_rows import (
     aligned_rows,
     flat_ids,
@@ -87,26 +82,21 @@ class FieldError(AdditiveMetric):
         dtype: str | None = None,
         **arguments: Any,
     ) -> None:
-        is_cross = isinstance(num_values, tuple | list)
         given: Any = num_values
+        is_cross = isinstance(given, tuple | list)
         sizes = tuple(given) if is_cross else (given,)
         are_whole = all(isinstance(size, int | np.integer) and size >= 1 for size in sizes)
-        if not are_whole or (is_cross and len(sizes) < 2):
+        sizes = tuple(map(int, sizes)) if are_whole else ()
+        if len(sizes) < 1 + is_cross or math.prod(sizes) > _LARGEST_NUM_VALUES:
             raise ValueError(
                 "Argument `num_values` must be an integer of at least 1, or a tuple of at least "
-                f"two such integers for a cross of fields. Received: num_values={num_values!r}."
-            )
-        sizes = tuple(map(int, sizes))
-        if math.prod(sizes) > _LARGEST_NUM_VALUES:
-            raise ValueError(
-                f"Argument `num_values` must be at most {_LARGEST_NUM_VALUES} values in total. "
-                f"Received: num_values={num_values!r}, {math.prod(sizes)} values. Hash the ids "
-                "into fewer values."
+                f"two such integers for a cross of fields, at most {_LARGEST_NUM_VALUES} values in "
+                f"total. Received: num_values={num_values!r}. Hash more ids into fewer values."
             )
         self.num_values: int | tuple[int, ...]
         own = {"num_values": sizes if is_cross else sizes[0], "from_logits": bool(from_logits)}
         super().__init__(name, dtype, **own, **arguments)
-        self._num_cells = math.prod(sizes)
+        self.sizes, self._num_cells = sizes, math.prod(sizes)
         self._sums = self.add_sum((self._num_cells + 1, 7), name="field_sums")
 
     def update_state(
@@ -128,24 +118,20 @@ class FieldError(AdditiveMetric):
         if field is None:
             raise ValueError(
                 "Argument `field` must be the field value of every row: update_state(y_true, "
-                f"y_pred, field=ids). Received: field=None. In `compile`, pass "
-                f"{type(self).__name__} to `field_metrics=` of a FieldMetricsModel or "
-                "CalibratedModel, not to `metrics=`."
+                "y_pred, field=ids). Received: field=None. In `compile`, pass it to "
+                "`field_metrics=` of a FieldMetricsModel or CalibratedModel, not to `metrics=`."
             )
         columns = dict(enumerate(field)) if isinstance(field, tuple) else field
         warn_of_other_order(y_true=y_true, y_pred=y_pred, field=columns)
         labels, predictions, weights = aligned_rows(y_true, y_pred, sample_weight)
         if self.from_logits:
             predictions = ops.sigmoid(ops.cast(predictions, self.dtype))
-        rows = labels, predictions, weights
-        ids = [
-            refuse_strings(flat_ids(column, weights, "field value", size))
-            for column, size in self._with_sizes(field)
-        ]
+        ids = [flat_ids(column, weights, size) for column, size in self._with_sizes(field)]
+        rows = labels, predictions, weights, *ids
         if runs_on_gpu():
-            self._sums.add(_batch_sums(self.num_values, self.dtype, *rows, *ids))
+            self._sums.add(_batch_sums(self.sizes, self.dtype, *rows))
         else:
-            self._sums.add(_compiled_sums(self.num_values, self.dtype, *filled_up(*rows, *ids)))
+            self._sums.add(_compiled_sums(self.sizes, self.dtype, *filled_up(*rows)))
 
     def check_ids(self, field: Any) -> None:
         """Raises if an array of ids, or one of a tuple for a cross, is not as `update_state` needs.
@@ -160,15 +146,13 @@ class FieldError(AdditiveMetric):
 
     def _with_sizes(self, field: Any) -> list[tuple[Any, int]]:
         """The columns of ids, each with its number of values."""
-        sizes = self.num_values if isinstance(self.num_values, tuple) else (self.num_values,)
-        is_cross = len(sizes) > 1 and isinstance(field, tuple | list)
-        columns = field if is_cross else (field,)
-        if len(columns) != len(sizes):
+        columns = field if isinstance(field, tuple | list) and len(self.sizes) > 1 else (field,)
+        if len(columns) != len(self.sizes):
             raise ValueError(
-                f"The ids of a cross of {len(sizes)} fields must be a tuple of {len(sizes)} "
-                f"arrays, one for each field. Received: {len(columns)}."
+                f"The ids of a cross of {len(self.sizes)} fields must be a tuple of "
+                f"{len(self.sizes)} arrays, one for each field. Received: {len(columns)}."
             )
-        return list(zip(columns, sizes, strict=True))
+        return list(zip(columns, self.sizes, strict=True))
 
     def error(self, sums: Tensor) -> Tensor:
         """The error computed from the sums. A subclass defines it.
@@ -222,8 +206,7 @@ class FieldError(AdditiveMetric):
         known = np.logical_and(squares > 0, np.isfinite(squares))
         effective_rows = rows**2 / np.where(known, squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
-        ratio = np.full_like(rows, np.nan)
-        np.divide(predicted, positives, out=ratio, where=positives > 0)
+        ratio = predicted / np.where(positives > 0, positives, np.nan)
         return {
             **self._value_columns(cells),
             "rows": rows,
@@ -264,10 +247,9 @@ class FieldError(AdditiveMetric):
 
     def _value_columns(self, cells: np.ndarray) -> dict[str, np.ndarray]:
         is_other = cells == self._num_cells
-        if not isinstance(self.num_values, tuple):
-            return {"value": np.where(is_other, -1, cells)}
-        values = np.unravel_index(np.where(is_other, 0, cells), self.num_values)
-        return {f"value_{place}": np.where(is_other, -1, ids) for place, ids in enumerate(values)}
+        values = np.unravel_index(np.where(is_other, 0, cells), self.sizes)
+        names = [f"value_{place}" for place in range(len(values))] if len(values) > 1 else ["value"]
+        return {name: np.where(is_other, -1, ids) for name, ids in zip(names, values, strict=True)}
 
 
 def noise_floors_of(
@@ -289,25 +271,15 @@ def noise_floors_of(
     return [(float(each.mean()), float(each.std(ddof=1))) for each in metric_errors]
 
 
-def _batch_sums(
-    num_values: int | tuple[int, ...],
-    dtype: str,
-    labels: Tensor,
-    predictions: Tensor,
-    weights: Tensor,
-    *ids: Tensor,
-) -> Tensor:
+def _batch_sums(sizes: tuple[int, ...], dtype: str, *columns: Tensor) -> Tensor:
+    """The sums of a batch of labels, predictions, weights, and the ids of each field."""
+    labels, predictions, weights, *ids = columns
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
-    sizes = num_values if isinstance(num_values, tuple) else (num_values,)
-    ids = tuple(ops.where(weights != 0, column, ops.zeros_like(column)) for column in ids)
+    ids = [ops.where(weights != 0, column, ops.zeros_like(column)) for column in ids]
     for column, size in zip(ids, sizes, strict=True):
         predictions = ops.where(ids_outside(column, size), float("nan"), predictions)
-    if isinstance(num_values, tuple):
-        cells, num_cells = crossed_ids(ids, num_values), math.prod(num_values)
-    else:
-        cells, num_cells = ids[0], num_values
-    return field_sums(labels, predictions, weights, cells, num_cells)
+    return field_sums(labels, predictions, weights, crossed_ids(ids, sizes), math.prod(sizes))
 
 
 _compiled_sums = compiled(_batch_sums)

@@ -20,24 +20,14 @@ class FieldMetrics(keras.metrics.Metric):
 
     def __init__(self, field_metrics: MetricsByField) -> None:
         super().__init__(name="field_metrics")
-        for field in field_metrics:
-            _check_key(field)
         self.by_field: dict[str | tuple[str, ...], list[keras.metrics.Metric]] = {
             field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
             for field, metrics in field_metrics.items()
         }
-        every = [metric for metrics in self.by_field.values() for metric in metrics]
-        for metric in every:
-            if not isinstance(metric, keras.metrics.Metric):
-                raise ValueError(
-                    "Argument `field_metrics` must map each field to Keras metrics, for example "
-                    f'{{"site_id": [FieldECE(5000)]}}. Received: {metric!r}.'
-                )
         for field, metrics in self.by_field.items():
-            for metric in metrics:
-                _check_sizes(field, metric)
-        names = [name for name, _ in self.named_metrics()]
-        if len(set(map(id, every))) < len(every) or len(set(names)) < len(names):
+            _check(field, metrics)
+        named = self.named_metrics()
+        if not len(named) == len(dict(named)) == len({id(metric) for _, metric in named}):
             raise ValueError(
                 "Each field must have its own metrics, with different names within the field. "
                 f"Received: field_metrics={dict(field_metrics)!r}."
@@ -48,13 +38,16 @@ class FieldMetrics(keras.metrics.Metric):
         """Names of all fields that a metric reads, including fields of crosses, without repeats."""
         return list(dict.fromkeys(name for field in self.by_field for name in names_in(field)))
 
+    def ids_of(self, field: str | tuple[str, ...], field_ids: Mapping[str, Any]) -> Any:
+        """The ids of a field, or the tuple of those of a cross."""
+        return tuple(map(field_ids.get, field)) if isinstance(field, tuple) else field_ids[field]
+
     def check_ids(self, field_ids: Mapping[str, Any]) -> None:
         """Raises if arrays of ids are outside the values of a field error."""
         for field, metrics in self.by_field.items():
-            ids = tuple(field_ids[name] for name in names_in(field))
             for metric in metrics:
                 if isinstance(metric, FieldError):
-                    metric.check_ids(ids if isinstance(field, tuple) else ids[0])
+                    metric.check_ids(self.ids_of(field, field_ids))
 
     def check_sums(self) -> None:
         """Raises unless every metric is a field error, whose sums a scored log has."""
@@ -74,10 +67,10 @@ class FieldMetrics(keras.metrics.Metric):
     ) -> None:
         """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
         for field, metrics in self.by_field.items():
-            is_cross = isinstance(field, tuple)
-            ids = tuple(field_ids[name] for name in field) if is_cross else field_ids[field]
             for metric in metrics:
-                metric.update_state(y_true, y_pred, sample_weight, field=ids)
+                metric.update_state(
+                    y_true, y_pred, sample_weight, field=self.ids_of(field, field_ids)
+                )
 
     def result(self) -> dict[str, Tensor]:
         """Results by name: `{field}_{metric}`, or `{field}_x_{field}_{metric}` for a cross."""
@@ -107,23 +100,25 @@ def names_in(field: str | tuple[str, ...]) -> tuple[str, ...]:
     return field if isinstance(field, tuple) else (field,)
 
 
-def _check_key(field: Hashable) -> None:
+def _check(field: Hashable, metrics: Sequence[keras.metrics.Metric]) -> None:
+    """Raises for a wrong key, and for metrics that are none or have no number of its values."""
     names = field if isinstance(field, tuple) else (field,)
+    is_cross = isinstance(field, tuple)
     are_names = all(isinstance(name, str) for name in names)
-    if not are_names or (isinstance(field, tuple) and not len(set(names)) == len(names) > 1):
+    if not are_names or (is_cross and not len(set(names)) == len(names) > 1):
         raise ValueError(
             "A key of `field_metrics` must be the name of a feature or, for a cross, a tuple of "
             f"two or more different names. Received: {field!r}."
         )
-
-
-def _check_sizes(field: str | tuple[str, ...], metric: keras.metrics.Metric) -> None:
-    if not isinstance(metric, FieldError):
-        return
-    sizes = metric.num_values if isinstance(metric.num_values, tuple) else (metric.num_values,)
-    if len(sizes) != len(names_in(field)):
-        example = "(5000, 12)" if isinstance(field, tuple) else "5000"
-        raise ValueError(
-            f"The metrics of {field!r} must have the number of values of each field, for example "
-            f"{type(metric).__name__}({example}). Received: num_values={metric.num_values!r}."
-        )
+    for metric in metrics:
+        if not isinstance(metric, keras.metrics.Metric):
+            raise ValueError(
+                "Argument `field_metrics` must map each field to Keras metrics, for example "
+                f'{{"site_id": [FieldECE(5000)]}}. Received: {metric!r}.'
+            )
+        if isinstance(metric, FieldError) and len(metric.sizes) != len(names):
+            raise ValueError(
+                f"The metrics of {field!r} must have the number of values of each field, for "
+                f"example {type(metric).__name__}({'(5000, 12)' if is_cross else '5000'}). "
+                f"Received: num_values={metric.num_values!r}."
+            )

@@ -19,7 +19,7 @@ class LogLoss(AdditiveMetric):
     `keras.metrics.BinaryCrossentropy` accumulates in float32: one row at a time, its count stops at
     16,777,216 rows; in batches of 257, its value is off by 3e-5 after 2e7 rows. It also clips
     probabilities: a positive with a logit of -20 costs 16.1 instead of 20. This metric does
-    neither, and it equals `CalibratedLogLoss` + `CalibrationGain`.
+    neither. What it is above a `CalibratedLogLoss` of the same rows is the cost of a bias.
 
     The result is NaN if there are no rows, if a label or probability is outside [0, 1], if a
     prediction is NaN, or if a weight is negative. A row of weight 0 is no row, whatever it holds:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 from keras import ops
 
 from calibration_records._logit_bins import RANK_BINS
+from calibration_records._warn import warn
 from keras_calibration._ops.histogram_auc import histogram_auc, label_histogram
-from keras_calibration._rows.metric_rows import logit_rows, warn_of_narrow_logits
+from keras_calibration._rows.columns import numbers_of
+from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 
 # Largest share of pairs in one open bin, where they cannot be ranked.
 _MOST_TIED = 1e-3
+# Logits of more distinct values than a handful, within an eighth: in eight bins.
+_HANDFUL, _NARROW = 10, 0.125
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -77,7 +82,7 @@ class LogitAUC(AdditiveMetric):
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
         """Adds to the sums."""
         if self.from_logits:
-            warn_of_narrow_logits(y_pred, type(self).__name__)
+            _warn_of_narrow(y_pred)
         labels, logits, weights = logit_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
@@ -93,3 +98,17 @@ class LogitAUC(AdditiveMetric):
         ends = histogram[:: RANK_BINS.num_bins - 1] / ops.sum(histogram, axis=0)
         tied = ops.sum(ops.prod(ends, axis=-1))
         return ops.where(tied <= _MOST_TIED, auc, float("nan"))
+
+
+def _warn_of_narrow(logits: Tensor) -> None:
+    """Warns if logits, given as an array, differ by less than the bins can tell."""
+    if ops.is_tensor(logits):
+        return
+    distinct = np.unique(numbers_of(logits, "Predictions"))
+    if len(distinct) > _HANDFUL and distinct[-1] - distinct[0] < _NARROW:
+        warn(
+            f"The logits are within {distinct[-1] - distinct[0]:.3g} of each other, from "
+            f"{distinct[0]:g} to {distinct[-1]:g}, which LogitAUC can hardly tell apart: it "
+            "counts them in bins. Multiply all logits by one number first, so that they span "
+            "several units, or pass probabilities without from_logits=True."
+        )

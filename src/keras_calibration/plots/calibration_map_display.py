@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibration_records._check import at_least
-from calibration_records._columns import warn_of_other_order
-from keras_calibration._rows.columns import numbers_of
-from keras_calibration._rows.weights import rows_that_count
 from keras_calibration.layers.head import Head
-from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import check_num_rows, checked_predictions
-from keras_calibration.plots.style import GUIDE_COLOR, style_of
+from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
+from keras_calibration.plots.rates import Floats, checked_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 _NUM_POINTS = 512
 
 
+@dataclass
 class CalibrationMapDisplay(Display):
     """The fitted curve η(l) of a calibrator, over the histogram of the logits.
 
@@ -60,26 +58,19 @@ class CalibrationMapDisplay(Display):
         Kull, Silva Filho, Flach, *Beta calibration*, AISTATS 2017 ("calibration map").
     """
 
-    def __init__(
-        self,
-        logits: ArrayLike,
-        values: ArrayLike,
-        knots: ArrayLike,
-        knot_values: ArrayLike,
-        bin_edges: ArrayLike,
-        shares: Mapping[str, ArrayLike],
-    ) -> None:
-        self.logits, self.values = np.asarray(logits), np.asarray(values)
-        self.knots, self.knot_values = np.asarray(knots), np.asarray(knot_values)
-        self.bin_edges = np.asarray(bin_edges)
-        self.shares = {name: np.asarray(share) for name, share in shares.items()}
+    logits: Floats
+    values: Floats
+    knots: Floats
+    knot_values: Floats
+    bin_edges: Floats
+    shares: Mapping[str, Floats]
 
     @classmethod
     def from_calibrator(
         cls,
         calibrator: Head,
         logits: ArrayLike,
-        labels: ArrayLike | None = None,
+        labels: ArrayLike,
         *,
         sample_weight: ArrayLike | None = None,
         num_bins: int = 60,
@@ -90,8 +81,7 @@ class CalibrationMapDisplay(Display):
             calibrator: A head of one logit a row that reads no features. For another head, pass
                 `head.calibrator`.
             logits: Logits of the rows, shape `(n,)` or `(n, 1)`. Infinite ones are left out.
-            labels: Labels, 0 or 1, of the same rows. Without them, there is one histogram of all
-                rows.
+            labels: Labels, 0 or 1, of the same rows.
             sample_weight: Non-negative weights of the rows; None for ones.
             num_bins: Number of bins, at least 1.
 
@@ -104,7 +94,8 @@ class CalibrationMapDisplay(Display):
 
         Example:
             >>> from keras_calibration.layers import ILPS
-            >>> display = CalibrationMapDisplay.from_calibrator(ILPS(num_knots=3), [-2.0, 0.0, 1.0])
+            >>> rows = [-2.0, 0.0, 1.0], [0, 1, 1]
+            >>> display = CalibrationMapDisplay.from_calibrator(ILPS(num_knots=3), *rows)
             >>> display.knots.round(2), display.bin_edges[[0, -1]]
             (array([-1.1,  0. ,  1.1]), array([-2.,  1.]))
         """
@@ -115,81 +106,47 @@ class CalibrationMapDisplay(Display):
             )
         calibrator.check_logits((None, 1))
         at_least("num_bins", num_bins, 1)
-        warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
-        rows = numbers_of(logits, "Logits").astype(np.float64).reshape(-1)
-        groups = np.zeros(rows.size) if labels is None else labels
-        flat, _, weights = checked_predictions(groups, {}, sample_weight)
-        check_num_rows("logits", rows, flat.size)
-        if (numbers := rows_that_count(weights)) is not None:
-            rows = rows[numbers]
+        flat, columns, weights = checked_columns(labels, {"logits": logits}, sample_weight)
+        rows = columns["logits"]
         finite = np.isfinite(rows)
         if np.isnan(rows).any() or not finite.any():
             raise ValueError(
                 "Argument `logits` must hold at least one finite value and no NaN. Received: "
                 f"{np.isnan(rows).sum()} NaN and {finite.sum()} finite values."
             )
-        weights = np.ones(rows.size) if weights is None else weights
         edges = np.histogram_bin_edges(rows[finite], num_bins)
-        named = {"rows": finite}
-        if labels is not None:
-            named = {"negatives": finite & (flat == 0.0), "positives": finite & (flat == 1.0)}
         shares = {}
-        for name, chosen in named.items():
+        for label, name in enumerate(("negatives", "positives")):
+            chosen = finite & (flat == label)
             mass = np.histogram(rows[chosen], edges, weights=weights[chosen])[0]
             shares[name] = mass / max(mass.sum(), np.finfo(np.float64).tiny)
-        knots = _knots_of(calibrator)
+        knots = np.asarray(getattr(calibrator, "get_knots", list)(), np.float64)
         inside = knots[(knots > edges[0]) & (knots < edges[-1])]
         # Includes the knots, where the curve bends.
         at = np.unique(np.r_[np.linspace(edges[0], edges[-1], _NUM_POINTS), inside])
         return cls(at, _curve(calibrator, at), knots, _curve(calibrator, knots), edges, shares)
 
-    def figsize(self) -> tuple[float, float]:
-        """Width and height of a new figure, in inches."""
-        return (5.2, 5.0)
-
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        ends = self.logits[[0, -1]]
+        ends, color = self.logits[[0, -1]], STYLES[1]["color"]
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, label="identity")
-        ax.plot(self.logits, self.values, color=style_of(1).color, linewidth=1.6, label="η(l)")
-        if self.knots.size:
-            ax.plot(
-                self.knots,
-                self.knot_values,
-                color=style_of(1).color,
-                marker="o",
-                markersize=4.0,
-                linestyle="none",
-                label="knots",
-            )
+        ax.plot(self.logits, self.values, color=color, linewidth=1.6, label="η(l)")
         seen = (self.knots >= ends[0]) & (self.knots <= ends[1])
-        heights = np.r_[ends, self.values, self.knot_values[seen]]
-        heights = heights[np.isfinite(heights)]
-        margin = 0.03 * np.ptp(ends)
+        if seen.any():
+            ax.plot(self.knots[seen], self.knot_values[seen], "o", color=color, label="knots")
         # The lowest quarter is for the histogram.
-        height = np.ptp(heights)
-        ax.set(
-            xlim=(ends[0] - margin, ends[1] + margin),
-            ylim=(heights.min() - 0.4 * height, heights.max() + 0.05 * height),
-            xlabel="logit",
-            ylabel="calibrated logit",
-            title="Calibration map",
-        )
+        low, high = ax.get_ylim()
+        ax.set_ylim(low - 0.4 * (high - low), high)
+        ax.set(xlabel="logit", ylabel="calibrated logit", title="Calibration map")
         below = ax.inset_axes((0.0, 0.0, 1.0, 0.25), sharex=ax)
         below.set_axis_off()
-        for index, (name, share) in enumerate(self.shares.items()):
-            color = style_of(index).color
-            below.stairs(share, self.bin_edges, fill=True, color=color, alpha=0.5, label=name)
-            below.stairs(share, self.bin_edges, color=color)
+        for (name, share), style in zip(self.shares.items(), STYLES, strict=False):
+            shade = style["color"]
+            below.stairs(share, self.bin_edges, fill=True, color=shade, alpha=0.5, label=name)
         below.set_ylim(0.0, None)
         handles = [*ax.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
         ax.legend(handles=handles, loc="upper left", frameon=False)
 
 
-def _knots_of(calibrator: Head) -> NDArray[np.float64]:
-    get_knots = getattr(calibrator, "get_knots", None)
-    return np.asarray(get_knots() if get_knots else [], np.float64)
-
-
-def _curve(calibrator: Head, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def _curve(calibrator: Head, logits: Floats) -> Floats:
     return ops.convert_to_numpy(calibrator(logits)).astype(np.float64).reshape(-1)

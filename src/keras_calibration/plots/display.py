@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from keras_calibration.plots.style import make_axes
+from calibration_records._check import installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
 
+#: Styles of sets of probabilities, as arguments of Matplotlib: before, after, and two more. They
+#: differ in lightness, so that they can be told apart in greyscale too.
+STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#f0a552", "marker": "s", "linestyle": "--"},
+    {"color": "#2b69ad", "marker": "o", "linestyle": "-"},
+    {"color": "#8fc7b8", "marker": "^", "linestyle": ":"},
+    {"color": "#4a4a4a", "marker": "D", "linestyle": "-."},
+)
+GUIDE_COLOR = "#8a8a8a"
+
+
 class Display:
     """Base class of the plots, in the manner of scikit-learn's displays.
 
-    A display keeps its data; `plot` draws it, as often as wanted. A subclass defines `figsize` and
-    `draw`.
+    A display keeps its data; `plot` draws it, as often as wanted. A subclass defines `draw`.
 
     Attributes:
+        figsize: Width and height of a new figure, in inches.
         ax_: Matplotlib axes of the last `plot`.
         figure_: Figure of the last `plot`.
     """
 
+    figsize: tuple[float, float] = (5.0, 4.6)
     ax_: Axes
     figure_: Figure | SubFigure
 
@@ -46,15 +58,14 @@ class Display:
             True
             >>> plt.close(figure)
         """
-        ax = make_axes(ax, self.figsize())
+        if ax is None:
+            with installed("plots", "Plots require Matplotlib."):
+                import matplotlib.pyplot as plt
+            ax = plt.subplots(figsize=self.figsize, layout="constrained")[1]
         self.draw(ax)
         ax.spines[["top", "right"]].set_visible(False)
         self.ax_, self.figure_ = ax, ax.figure
         return self
-
-    def figsize(self) -> tuple[float, float]:
-        """Width and height of a new figure, in inches."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `figsize`.")
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""

@@ -9,12 +9,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibration_records._check import at_least
+from calibration_records._check import at_least, same_rows
 from calibration_records._columns import warn_of_other_order
-from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import rows_that_count
+
+Floats = NDArray[np.float64]
+# The square of the normal quantile of a 95 % interval.
+_Z_SQUARED = statistics.NormalDist().inv_cdf(0.975) ** 2
 
 
 class Rates(NamedTuple):
@@ -28,32 +31,29 @@ class Rates(NamedTuple):
         num_rows: Number of rows of positive weight, int64.
     """
 
-    predicted: NDArray[np.float64]
-    observed: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    predicted: Floats
+    observed: Floats
+    lower: Floats
+    upper: Floats
     num_rows: NDArray[np.int64]
 
-    def interval_lengths(self) -> NDArray[np.float64]:
+    def interval_lengths(self) -> Floats:
         """Lengths of the interval below and above the observed rate, shape `(2, G)`."""
         # By rounding, an end of the interval may be past a rate of 0 or 1.
         return np.maximum([self.observed - self.lower, self.upper - self.observed], 0.0)
 
 
-def wilson_interval(
-    rate: ArrayLike, num_rows: ArrayLike, confidence: float = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The Wilson score interval of a binomial rate.
+def wilson_interval(rate: ArrayLike, num_rows: ArrayLike) -> tuple[Floats, Floats]:
+    """The 95 % Wilson score interval of a binomial rate.
 
     The ends are the two rates q that solve `(rate - q)² = z² q (1 - q) / n`:
     `(rate + z²/2n ± z sqrt(rate (1 - rate) / n + z²/4n²)) / (1 + z²/n)`, where z is the normal
-    quantile of `(1 + confidence) / 2`.
+    quantile of 0.975.
 
     Args:
         rate: Observed rates in [0, 1].
         num_rows: Numbers of rows n, or effective numbers if rows have weights. For 0 rows, the
             interval is [0, 1].
-        confidence: Coverage of the interval, in (0, 1).
 
     Returns:
         Lower and upper ends, float64, of the broadcast shape.
@@ -66,17 +66,14 @@ def wilson_interval(
     Reference:
         Wilson, *Probable inference, the law of succession, and statistical inference*, JASA 1927.
     """
-    z_squared = statistics.NormalDist().inv_cdf((1.0 + confidence) / 2.0) ** 2
-    rate, num_rows = np.broadcast_arrays(
-        np.asarray(rate, np.float64), np.asarray(num_rows, np.float64)
-    )
     # Multiplied by n, so that 0 rows need no special case. Their rate may be NaN.
+    num_rows = np.asarray(num_rows, np.float64)
     rate = np.where(num_rows > 0.0, rate, 0.5)
-    centre = num_rows * rate + z_squared / 2.0
-    half_width = np.sqrt(z_squared * (num_rows * rate * (1.0 - rate) + z_squared / 4.0))
-    scale = num_rows + z_squared
-    lower = np.clip((centre - half_width) / scale, 0.0, 1.0)
-    return lower, np.clip((centre + half_width) / scale, 0.0, 1.0)
+    centre = num_rows * rate + _Z_SQUARED / 2.0
+    half_width = np.sqrt(_Z_SQUARED * (num_rows * rate * (1.0 - rate) + _Z_SQUARED / 4.0))
+    lower, upper = (centre + side * half_width for side in (-1.0, 1.0))
+    scale = num_rows + _Z_SQUARED
+    return np.clip(lower / scale, 0.0, 1.0), np.clip(upper / scale, 0.0, 1.0)
 
 
 def bin_by_mass(
@@ -105,8 +102,7 @@ def bin_by_mass(
     """
     at_least("num_bins", num_bins, 1)
     distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
-    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-    mass = np.bincount(inverse, weights, minlength=distinct.size).astype(np.float64)
+    mass = np.bincount(inverse, sample_weight, minlength=distinct.size).astype(np.float64)
     above = np.cumsum(mass)
     middle = (above - mass / 2.0) / above[-1]
     # Rounding must not decide about a middle on the edge: a common factor of the weights would.
@@ -145,7 +141,7 @@ def group_rates(
     labels, groups = np.asarray(labels, np.float64), np.asarray(groups)
     weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
 
-    def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(values: Floats) -> Floats:
         return np.bincount(groups, values, minlength=num_groups).astype(np.float64)
 
     mass = total(weights)
@@ -161,55 +157,34 @@ def group_rates(
     return Rates(predicted, observed, lower, upper, num_rows)
 
 
-def checked_predictions(
-    labels: ArrayLike,
-    predictions: ArrayLike | Mapping[str, ArrayLike],
-    sample_weight: ArrayLike | None,
-    from_logits: bool = False,
-) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]], NDArray[np.float64] | None]:
-    """Labels, probabilities by name, and weights as checked float64 arrays of shape (n,).
+def checked_columns(
+    labels: ArrayLike, columns: ArrayLike | Mapping[str, ArrayLike], sample_weight: ArrayLike | None
+) -> tuple[Floats, dict[str, Floats], Floats]:
+    """Labels, columns by name, and weights as float64 arrays (n,); one column is "predicted".
 
     Rows of weight 0 hold the values of another row: see `rows_that_count`.
     """
-    warn_of_other_order(labels=labels, predictions=predictions, sample_weight=sample_weight)
-    flat = _flat(labels, "Labels")
-    if not isinstance(predictions, Mapping):
-        predictions = {"predicted": predictions}
-    given = {name: _flat(values, "Predictions") for name, values in predictions.items()}
-    for name, values in given.items():
-        check_num_rows(name, values, flat.size)
-    weights = None if sample_weight is None else _flat(sample_weight, "Weights")
-    if weights is not None:
-        check_num_rows("sample_weight", weights, flat.size)
-        if not (weights >= 0.0).all() or not 0.0 < weights.sum() < np.inf:
-            raise ValueError(
-                "Argument `sample_weight` must be finite and non-negative, and not all 0. "
-                f"Received: values from {weights.min()} to {weights.max()}."
-            )
-    numbers = rows_that_count(weights)
-    if numbers is not None:
-        flat, given = take((flat, given), numbers)
-    if flat.size == 0 or not np.isin(flat, (0.0, 1.0)).all():
+    warn_of_other_order(labels=labels, columns=columns, sample_weight=sample_weight)
+    named = columns if isinstance(columns, Mapping) else {"predicted": columns}
+    y = _flat(labels, "Labels")
+    given = {name: _flat(values, "Predictions") for name, values in named.items()}
+    weights = np.ones(y.size) if sample_weight is None else _flat(sample_weight, "Weights")
+    for name, values in (*given.items(), ("sample_weight", weights)):
+        same_rows(name, values.size, y.size, "label")
+    if y.size and not ((weights >= 0.0).all() and 0.0 < weights.sum() < np.inf):
         raise ValueError(
-            "Argument `labels` must hold one or more labels, each 0 or 1. "
-            f"Received: {flat.size} labels with the values {np.unique(flat)[:5]}. Pass the labels "
-            f"first, then the predictions. {label_advice(flat)}".rstrip()
+            "Argument `sample_weight` must be finite and non-negative, and not all 0. "
+            f"Received: values from {weights.min()} to {weights.max()}."
         )
-    curves = {}
-    for name, values in given.items():
-        argument = "predictions" if name == "predicted" else f"predictions[{name!r}]"
-        curves[name] = probabilities_of(values, from_logits, argument)
-    return flat, curves, weights
+    if (numbers := rows_that_count(weights)) is not None:
+        y, given = take((y, given), numbers)
+    if y.size == 0 or not np.isin(y, (0.0, 1.0)).all():
+        raise ValueError(
+            f"Argument `labels` must hold one or more labels, each 0 or 1. Received: {y.size} "
+            f"labels with the values {np.unique(y)[:5]}. {label_advice(y)}".rstrip()
+        )
+    return y, given, weights
 
 
-def _flat(values: ArrayLike, what: str) -> NDArray[np.float64]:
+def _flat(values: ArrayLike, what: str) -> Floats:
     return numbers_of(values, what).astype(np.float64).reshape(-1)
-
-
-def check_num_rows(name: str, values: NDArray[np.generic], num_rows: int) -> None:
-    """Raises if an array does not have as many rows as the labels."""
-    if values.size != num_rows:
-        raise ValueError(
-            "Arguments must have one value for each label. "
-            f"Received: {values.size} values of {name!r} and {num_rows} labels."
-        )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import Rates, bin_by_mass, checked_predictions, group_rates
-from keras_calibration.plots.style import GUIDE_COLOR, style_of
+from calibration_records._predictions import probabilities_of
+from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
+from keras_calibration.plots.rates import Rates, bin_by_mass, checked_columns, group_rates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@dataclass
 class ReliabilityDisplay(Display):
     """Observed rate against mean predicted probability, in bins of equal mass.
 
@@ -44,8 +47,7 @@ class ReliabilityDisplay(Display):
         The interface follows scikit-learn's `CalibrationDisplay`.
     """
 
-    def __init__(self, curves: Mapping[str, Rates]) -> None:
-        self.curves = dict(curves)
+    curves: Mapping[str, Rates]
 
     @classmethod
     def from_predictions(
@@ -78,46 +80,23 @@ class ReliabilityDisplay(Display):
             >>> display.curves["predicted"].predicted
             array([0.45])
         """
-        flat_labels, named, weights = checked_predictions(
-            labels, predictions, sample_weight, from_logits
-        )
+        y, columns, weights = checked_columns(labels, predictions, sample_weight)
         curves = {}
-        for name, values in named.items():
-            bins = bin_by_mass(values, num_bins, weights)
-            curves[name] = group_rates(flat_labels, values, bins, int(bins.max()) + 1, weights)
+        for name, values in columns.items():
+            probabilities = probabilities_of(values, from_logits, f"predictions[{name!r}]")
+            bins = bin_by_mass(probabilities, num_bins, weights)
+            curves[name] = group_rates(y, probabilities, bins, int(bins.max()) + 1, weights)
         return cls(curves)
-
-    def figsize(self) -> tuple[float, float]:
-        """Width and height of a new figure, in inches."""
-        return (5.0, 4.6)
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        limit = max(np.nanmax([rates.predicted, rates.upper]) for rates in self.curves.values())
-        limit = min(1.0, 1.04 * float(limit))
+        limit = max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
         ax.plot([0.0, limit], [0.0, limit], color=GUIDE_COLOR, linewidth=1.0, zorder=1)
-        for index, (name, rates) in enumerate(self.curves.items()):
-            style = style_of(index)
-            ax.errorbar(
-                rates.predicted,
-                rates.observed,
-                yerr=rates.interval_lengths(),
-                label=name,
-                color=style.color,
-                marker=style.marker,
-                linestyle=style.linestyle,
-                markersize=4.5,
-                linewidth=1.4,
-                elinewidth=1.0,
-                zorder=2 + index,
-            )
-        ax.set(
-            xlim=(0.0, limit),
-            ylim=(0.0, limit),
-            aspect="equal",
-            xlabel="mean predicted probability",
-            ylabel="observed rate (95 % interval)",
-            title="Reliability, bins of equal mass",
-        )
+        for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):
+            points = rates.predicted, rates.observed, rates.interval_lengths()
+            ax.errorbar(*points, label=name, markersize=4.5, elinewidth=1.0, **style)
+        ax.set(xlim=(0.0, limit), ylim=(0.0, limit), aspect="equal")
+        ax.set(xlabel="mean predicted probability", ylabel="observed rate (95 % interval)")
+        ax.set_title("Reliability, bins of equal mass")
         if len(self.curves) > 1:
             ax.legend(loc="upper left", frameon=False)

@@ -1,0 +1,68 @@
+"""LiteRT files that Keras itself writes: every interpreter runs them, without TensorFlow's operators."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration.layers import (
+    ILPS,
+    BiasCorrection,
+    FieldBias,
+    FieldNetwork,
+    NeuralCalibration,
+    PlattScaling,
+)
+from keras_calibration.models import CalibratedModel
+
+pytestmark = pytest.mark.tensorflow
+
+HEADS = {
+    "BiasCorrection": BiasCorrection,
+    "PlattScaling": PlattScaling,
+    "ILPS": ILPS,
+    "ILPS of the paper": ILPS.from_paper,
+    "FieldBias": lambda: FieldBias({"site": 7}, numeric=["age"]),
+    "NeuralCalibration": lambda: NeuralCalibration(
+        ILPS(), FieldNetwork({"site": 7}, numeric=["age"])
+    ),
+}
+
+
+def some_rows():
+    rng = np.random.default_rng(0)
+    rows = {
+        "age": rng.normal(size=(600, 1)).astype("float32"),
+        "site": rng.integers(0, 7, (600, 1)).astype("int32"),
+    }
+    return rows, (rng.random(600) < 1 / (1 + np.exp(2 - rows["age"][:, 0]))).astype(float)
+
+
+@pytest.mark.quick_cases(6)
+@pytest.mark.parametrize("name", list(HEADS))
+def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
+    import tensorflow as tf
+
+    rows, labels = some_rows()
+    inputs = {
+        "age": keras.Input((1,), name="age"),
+        "site": keras.Input((1,), name="site", dtype="int32"),
+    }
+    site = keras.layers.Flatten()(keras.layers.Embedding(7, 2)(inputs["site"]))
+    logit = keras.layers.Dense(1, kernel_initializer="ones")(
+        keras.layers.Concatenate()([inputs["age"], site])
+    )
+    base, head = keras.Model(inputs, logit), HEADS[name]()
+    head.fit(base.predict(rows, verbose=0), labels, rows)
+    model = CalibratedModel(base, head)
+    file = tmp_path / "model.tflite"
+    model.export(file, format="litert", verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it moves to a package of its own
+        interpreter = tf.lite.Interpreter(
+            str(file),
+            experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN,
+        )
+    (received,) = interpreter.get_signature_runner()(**rows).values()
+    np.testing.assert_allclose(received, model.predict(rows, verbose=0), atol=5e-7)

@@ -1,0 +1,219 @@
+"""Every metric against its reference in NumPy: on many rows, in batches, and on any few rows.
+
+A new metric is covered once `CASES` has it; `test_every_metric_has_a_reference` asks for that.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, softmax
+
+import metric_references as references
+from backends import FLOATS, digits, examples, few_lengths
+from keras_calibration import metrics
+from metric_references import Rows
+
+NUM_ROWS = 1201
+RNG = np.random.default_rng(0)
+WIDE = FLOATS[-1]
+MODES = ({"num_folds": 1}, {}, {"num_folds": 5, "seed": 7}, {"bias_fraction": 0.3, "seed": 3})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A metric and its reference.
+
+    Args:
+        make: Makes the metric; takes `from_logits`, unless it is one of regression.
+        reference: From `Rows` to the result, or to the result and its tolerance.
+        takes: What rows hold: one probability, "classes" or "real" numbers.
+        tolerance: Largest relative and absolute error on many rows in float64.
+        on_few: The same on few rows, of which a fit may go far out.
+        has_field: Whether rows have a field value.
+    """
+
+    make: Callable
+    reference: Callable
+    takes: str = "one"
+    tolerance: float = 1e-12
+    on_few: float = 1e-9
+    has_field: bool = False
+
+
+def edged_error(rows, num_bins):
+    edges = (np.arange(num_bins + 1) / num_bins).astype(rows.dtype).astype(float)
+    return references.equal_width_error(rows, num_bins, edges)
+
+
+def area(rows):
+    found, in_one_bin = references.auc(rows)
+    return found, in_one_bin + digits(1e-9)
+
+
+def cross_fitted(kind, reference, of=({},), **more):
+    return {
+        f"{kind.__name__} {named}": Case(
+            functools.partial(kind, **named), functools.partial(reference, **named), **more
+        )
+        for mode in MODES
+        for named in ({**each, **mode} for each in of)
+    }
+
+
+def of_field(kind, **named):
+    reference = functools.partial(references.field_error, num_values=3, **named)
+    named = {"skip_without_positives" if k == "skip" else k: v for k, v in named.items()}
+    return Case(functools.partial(kind, 3, **named), reference, has_field=True)
+
+
+CASES = {
+    "LogLoss": Case(metrics.LogLoss, references.log_loss),
+    "NormalizedEntropy": Case(metrics.NormalizedEntropy, references.normalized_entropy),
+    "CalibrationRatio": Case(metrics.CalibrationRatio, references.calibration_ratio),
+    "LogitAUC": Case(metrics.LogitAUC, area),
+    **{
+        f"ExpectedCalibrationError {num}": Case(
+            functools.partial(metrics.ExpectedCalibrationError, num),
+            functools.partial(edged_error, num_bins=num),
+            tolerance=1e-11,
+        )
+        for num in (1, 10, 100)
+    },
+    "FieldECE": of_field(metrics.FieldECE),
+    "FieldRCE": of_field(metrics.FieldRCE, epsilon=0.01),
+    "FieldRCE 0.5": of_field(metrics.FieldRCE, epsilon=0.5),
+    "FieldRCE skipping": of_field(metrics.FieldRCE, epsilon=0.0, skip=True),
+    **cross_fitted(
+        metrics.CalibratedLogLoss, references.calibrated_log_loss, tolerance=1e-7, on_few=1e-6
+    ),
+    **cross_fitted(
+        metrics.CalibratedCategoricalLogLoss,
+        references.calibrated_class_loss,
+        takes="classes",
+        tolerance=1e-8,
+        on_few=1e-5,
+    ),
+    **cross_fitted(
+        metrics.CalibratedQuadraticLoss,
+        references.calibrated_quadratic_loss,
+        of=({"correction": "bias"}, {"correction": "linear"}),
+        takes="real",
+        on_few=1e-7,
+    ),
+}
+ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def test_every_metric_has_a_reference():
+    members = inspect.getmembers(metrics, inspect.isclass)
+    public = {name for name, member in members if issubclass(member, keras.metrics.Metric)}
+    assert public - ABSTRACT == {name.split(" ")[0] for name in CASES}
+
+
+def compare(case, columns, from_logits, tolerance, batch_size=None, weights=None):
+    """The result of a metric, and that of its reference for the rows that have a weight."""
+    labels, predictions, ids = columns
+    metric = case.make() if case.takes == "real" else case.make(from_logits=from_logits)
+    batch_size = batch_size or max(len(labels), 1)
+    for start in range(0, len(labels), batch_size):
+        part = slice(start, start + batch_size)
+        more = {"field": ids[part]} if case.has_field else {}
+        metric.update_state(
+            labels[part], predictions[part], None if weights is None else weights[part], **more
+        )
+    full = np.ones(len(labels)) if weights is None else weights
+    kept = full != 0
+    exact = np.asarray(predictions, "float64").reshape(np.shape(labels))[kept]
+    given = labels[kept], exact, full[kept]
+    rows = Rows(*given, np.arange(kept.sum()), ids[kept], from_logits, str(predictions.dtype))
+    with np.errstate(all="ignore"):
+        found = case.reference(rows) if are_valid(case, *given, from_logits) else np.nan
+    expected, least = found if isinstance(found, tuple) else (found, 0.0)
+    tolerance = {"rel": digits(tolerance, 1e-4), "abs": max(least, digits(tolerance, 1e-4))}
+    assert float(metric.result()) == pytest.approx(expected, **tolerance, nan_ok=True)
+
+
+def are_valid(case, labels, predictions, weights, from_logits):
+    numbers = [labels, predictions] if case.takes == "real" else [predictions]
+    in_unit = [] if case.takes == "real" else [labels] if from_logits else [labels, predictions]
+    return (
+        all(np.isfinite(each).all() for each in numbers)
+        and all(((each >= 0) & (each <= 1)).all() for each in in_unit)
+        and bool((weights >= 0).all())
+    )
+
+
+def many_rows(takes):
+    """Labels, logits and ids; predictions are off, so that there is something to correct."""
+    ids = RNG.integers(-1, 3, NUM_ROWS)
+    if takes == "classes":
+        logits = RNG.normal(0, 1.5, (NUM_ROWS, 4))
+        classes = np.argmax(logits + RNG.gumbel(size=logits.shape), axis=1)
+        return np.eye(4)[classes], 1.7 * logits, ids
+    if takes == "real":
+        predictions = RNG.normal(7, 3, NUM_ROWS)
+        return 2 + 0.8 * predictions + RNG.normal(size=NUM_ROWS), predictions, ids
+    logits = RNG.normal(-1.5, 1.5, NUM_ROWS)
+    labels = (RNG.random(NUM_ROWS) < expit(0.8 * logits - 0.4 + 0.3 * ids)).astype(float)
+    return np.where(ids == 1, 0.0, labels), logits, ids
+
+
+MANY = {takes: many_rows(takes) for takes in ("one", "classes", "real")}
+WEIGHTS = RNG.exponential(size=NUM_ROWS)
+
+
+@pytest.mark.quick_cases(len(CASES))
+@pytest.mark.parametrize("rows", ["weighted", "plain", "soft labels"])
+@every_case
+def test_equals_the_reference_on_many_rows(case, rows):
+    labels, logits, ids = MANY[case.takes]
+    weights = None if rows == "plain" else WEIGHTS
+    if rows == "soft labels":
+        labels = 0.05 + 0.8 * labels
+    for batch_size in (None, 97):
+        compare(case, (labels, logits, ids), True, case.tolerance, batch_size, weights)
+    if case.takes == "real":
+        return
+    probabilities = softmax(logits, axis=1) if case.takes == "classes" else expit(logits)
+    columns = labels, probabilities.astype(WIDE), ids
+    compare(case, columns, False, max(case.tolerance, 1e-9), 97, weights)
+    rounded = probabilities.astype("float32")
+    rounded = rounded if case.takes == "classes" else rounded[:, None]
+    compare(case, (labels, rounded, ids), False, max(case.tolerance, 1e-6), None, weights)
+
+
+few_rows = few_lengths(
+    st.tuples(
+        st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [np.nan, -0.1, 1.1]),
+        st.sampled_from([-30.0, -2.5, -2.0, 0.0, 0.3, 5.0, 14.75] * 3 + [np.nan]),
+        st.sampled_from([-2.0, 0.0, 0.5, 40.0]),
+        st.sampled_from([0.0, 1.0, 0.1, 2.5, 3.5] * 3 + [-1.0, np.nan]),
+        st.sampled_from([-1, 0, 1, 2]),
+    ),
+    max_size=16,
+)
+
+
+@settings(max_examples=examples(200))
+@given(few_rows, st.sampled_from(sorted(CASES)), st.booleans(), st.integers(1, 7))
+@example([], "LogLoss", True, 1)
+def test_equals_the_reference_on_any_few_rows(rows, name, from_logits, batch_size):
+    case = CASES[name]
+    labels, first, second, weights, ids = np.array(rows, np.float64).reshape(-1, 5).T
+    predictions, to_probabilities = first, expit
+    if case.takes == "classes":
+        labels = np.stack([labels, 1 - labels, 0 * labels], axis=1)
+        predictions = np.stack([first, second, np.zeros(len(first))], axis=1)
+        to_probabilities = functools.partial(softmax, axis=1)
+    if case.takes != "real" and not from_logits:
+        predictions = to_probabilities(predictions)
+    columns = labels, predictions.astype(WIDE), ids.astype("int32")
+    compare(case, columns, from_logits, case.on_few, batch_size, weights)
