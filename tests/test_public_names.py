@@ -26,7 +26,7 @@ ROOMS = {
     "layers": """
         BetaCalibration BiasCorrection BlendedHead BoostedTrees FieldBias FieldILPS
         FieldNetwork FitSettings Head ILPS IsotonicRegression NeuralCalibration
-        PlattScaling SamplingCorrection StructuredMatrixScaling TemperatureScaling
+        PlattScaling SamplingCorrection TemperatureScaling
         VectorScaling
     """,
     "logs": """

@@ -216,7 +216,6 @@ class Race:
                 f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
-        head = head.trimmed()
         head.remember_fit(summary)
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
 

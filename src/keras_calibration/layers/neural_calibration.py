@@ -90,11 +90,9 @@ class NeuralCalibration(Head):
         [[ 0.5]
          [-1. ]]
         >>> site = np.arange(3000) % 3
-        >>> network = FieldNetwork({"site": 3}, seed=0)
-        >>> head = NeuralCalibration(ILPS(), network)
+        >>> labels = (site == 0) | (np.arange(3000) % 2 == 0)
         >>> settings = FitSettings(learning_rate=0.01, max_epochs=5)
-        >>> summary = head.fit(np.zeros(3000), site == np.arange(3000) % 2, {"site": site}, settings=settings)
-        >>> summary.network_kept
+        >>> head.fit(np.zeros(3000), labels, {"site": site}, settings=settings).network_kept
         True
 
     Reference:
