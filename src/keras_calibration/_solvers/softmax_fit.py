@@ -83,9 +83,9 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
 def fit_vector(rows: Rows) -> SoftmaxFit:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
-    Newton's method, whose steps are halved until the objective falls. The biases are shifted to sum 0, which changes only the prior. A class with
-    m < 10 rows has a further prior of precision 10 - m, about the temperature: it would otherwise
-    follow its few rows.
+    Newton's method, with steps halved until the objective falls. The biases are shifted to sum 0,
+    which changes only the prior. A class with m < 10 rows has a further prior of precision 10 - m,
+    about the temperature: it would otherwise follow its few rows.
     """
     num_classes = rows.logits.shape[1]
     share = rows.row_weights / rows.row_weights.sum()
