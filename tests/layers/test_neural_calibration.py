@@ -86,7 +86,8 @@ def test_either_part_may_be_left_out_and_adapt_reaches_both():
     assert not head.is_adapted
     weights = np.array([1.0, 1.0, 0.0])
     head.adapt(LOGITS, np.array([0, 1, 1]), FEATURES, weights)
-    assert head.is_adapted and network.is_adapted
+    assert head.is_adapted
+    assert network.is_adapted
     alone = ILPS(3)
     alone.adapt(LOGITS, np.array([0, 1, 1]), sample_weight=weights)
     np.testing.assert_array_equal(curve.get_knots(), alone.get_knots())
