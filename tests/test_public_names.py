@@ -63,8 +63,8 @@ RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accura
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
     Aging Level
-    BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
-    MonitorReport MulticalibrationError NeuralFitSummary Outcome ProgressiveScores Rates
+    CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
+    MonitorReport MulticalibrationError Outcome ProgressiveScores Rates
     SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.

@@ -207,7 +207,7 @@ def test_fit_learns_segments(num_members, reload):
     )
     assert summary.network_kept
     assert len(summary.epochs) == 2
-    assert summary.cross_fitted_both < summary.cross_fitted_curve - 2 * summary.standard_error
+    assert summary.cross_fitted_both < summary.cross_fitted_head - 2 * summary.standard_error
     assert "kept" in str(summary)
     np.testing.assert_allclose(summary.log_loss_after, log_loss(head, *rows, weights), rtol=1e-5)
     # A kept network is of a fold; the mean prediction on all rows is right all the same.

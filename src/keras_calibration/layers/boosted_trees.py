@@ -30,7 +30,7 @@ from keras_calibration.layers.field_ids import (
     vocabulary_size,
 )
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import BoostedFitSummary
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.ilps import ILPS
@@ -210,7 +210,7 @@ class BoostedTrees(Head):
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(each, "float32") for each in columns], axis=1)
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> BoostedFitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits h, and trees on top of its cross-fitted logits."""
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
@@ -238,7 +238,7 @@ class BoostedTrees(Head):
         settings: FitSettings,
         clusters: np.ndarray | None = None,
         whole: Head | None = None,
-    ) -> BoostedFitSummary:
+    ) -> FitSummary:
         """Fits trees on top of h, which is fitted to all rows, and assigns their tables.
 
         Args:
@@ -253,13 +253,13 @@ class BoostedTrees(Head):
         self._set_categories(rows.features)
         if not parts:
             self._set_trees(None)
-            return BoostedFitSummary(**vars(self.head.summary_of(rows, 0)))
+            return self.head.summary_of(rows, 0)
         found = self._boost(rows, parts, heads, settings, clusters, whole)
         self._set_trees(found.model)
         # Without trees, it is h, which takes less time.
         summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
-        return BoostedFitSummary(
-            **vars(summary),
+        return replace(
+            summary,
             cross_fitted_head=found.log_loss_without,
             cross_fitted_both=found.log_loss_with,
             standard_error=found.standard_error,

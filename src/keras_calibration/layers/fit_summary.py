@@ -1,11 +1,11 @@
-"""FitSummary: the figures of a direct fit; NeuralFitSummary: those of a head with a network."""
+"""FitSummary: the figures of a direct fit."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +31,26 @@ class FitSummary(ShownAsText):
     The log losses are weighted means over the rows of the fit, in nats per row, without the terms
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
 
+    A head with a network or with trees has cross-fitted figures too: they are computed on rows to
+    which neither the head inside nor what is added to it was fitted. Those of a network are of one
+    network, of which the head keeps one per member, and slightly optimistic, because each fold
+    chose its own best epoch; the number of trees was chosen on other rows. They are NaN if nothing
+    was tried.
+
     Args:
         num_rows: Number of rows of the fit, without those of weight 0.
         log_loss_before: Log loss of the uncalibrated probabilities σ(l).
         log_loss_after: Log loss of the calibrated probabilities.
-        num_iterations: Number of steps of the fit; 0 if it has a closed form.
+        num_iterations: Number of steps of the fit, of the epochs of all folds, or of trees; 0 if it
+            has a closed form.
         converged: Whether the optimum was reached.
+        cross_fitted_head: Cross-fitted log loss of the head inside alone.
+        cross_fitted_both: Cross-fitted log loss with the network or the trees.
+        standard_error: Standard error of the difference between the two.
+        epochs: The best epoch of each fold, of a network.
+        network_kept: Whether the network was kept; otherwise it is 0.
+        cross_fitted_logits: Cross-fitted calibrated logits of each row (n,), the mean of those of a
+            row that is counted in several folds; empty if there are none.
         fitted_at: Time of the fit in UTC; by default now.
         logits: The distribution of the rows' base logits, from `fit_head`, else None.
             `refresh_savedmodel` uses it to tell logits from probabilities.
@@ -44,6 +58,9 @@ class FitSummary(ShownAsText):
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
         1,000 rows: log loss 0.310000 before, 0.287500 after (-0.022500); converged in 5 steps
+        >>> print(FitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
+        900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 40 steps;
+        cross-fitted log loss 0.300000 without and 0.290000 with trees (-0.010000 ± 0.002000): kept
     """
 
     num_rows: int
@@ -51,129 +68,45 @@ class FitSummary(ShownAsText):
     log_loss_after: float
     num_iterations: int
     converged: bool
+    cross_fitted_head: float = float("nan")
+    cross_fitted_both: float = float("nan")
+    standard_error: float = float("nan")
+    epochs: tuple[int, ...] = ()
+    network_kept: bool = False
+    cross_fitted_logits: np.ndarray = field(
+        default_factory=lambda: np.empty(0), repr=False, compare=False, kw_only=True
+    )
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False, kw_only=True)
 
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
+    def of_rows(self, numbers: np.ndarray, num_rows: int) -> FitSummary:
         """The summary for all rows, of a fit to those with the given numbers, some several times.
 
-        What it has of each row is put back.
+        Each row gets the mean of its cross-fitted logits.
         """
-        return replace(self, num_rows=int(np.count_nonzero(np.bincount(numbers))))
+        times, logits = np.bincount(numbers, minlength=num_rows), self.cross_fitted_logits
+        if len(logits):
+            with np.errstate(invalid="ignore"):  # a row of weight 0 has none
+                logits = np.bincount(numbers, logits, num_rows) / times
+        return replace(self, num_rows=int(np.count_nonzero(times)), cross_fitted_logits=logits)
 
     def __str__(self) -> str:
         change = self.log_loss_after - self.log_loss_before
         end = "converged in" if self.converged else "NOT converged after"
         steps = "step" if self.num_iterations == 1 else "steps"
-        return (
+        text = (
             f"{self.num_rows:,} rows: log loss {self.log_loss_before:.6f} before, "
             f"{self.log_loss_after:.6f} after ({change:+.6f}); {end} {self.num_iterations} {steps}"
         )
-
-
-@dataclass(frozen=True)
-class _CrossFittedSummary(FitSummary):
-    """A `FitSummary` with the cross-fitted logits of the rows; empty if there are none."""
-
-    cross_fitted_logits: np.ndarray = field(
-        default_factory=lambda: np.empty(0), repr=False, compare=False, kw_only=True
-    )
-
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
-        """The summary for all rows, with the mean of the logits that each has."""
-        logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
-        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
-
-
-@dataclass(frozen=True)
-class NeuralFitSummary(_CrossFittedSummary):
-    """The figures of a Neural Calibration `fit`: a `FitSummary` and the cross-fitted results.
-
-    `num_iterations` counts the epochs of all folds. The cross-fitted log losses are computed on
-    rows to which neither η nor the network was fitted: that of one network, of which the head keeps
-    one per member. It is slightly optimistic, because each fold chose its own best epoch. Both are
-    NaN if no network was tried.
-
-    Args:
-        cross_fitted_curve: Cross-fitted log loss of η alone.
-        cross_fitted_both: Cross-fitted log loss of η + g.
-        standard_error: Standard error of the difference between the two.
-        epochs: The best epoch of each fold.
-        network_kept: Whether g was kept; otherwise it is 0.
-        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K), the mean of
-            those of a row that is counted in several folds; empty if no network was tried.
-
-    Example:
-        >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))
-        900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 9 steps;
-        cross-fitted log loss 0.300000 without and 0.290000 with the network (-0.010000 ± 0.002000):
-        kept
-    """
-
-    cross_fitted_curve: float = float("nan")
-    cross_fitted_both: float = float("nan")
-    standard_error: float = float("nan")
-    epochs: tuple[int, ...] = ()
-    network_kept: bool = False
-
-    def __str__(self) -> str:
-        if not self.epochs:
-            return super().__str__()
-        gain = self.cross_fitted_both - self.cross_fitted_curve
-        return (
-            f"{super().__str__()}; cross-fitted log loss {self.cross_fitted_curve:.6f} without and "
-            f"{self.cross_fitted_both:.6f} with the network ({gain:+.6f} ± "
-            f"{self.standard_error:.6f}): {'kept' if self.network_kept else 'left out'}"
-        )
-
-
-@dataclass(frozen=True)
-class BoostedFitSummary(_CrossFittedSummary):
-    """The figures of a fit of boosted trees: a `FitSummary` and the cross-fitted results.
-
-    `num_iterations` is the number of rounds. The cross-fitted log losses are computed on rows to
-    which neither the inner head nor the trees were fitted, with a number of rounds that was chosen
-    on other rows. Both are NaN if no trees were tried.
-
-    Args:
-        cross_fitted_head: Cross-fitted log loss of the inner head alone.
-        cross_fitted_both: Cross-fitted log loss with trees.
-        standard_error: Standard error of the difference between the two.
-        cross_fitted_logits: Cross-fitted calibrated logits of each row, (n,) or (n, K), the mean of
-            those of a row that is counted in several folds; empty if no trees were tried.
-
-    Example:
-        >>> print(BoostedFitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
-        900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 40 steps;
-        cross-fitted log loss 0.300000 without and 0.290000 with trees (-0.010000 ± 0.002000)
-    """
-
-    cross_fitted_head: float = float("nan")
-    cross_fitted_both: float = float("nan")
-    standard_error: float = float("nan")
-
-    def __str__(self) -> str:
         if np.isnan(self.cross_fitted_both):
-            return super().__str__()
+            return text
         gain = self.cross_fitted_both - self.cross_fitted_head
-        left_out = "" if self.num_iterations else ": left out"
+        is_kept = self.network_kept if self.epochs else bool(self.num_iterations)
         return (
-            f"{super().__str__()}; cross-fitted log loss {self.cross_fitted_head:.6f} without and "
-            f"{self.cross_fitted_both:.6f} with trees ({gain:+.6f} ± {self.standard_error:.6f})"
-            f"{left_out}"
+            f"{text}; cross-fitted log loss {self.cross_fitted_head:.6f} without and "
+            f"{self.cross_fitted_both:.6f} with {'the network' if self.epochs else 'trees'} "
+            f"({gain:+.6f} ± {self.standard_error:.6f}): {'kept' if is_kept else 'left out'}"
         )
-
-
-def _means_of_rows(logits: np.ndarray, numbers: np.ndarray, num_rows: int) -> np.ndarray:
-    """The mean logit of each row (n, …), of logits of the rows with the given numbers (m, …)."""
-    if not len(logits):
-        return logits
-    times = np.bincount(numbers, minlength=num_rows)
-    columns = logits.reshape(len(logits), -1).T
-    sums = [np.bincount(numbers, column, minlength=num_rows) for column in columns]
-    with np.errstate(invalid="ignore"):  # a row of weight 0 has none
-        means = np.stack(sums, axis=1) / times[:, None]
-    return means.reshape(num_rows, *logits.shape[1:])
 
 
 def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:

@@ -27,7 +27,7 @@ from keras_calibration.layers.cross_fitting import (
 )
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import NeuralFitSummary
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
@@ -203,7 +203,7 @@ class NeuralCalibration(Head):
         rows: Rows,
         settings: FitSettings,
         verbose: int,
-    ) -> NeuralFitSummary:
+    ) -> FitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         rows = self._own_rows(rows)
         found = self._cross_fit(rows, settings, verbose)
@@ -228,10 +228,10 @@ class NeuralCalibration(Head):
             self.calibrator.shift(bias.bias)
         summary = self.summary_of(rows, num_iterations, converged)
         if found is None:
-            return NeuralFitSummary(**vars(summary))
-        return NeuralFitSummary(
-            **vars(summary),
-            cross_fitted_curve=found.log_loss_curve,
+            return summary
+        return replace(
+            summary,
+            cross_fitted_head=found.log_loss_curve,
             cross_fitted_both=found.log_loss_both,
             standard_error=found.standard_error,
             epochs=found.epochs,
