@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from calibration_records._columns import warn_of_other_order
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import ids_of
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
 try:
@@ -238,13 +237,11 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def _columns(self, X: Any) -> dict[str, np.ndarray]:
         """The columns of `fields` and `numeric` by their names as inputs of the model."""
-        found = {}
+        rows, found = X if hasattr(X, "shape") else np.asarray(X), {}
         for column in dict.fromkeys([*self.fields, *self.numeric]):
-            rows = X if hasattr(X, "shape") else np.asarray(X)
             values = _safe_indexing(rows, column, axis=1)
-            values = values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
-            name = _name(column)
-            found[name] = np.asarray(ids_of(values, name)) if column in self.fields else values
+            is_sparse = hasattr(values, "toarray")
+            found[_name(column)] = values.toarray()[:, 0] if is_sparse else np.asarray(values)
         return found
 
 

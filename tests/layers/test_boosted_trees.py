@@ -106,18 +106,6 @@ def test_another_fit_replaces_the_trees(fitted):
     assert "trees" not in str(summary)
 
 
-@pytest.mark.slow
-def test_the_folds_of_the_settings_count():
-    logits, labels, features, _ = rows(1200)
-    by_number, by_rows = new_head(num_rounds=32), new_head(num_rounds=32)
-    by_number.fit(logits, labels, features, settings=FitSettings(folds=2))
-    fold = np.arange(1200) % 4
-    summary = by_rows.fit(logits, labels, features, settings=FitSettings(folds=fold))
-    assert not np.array_equal(
-        summary.cross_fitted_logits, by_number.fit_summary.cross_fitted_logits
-    )
-
-
 def test_strings_frames_and_tiny_weights_are_taken():
     logits, labels, features, _ = rows(1500)
     lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])

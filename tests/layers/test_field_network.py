@@ -274,26 +274,6 @@ def test_keras_file_round_trip_is_exact(reload, adapted):
     assert layer.is_adapted == adapted
 
 
-@pytest.mark.slow
-def test_learns_the_bias_of_each_value():
-    keras.utils.set_random_seed(0)  # the order of the rows
-    generator = np.random.default_rng(5)
-    sites = generator.integers(0, 3, 3000)
-    labels = (generator.random(3000) < np.array([0.1, 0.5, 0.8])[sites]).astype(np.float32)
-    network = FieldNetwork({"site": 3}, embedding_dim=4, hidden_units=(8,), dropout=0, seed=0)
-    network.adapt({"site": sites})
-    model = model_of(network, {"site": sites})
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    # Large batches: the noise of the last steps is to be small beside the tolerance.
-    model.compile(keras.optimizers.Adam(0.02), loss, jit_compile=True)
-    model.fit({"site": sites}, labels, epochs=40, batch_size=1000, verbose=0)
-    received = np.asarray(network({"site": np.arange(3)})).ravel()
-    expected = [
-        np.log(labels[sites == s].mean() / (1 - labels[sites == s].mean())) for s in (0, 1, 2)
-    ]
-    np.testing.assert_allclose(received, expected, atol=0.25)
-
-
 ONE_HOT = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
 
 

@@ -108,22 +108,6 @@ def test_losses_of_both_parts_are_the_heads():
     assert received > 1
 
 
-@pytest.mark.slow
-def test_trains(clicks):
-    logits, labels = clicks
-    features = {"site": np.arange(len(logits)) % 4}
-    head = NeuralCalibration(ILPS(), FieldNetwork({"site": 4}, embedding_dim=2, seed=0))
-    head.adapt(logits, labels, features)
-    model = head_model(head, features)
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.02), loss, jit_compile=True)
-    inputs = [logits[:, 0], features]
-    before = model.evaluate(inputs, labels, verbose=0)
-    model.fit(inputs, labels, batch_size=100, epochs=4, verbose=0)
-    head.finalize()
-    assert model.evaluate(inputs, labels, verbose=0) < before - 0.01
-
-
 def test_float32_under_a_mixed_policy(mixed_bfloat16):
     head = NeuralCalibration(ILPS(), functional_network())
     network = functional_network()  # in bfloat16
