@@ -4,8 +4,6 @@ import keras
 import numpy as np
 import scipy.special
 
-from keras_calibration.layers import FieldNetwork
-
 # What the base model gets wrong at a site, a column a class.
 OFFSETS = 1.5 * np.array([[1, 0, -1], [0, 0, 0], [-1, 0, 1]])
 
@@ -33,8 +31,3 @@ def log_loss(labels, probabilities):
     """Mean log loss of class numbers, in nats."""
     chosen = np.asarray(probabilities, np.float64)[np.arange(len(labels)), labels]
     return -np.mean(np.log(chosen))
-
-
-def small_network():
-    """A network of the sites, quick to train."""
-    return FieldNetwork({"site": 3}, embedding_dim=2, hidden_units=(8,), num_outputs=3, seed=0)

@@ -9,14 +9,9 @@ def trees(inner, fields, numeric):
     return layers.BoostedTrees(fields, numeric, inner, num_rounds=8)
 
 
-def network(num_outputs=1):
+def network():
     return layers.FieldNetwork(
-        {"site": NUM_SITES},
-        embedding_dim=2,
-        hidden_units=(2,),
-        dropout=0,
-        num_outputs=num_outputs,
-        seed=0,
+        {"site": NUM_SITES}, embedding_dim=2, hidden_units=(2,), dropout=0, seed=0
     )
 
 
@@ -44,17 +39,8 @@ HEADS = {
     ),
     "TemperatureScaling, classes": (layers.TemperatureScaling, "both"),
     "VectorScaling": (lambda: layers.VectorScaling(NUM_CLASSES), "both"),
-    "StructuredMatrixScaling": (lambda: layers.StructuredMatrixScaling(NUM_CLASSES), "both"),
-    "BoostedTrees, classes": (
-        lambda: trees(layers.VectorScaling(NUM_CLASSES), {}, ["price"]),
-        "both",
-    ),
-    "NeuralCalibration, classes": (
-        lambda: layers.NeuralCalibration(layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES)),
-        "both",
-    ),
 }
 
 
 def has_classes(name):
-    return "classes" in name or name in ("VectorScaling", "StructuredMatrixScaling")
+    return "classes" in name or name == "VectorScaling"

@@ -26,7 +26,7 @@ ROOMS = {
     "layers": """
         BetaCalibration BiasCorrection BlendedHead BoostedTrees FieldBias FieldILPS
         FieldNetwork FitSettings Head ILPS IsotonicRegression NeuralCalibration
-        PlattScaling SamplingCorrection StructuredMatrixScaling TemperatureScaling
+        PlattScaling SamplingCorrection TemperatureScaling
         VectorScaling
     """,
     "logs": """
@@ -63,8 +63,8 @@ RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
     Aging Level
-    BoostedFitSummary CalibrationReport CandidateScore Comparison FitSummary
-    MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates
+    CalibrationReport CandidateScore Comparison FitSummary
+    MonitorReport MulticalibrationError Outcome Rates
     SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.

@@ -3,24 +3,22 @@
 import lightgbm
 import numpy as np
 import pytest
-from scipy import special
 
 from keras_calibration._ops.boosted_trees import tree_sums
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.boosting import _HeldOut, _Trainer, boost, tables_of
+from keras_calibration._solvers.boosting import _Trees, boost, tables_of
 
 HOSTILE = np.array(
     [0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e-30, 1e30, -1e30, np.inf, -np.inf, 3.4e38, 2**24 + 1]
 )
 
 
-def numpy_sums(model, columns, num_outputs=1, num_trees=None):
-    num_trees = num_trees or 16 * num_outputs * (1 + model.num_trees() // (16 * num_outputs))
-    tables = tables_of(model, num_trees, columns.shape[1])
-    return np.asarray(tree_sums(columns.astype("float32"), *tables, num_outputs))
+def numpy_sums(model, columns):
+    tables = tables_of(model, 16 * (1 + model.num_trees() // 16))
+    return np.asarray(tree_sums(columns.astype("float32"), *tables))[:, 0]
 
 
-def trained(columns, labels, **parameters):
+def trained(columns, labels):
     settings = {
         "objective": "binary",
         "num_leaves": 8,
@@ -28,7 +26,6 @@ def trained(columns, labels, **parameters):
         "min_data_in_bin": 1,
         "num_threads": 1,
         "verbose": -1,
-        **parameters,
     }
     return lightgbm.train(settings, lightgbm.Dataset(columns, labels), 40)
 
@@ -74,24 +71,16 @@ def test_the_tables_are_the_trees(seed, has_missing):
     new = np.concatenate([columns, hostile, near_thresholds(model, 4)])
     expected = model.predict(new, raw_score=True)
     assert np.ptp(expected) > 0.5
-    np.testing.assert_allclose(numpy_sums(model, new)[:, 0], expected, rtol=0, atol=1e-6)
-
-
-def test_classes_take_turns():
-    generator = np.random.default_rng(0)
-    columns = generator.normal(size=(900, 2)).astype("float32")
-    labels = np.digitize(columns[:, 0] + 0.3 * generator.normal(size=900), [-0.5, 0.5])
-    model = trained(columns, labels, objective="multiclass", num_class=3)
-    expected = model.predict(columns, raw_score=True)
-    np.testing.assert_allclose(numpy_sums(model, columns, 3), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(numpy_sums(model, new), expected, rtol=0, atol=1e-6)
 
 
 def test_trees_without_splits_and_no_trees():
     columns = np.zeros((100, 2), "float32")
     model = trained(columns, np.arange(100) % 2 == 0)
-    found = numpy_sums(model, columns, num_trees=16)[:, 0]
-    np.testing.assert_allclose(found, model.predict(columns, raw_score=True), atol=1e-6)
-    assert not np.asarray(tree_sums(columns, *tables_of(None, 16, 2))).any()
+    np.testing.assert_allclose(
+        numpy_sums(model, columns), model.predict(columns, raw_score=True), atol=1e-6
+    )
+    assert not np.asarray(tree_sums(columns, *tables_of(None, 16))).any()
 
 
 def folds_of(num_rows, number=3):
@@ -136,19 +125,6 @@ def test_no_trees_without_an_effect():
     assert boost(*rows_of(600, 0, 0.0), folds_of(600), largest_num_rounds=50).model is None
 
 
-def test_shares_of_classes_are_weighted_rows():
-    generator = np.random.default_rng(0)
-    columns = generator.normal(size=(900, 2)).astype("float32")
-    chances = np.stack([columns[:, 0] > 0, columns[:, 0] <= 0, np.zeros(900)], axis=1) * 0.8 + 0.1
-    shares = chances / chances.sum(axis=1, keepdims=True)
-    found = boost(
-        Rows(np.zeros((900, 3)), shares, None), columns, folds_of(900), largest_num_rounds=60
-    )
-    entropy = -(shares * np.log(shares)).sum(axis=1).mean()
-    assert found.log_loss_without == pytest.approx(np.log(3))
-    assert found.log_loss_with - entropy < 0.05 * (np.log(3) - entropy)
-
-
 def test_weights_are_numbers_of_rows():
     rows, columns = rows_of(2000, 0, 1.0)
     found = boost(rows, columns, folds_of(2000), largest_num_rounds=60)
@@ -158,20 +134,6 @@ def test_weights_are_numbers_of_rows():
     few = Rows(rows.logits, rows.labels, np.full(2000, 0.01))  # worth 20 rows: shrunk
     other = boost(few, columns, folds_of(2000), largest_num_rounds=60)
     assert np.std(other.logits - rows.logits) < 0.3 * np.std(found.logits - rows.logits)
-
-
-def test_a_class_without_rows_keeps_its_probability():
-    generator = np.random.default_rng(0)
-    columns = generator.normal(size=(3000, 2)).astype("float32")
-    logits = generator.normal(size=(3000, 4))
-    true = logits[:, :3] + 1.5 * (columns[:, :1] > 0) * np.array([1.0, 0.0, -1.0])
-    classes = np.argmax(true + generator.gumbel(size=true.shape), axis=1)
-    found = boost(
-        Rows(logits, np.eye(4)[classes], None), columns, folds_of(3000), largest_num_rounds=60
-    )
-    assert found.num_rounds > 5
-    before, after = (special.softmax(each, axis=1)[:, 3] for each in (logits, found.logits))
-    assert after.mean() == pytest.approx(before.mean(), rel=0.05)
 
 
 def test_rows_that_no_part_can_fit_keep_their_logits():
@@ -194,6 +156,12 @@ class Steps:
         return self.gains[num_iteration] * columns[:, 0]
 
 
+def trees_of(rows, columns, parts, fits):
+    trees = _Trees(rows, columns, parts, None, 0)
+    trees.curves, trees.models = (list(each) for each in zip(*fits, strict=True))
+    return trees
+
+
 def test_the_rounds_that_score_a_part_are_best_for_the_others():
     # The column points to the label; by part, other rounds are best.
     labels = np.arange(300) % 4 == 0
@@ -201,17 +169,17 @@ def test_the_rounds_that_score_a_part_are_best_for_the_others():
     rows, parts = Rows(np.zeros(300), labels.astype(float), None), np.split(np.arange(300), 3)
     gains = [[0.0, 0.2, 0.1], [0.0, 0.1, 0.3], [0.0, 0.1, 0.3]]
     fits = [([np.log1p(np.exp(-gain)) for gain in each], Steps(each)) for each in gains]
-    held_out = _HeldOut(rows, columns, parts, fits, None)
+    held_out = trees_of(rows, columns, parts, fits)
     assert [held_out.best_rounds(others) for others in ([1, 2], [0], [0, 2])] == [2, 1, 2]
     without, change, error = held_out.change([0, 1], [1, 2, 0])
     assert without == pytest.approx(np.log(2))
     assert change == pytest.approx(np.mean([fits[0][0][1], fits[1][0][2]]) - np.log(2))
     assert error > 0
-    logits = held_out.logits([1, 2, 0])
+    logits = held_out.logits(range(3), [1, 2, 0])
     np.testing.assert_allclose(logits, np.repeat([0.2, 0.3, 0.0], 100) * columns[:, 0])
     # Not beyond a standard error: no trees.
     noise = np.where(np.arange(300) % 2, 5.0, -5.0)[:, None] * columns
-    worse = _HeldOut(rows, noise, parts, fits, None)
+    worse = trees_of(rows, noise, parts, fits)
     assert worse.best_rounds([1, 2]) == 0
 
 
@@ -219,13 +187,15 @@ def test_the_logits_of_a_part_are_those_of_its_own_rounds():
     rows, columns = rows_of(1500, 0, 1.0)
     parts = folds_of(1500)
     found = boost(rows, columns, parts, largest_num_rounds=80)
-    trainer = _Trainer(rows, columns, 80, 0, ())
-    fits = [trainer.fit_part(*part, rows.logits, columns) for part in parts]
-    length = max(len(curve) for curve, _ in fits)
-    curves = np.stack([np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits])
+    fits = _Trees(rows, columns, [scored for _, scored in parts], None, 0)
+    for number, (fitted, _) in enumerate(parts):
+        fits.fit_part(number, fitted, rows.logits, columns, 80)
+    length = max(map(len, fits.curves))
+    curves = np.stack([np.pad(c, (0, length - len(c)), mode="edge") for c in fits.curves])
     rounds = []
     for number, (_, scored) in enumerate(parts):
         rounds.append(int(np.argmin(np.delete(curves, number, axis=0).mean(axis=0))))
-        trees = fits[number][1].predict(columns[scored], raw_score=True, num_iteration=rounds[-1])
+        model = fits.models[number]
+        trees = model.predict(columns[scored], raw_score=True, num_iteration=rounds[-1])
         np.testing.assert_allclose(found.logits[scored], rows.logits[scored] + trees)
     assert found.num_rounds == round(np.mean(rounds))

@@ -98,15 +98,6 @@ def test_a_curve_can_be_trained_without_adapt(make):
     assert np.any(curve.get_values() != before)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("regularization", [0.0, 1.0])
-def test_a_network_of_ids_can_be_trained_without_adapt(regularization):
-    sites = np.arange(64) % 3
-    network = FieldNetwork({"site": 3}, hidden_units=(4,), regularization=regularization)
-    by_fit(compiled_model(network_model(network)), {"site": sites})
-    assert np.any(network.dense_layers[-1].kernel)
-
-
 def train_on_all_rows(curve, logits, labels, num_steps=400):
     """Adam, with all rows in a step: what is left is not the noise of batches."""
     import tensorflow as tf
@@ -186,18 +177,3 @@ def test_under_a_distribution_strategy_too():
     with strategy.scope():
         compiled_model(model)
     by_fit(model, {"age": AGES})
-
-
-@pytest.mark.slow
-def test_weights_loaded_count_as_adapted(tmp_path):
-    network = FieldNetwork({}, ["age"], hidden_units=(4,))
-    model = network_model(network)
-    network.adapt({"age": AGES})
-    model.save(tmp_path / "model.keras")
-    loaded = compiled_model(keras.saving.load_model(tmp_path / "model.keras"))
-    by_fit(loaded, {"age": AGES})
-    fresh = FieldNetwork({}, ["age"], hidden_units=(4,))
-    other = compiled_model(network_model(fresh))
-    other.set_weights(model.get_weights())
-    by_fit(other, {"age": AGES})
-    assert fresh.is_adapted

@@ -28,14 +28,13 @@ WEIGHTS = RNG.exponential(size=NUM_ROWS)
 ALL, NO_ROWS = slice(None), slice(0, 0)
 
 
-def network(num_outputs=1):
+def network():
     return layers.FieldNetwork(
         {"site": NUM_SITES},
         ["price"],
         embedding_dim=2,
         hidden_units=(4,),
         dropout=0,
-        num_outputs=num_outputs,
         seed=0,
     )
 
@@ -102,9 +101,6 @@ LAYERS = {
     "VectorScaling": Case(
         lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), has_classes=True
     ),
-    "StructuredMatrixScaling": Case(
-        lambda **kwargs: layers.StructuredMatrixScaling(NUM_CLASSES, **kwargs), has_classes=True
-    ),
     "FieldBias": Case(
         lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, layers.ILPS(5), **kwargs), "both"
     ),
@@ -120,13 +116,6 @@ LAYERS = {
         ),
         "both",
     ),
-    "BoostedTrees, classes": Case(
-        lambda **kwargs: layers.BoostedTrees(
-            {"site": NUM_SITES}, ["price"], layers.VectorScaling(NUM_CLASSES), **kwargs
-        ),
-        "both",
-        has_classes=True,
-    ),
     "SamplingCorrection": Case(lambda **kwargs: layers.SamplingCorrection(1, **kwargs), "both"),
     "FieldNetwork": Case(
         lambda **kwargs: layers.FieldNetwork.from_config({**network().get_config(), **kwargs}),
@@ -138,14 +127,6 @@ LAYERS = {
             layers.ILPS(5), network(), num_members=2, **kwargs
         ),
         "both",
-        has_network=True,
-    ),
-    "NeuralCalibration, classes": Case(
-        lambda **kwargs: layers.NeuralCalibration(
-            layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES), **kwargs
-        ),
-        "both",
-        has_classes=True,
         has_network=True,
     ),
     "BlendedHead, classes": Case(
@@ -176,7 +157,6 @@ ARGUMENTS = {
         "fields": {"site": NUM_SITES, "city": keras.layers.StringLookup(vocabulary=["a", "b"])},
         "numeric": ["price"],
         "head": layers.PlattScaling(),
-        "monotonic": True,
         "num_rounds": 9,
     },
     "FieldBias": {
@@ -203,7 +183,6 @@ ARGUMENTS = {
         "seed": 3,
         "num_coarse_knots": 4,
         "dropout": 0.5,
-        "num_outputs": 3,
     },
     "ILPS": {
         "num_knots": 2,

@@ -48,8 +48,8 @@ QUICK = [
     "VectorScaling",
 ]
 ALL_HEADS = slow_except(QUICK, NAMES)
-# The splits of trees and the shares of classes round in one direction.
-NOT_MIRRORED = ("BoostedTrees", "NeuralCalibration, classes")
+# The splits of trees round in one direction.
+NOT_MIRRORED = ("BoostedTrees",)
 
 
 # Where knots meet, they make way in one direction.

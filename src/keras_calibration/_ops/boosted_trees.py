@@ -14,10 +14,8 @@ LARGEST = 3.4028234663852886e38  # of float32
 NUM_GROUPS = 16
 
 
-def tree_sums(
-    columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tensor, num_outputs: int = 1
-) -> Tensor:
-    """The sums of the trees at each row, `Σ_t v_t[code_t(x)]`, one sum per output.
+def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tensor) -> Tensor:
+    """The sum of the trees at each row, `Σ_t v_t[code_t(x)]`.
 
     Each tree has seven splits. Bit k of the code of a row is 1 where `s x_j > τ` for the column j,
     the sign s and the threshold τ of split k, wherever this split is in the tree; a table holds the
@@ -29,11 +27,10 @@ def tree_sums(
         columns: x (n, C), float32.
         splits: j of each split, or j + C where s is -1, (7, T), int32.
         thresholds: τ of each split (7, T), float32.
-        leaves: v of each code (T, 128), float32.
-        num_outputs: Number of sums K. Tree t counts to sum t mod K, and T is a multiple of 16 K.
+        leaves: v of each code (T, 128), float32; T is a multiple of 16.
 
     Returns:
-        A tensor (n, K).
+        A tensor (n, 1).
 
     Example:
         >>> import numpy as np
@@ -57,6 +54,5 @@ def tree_sums(
         beyond = ops.take(signed, splits[number], axis=0) > thresholds[number][:, None]
         codes = codes + ops.cast(beyond, "int32") * (1 << number)
     values = ops.take(ops.reshape(leaves, (-1,)), codes)
-    num_rounds = num_trees // (NUM_GROUPS * num_outputs)
-    groups = ops.reshape(values, (NUM_GROUPS, num_rounds, num_outputs, -1))
-    return ops.transpose(ops.sum(ops.sum(groups, axis=1), axis=0))
+    groups = ops.reshape(values, (NUM_GROUPS, num_trees // NUM_GROUPS, -1))
+    return ops.sum(ops.sum(groups, axis=1), axis=0)[:, None]

@@ -10,16 +10,17 @@ import numpy as np
 from scipy import special
 
 from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
-from keras_calibration._rows.labels import keep_absent_classes, present_classes
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.row_order import single_rows
-from keras_calibration._solvers.softmax_fit import log_losses
 from keras_calibration._solvers.standard_errors import mean_and_error
 
+_MIN_ROWS_OF_LEAF = 20
 _PARAMETERS = {
+    "objective": "cross_entropy",
     "learning_rate": 0.1,
     "num_leaves": NUM_SPLITS + 1,
-    "min_data_in_leaf": 20,
+    "min_data_in_leaf": _MIN_ROWS_OF_LEAF,
     "lambda_l2": 5.0,
     "feature_fraction": 0.7,
     "deterministic": True,
@@ -41,7 +42,7 @@ class Boosting:
     Args:
         model: LightGBM's model, fitted to all rows; None if trees do not help.
         num_rounds: Its number of rounds; 0 if trees do not help.
-        logits: Cross-fitted logits with trees, (n,) or (n, K); as given where trees do not help.
+        logits: Cross-fitted logits with trees (n,); as given where trees do not help.
         log_loss_without: Cross-fitted log loss of the given logits, in nats per row.
         log_loss_with: That with the trees.
         standard_error: Standard error of the difference.
@@ -78,7 +79,6 @@ def boost(
     *,
     largest_num_rounds: int,
     seed: int | None = 0,
-    increasing: Sequence[int] = (),
     clusters: np.ndarray | None = None,
     training: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> Boosting:
@@ -94,48 +94,34 @@ def boost(
     next, and go on so.
 
     Args:
-        rows: Cross-fitted logits (n,) or (n, K), on which trees are fitted; labels and weights.
+        rows: Cross-fitted logits (n,), on which trees are fitted; labels and weights.
         columns: What the trees see, (n, C), float32; NaN is missing.
         parts: Numbers of the rows to fit and of those to score, of each part.
         largest_num_rounds: Largest number of rounds.
         seed: Seed of the columns that each tree sees.
-        increasing: Columns in which the sum of the trees must not decrease.
         clusters: Which rows are dependent (n,).
         training: From the number of a part to the logits (n,) and columns (n, C) of the rows that
             its trees are fitted to, which know nothing of the labels of the rows that it scores;
             None if `rows` and `columns` do not.
     """
-    rows = _trained_rows(rows)
-    scored_rows = np.concatenate([scored for _, scored in parts])
-
-    def starts(logits: np.ndarray) -> np.ndarray:
-        if clusters is None or logits.ndim > 1:
-            return logits
-        own, found = replace(rows, logits=logits).take(scored_rows), logits.copy()
-        found[scored_rows] += biases_of(own, clusters[scored_rows])
-        return found
-
-    trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
-    fits = []
-    for number, part in enumerate(parts):
+    trees = _Trees(rows, columns, [scored for _, scored in parts], clusters, seed)
+    for number, (fitted, _) in enumerate(parts):
         logits, seen = (rows.logits, columns) if training is None else training(number)
-        fits.append(trainer.fit_part(*part, starts(logits), seen))
-    held_out = _HeldOut(rows, columns, [scored for _, scored in parts], fits, clusters)
+        trees.fit_part(number, fitted, logits, seen, largest_num_rounds)
     everything = list(range(len(parts)))
     rounds = [
-        held_out.best_rounds([other for other in everything if other != part] or [part])
+        trees.best_rounds([other for other in everything if other != part] or [part])
         for part in everything
     ]
-    num_rounds = round(float(np.average(rounds, weights=held_out.shares)))
+    num_rounds = round(float(np.average(rounds, weights=trees.shares)))
     if not num_rounds:
         # The figures say how far from an improvement the best number of rounds is.
-        rounds = [held_out.lowest(everything)] * len(parts)
-    without, change, error = held_out.change(everything, rounds)
-    scored = np.concatenate(held_out.parts)
+        rounds = [trees.lowest(everything)] * len(parts)
+    without, change, error = trees.change(everything, rounds)
     return Boosting(
-        model=trainer.fit(scored, num_rounds, starts(rows.logits)) if num_rounds else None,
+        model=trees.fit_all(num_rounds) if num_rounds else None,
         num_rounds=num_rounds,
-        logits=held_out.logits(rounds) if num_rounds else rows.logits,
+        logits=trees.logits(everything, rounds) if num_rounds else rows.logits,
         log_loss_without=without,
         log_loss_with=without + change,
         standard_error=error,
@@ -163,15 +149,15 @@ def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
     return biases[cluster]
 
 
-class _HeldOut:
-    """Rows that fits did not see, scored after any number of rounds.
+class _Trees:
+    """LightGBM on parts of the same rows, and what its rounds are worth on the rows left out.
 
     Args:
         rows: Logits without trees, labels and weights.
         columns: What the trees see.
-        parts: Numbers of the rows that each fit scores.
-        fits: The log loss of these after 0, 1, 2 … rounds, and the model, of each part.
-        clusters: Which rows are dependent (n,), for the standard error.
+        parts: Numbers of the rows that each part scores.
+        clusters: Which rows are dependent (n,).
+        seed: Seed of the columns that each tree sees.
     """
 
     def __init__(
@@ -179,20 +165,57 @@ class _HeldOut:
         rows: Rows,
         columns: np.ndarray,
         parts: Sequence[np.ndarray],
-        fits: Sequence[tuple[np.ndarray, Any]],
         clusters: np.ndarray | None,
+        seed: int | None,
     ) -> None:
+        self.lightgbm = load_lightgbm()
         self.rows, self.columns, self.parts, self.clusters = rows, columns, parts, clusters
-        self.models = [model for _, model in fits]
-        length = max(len(curve) for curve, _ in fits)
-        # A part that stopped early would only have become worse.
-        padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits]
-        self.curves = np.stack(padded)
         self.shares = np.array([rows.row_weights[part].sum() for part in parts])
+        self.scored = np.concatenate(parts)
+        self.parameters = {
+            **_PARAMETERS,
+            "seed": 0 if seed is None else seed,
+            "num_threads": 0 if columns.size > _VALUES_OF_THREADS else 1,
+        }
+        # Of each part: the log loss after 0, 1, 2 … rounds, and the model.
+        self.curves: list[np.ndarray] = []
+        self.models: list[Any] = []
+
+    def fit_part(
+        self, part: int, fitted: np.ndarray, logits: np.ndarray, seen: np.ndarray, most: int
+    ) -> None:
+        """Fits at most so many rounds for a part, on top of logits (n,), to what is seen (n, C)."""
+        held_out, weights = self.parts[part], self.rows.row_weights
+        losses = row_log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
+        curve, model = [np.average(losses, weights=weights[held_out])], None
+        if len(single_rows(fitted, weights)[0]) >= 2 * _MIN_ROWS_OF_LEAF:
+
+            def end_early(state: Any) -> None:
+                (_, _, loss, _) = state.evaluation_result_list[0]
+                curve.append(loss)
+                best = int(np.argmin(curve))
+                if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
+                    raise self.lightgbm.callback.EarlyStopException(best, [])
+
+            train = self._dataset(fitted, self._starts(logits), seen)
+            valid = [self._dataset(held_out, self.rows.logits, self.columns, train)]
+            model = self.lightgbm.train(
+                self.parameters, train, most, valid_sets=valid, callbacks=[end_early]
+            )
+        self.curves.append(np.array(curve))
+        self.models.append(model)
+
+    def fit_all(self, num_rounds: int) -> Any:
+        """The model of all scored rows after a number of rounds."""
+        data = self._dataset(self.scored, self._starts(self.rows.logits), self.columns)
+        return self.lightgbm.train(self.parameters, data, num_rounds)
 
     def lowest(self, parts: Sequence[int]) -> int:
         """The number of rounds with the lowest mean log loss of some parts."""
-        return int(np.argmin(self.shares[parts] @ self.curves[parts]))
+        length = max(map(len, self.curves))
+        # A part that stopped early would only have become worse.
+        padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve in self.curves]
+        return int(np.argmin(self.shares[parts] @ np.stack(padded)[parts]))
 
     def best_rounds(self, parts: Sequence[int]) -> int:
         """The same, or 0 unless it is better than no trees by more than a standard error."""
@@ -205,17 +228,17 @@ class _HeldOut:
         scored = np.concatenate([self.parts[part] for part in parts])
         weights = self.rows.row_weights[scored]
         before, after = (
-            log_losses(self.rows.labels[scored], logits[scored])
-            for logits in (self.rows.logits, self.logits(rounds, parts))
+            row_log_losses(self.rows.labels[scored], logits[scored])
+            for logits in (self.rows.logits, self.logits(parts, rounds))
         )
         groups = None if self.clusters is None else self.clusters[scored]
         without = float(np.average(before, weights=weights))
         return without, *mean_and_error(after - before, weights, groups)
 
-    def logits(self, rounds: Sequence[int], parts: Sequence[int] | None = None) -> np.ndarray:
-        """The logits with as many rounds of trees as each part has, of all or some parts."""
+    def logits(self, parts: Sequence[int], rounds: Sequence[int]) -> np.ndarray:
+        """The logits (n,), in some parts with as many rounds of trees as each part has."""
         logits = self.rows.logits.copy()
-        for part in range(len(self.parts)) if parts is None else parts:
+        for part in parts:
             scored, model = self.parts[part], self.models[part]
             if rounds[part] and model is not None:
                 logits[scored] += model.predict(
@@ -223,96 +246,22 @@ class _HeldOut:
                 )
         return logits
 
-
-def _trained_rows(rows: Rows) -> Rows:
-    """Rows in which absent classes have the share that their logits give."""
-    labels = rows.labels
-    if labels.ndim == 2:
-        present = present_classes(labels)
-        labels = keep_absent_classes(labels, special.softmax(rows.logits, axis=1), present)
-    return Rows(rows.logits, labels, rows.row_weights)
-
-
-class _Trainer:
-    """LightGBM on subsets of the same rows."""
-
-    def __init__(
-        self,
-        rows: Rows,
-        columns: np.ndarray,
-        largest_num_rounds: int,
-        seed: int | None,
-        increasing: Sequence[int],
-    ) -> None:
-        self.lightgbm = load_lightgbm()
-        self.rows, self.columns = rows, columns
-        self.largest_num_rounds = largest_num_rounds
-        self.parameters = {
-            **_PARAMETERS,
-            "objective": "cross_entropy",
-            "seed": 0 if seed is None else seed,
-            "num_threads": 0 if columns.size > _VALUES_OF_THREADS else 1,
-        }
-        if rows.logits.ndim == 2:
-            num_classes = rows.logits.shape[1]
-            self.parameters |= {"objective": "multiclass", "num_class": num_classes}
-        if increasing:
-            signs = np.isin(np.arange(columns.shape[1]), increasing).astype(int)
-            self.parameters["monotone_constraints"] = signs.tolist()
-
-    def fit_part(
-        self, fitted: np.ndarray, held_out: np.ndarray, logits: np.ndarray, columns: np.ndarray
-    ) -> tuple[np.ndarray, Any]:
-        """The log loss of held-out rows after 0, 1, 2 … rounds, and the model.
-
-        Args:
-            fitted: Numbers of the rows to fit.
-            held_out: Numbers of the rows to score.
-            logits: Logits (n,) or (n, K) on top of which trees are fitted.
-            columns: What the trees then see (n, C).
-        """
-        losses = log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
-        start = np.average(losses, weights=self.rows.row_weights[held_out])
-        if len(single_rows(fitted, self.rows.row_weights)[0]) < 2 * _PARAMETERS["min_data_in_leaf"]:
-            return np.array([start]), None
-        train = self._dataset(fitted, logits, columns)
-        curve = [start]
-
-        def end_early(state: Any) -> None:
-            (_, _, loss, _) = state.evaluation_result_list[0]
-            curve.append(loss)
-            best = int(np.argmin(curve))
-            if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
-                raise self.lightgbm.callback.EarlyStopException(best, [])
-
-        model = self.lightgbm.train(
-            self.parameters,
-            train,
-            self.largest_num_rounds,
-            valid_sets=[self._dataset(held_out, self.rows.logits, self.columns, train)],
-            callbacks=[end_early],
-        )
-        return np.array(curve), model
-
-    def fit(self, fitted: np.ndarray, num_rounds: int, logits: np.ndarray) -> Any:
-        """The model of these rows after a number of rounds, on top of logits (n,) or (n, K)."""
-        data = self._dataset(fitted, logits, self.columns)
-        return self.lightgbm.train(self.parameters, data, num_rounds)
+    def _starts(self, logits: np.ndarray) -> np.ndarray:
+        """The logits (n,) on top of which trees are fitted: without the bias of each cluster."""
+        if self.clusters is None:
+            return logits
+        own, found = replace(self.rows, logits=logits).take(self.scored), logits.copy()
+        found[self.scored] += biases_of(own, self.clusters[self.scored])
+        return found
 
     def _dataset(
         self, chosen: np.ndarray, logits: np.ndarray, columns: np.ndarray, reference: Any = None
     ) -> Any:
         # Rows, not weights, are counted in a leaf.
         chosen, weights = single_rows(chosen, self.rows.row_weights)
-        labels = self.rows.labels[chosen]
-        if labels.ndim == 2:
-            # A row for each class that it may be of: LightGBM knows no shares of classes.
-            place, label = np.nonzero(labels)
-            chosen, weights = chosen[place], (weights[:, None] * labels)[place, label]
-            labels = label
         return self.lightgbm.Dataset(
             columns[chosen],
-            labels,
+            self.rows.labels[chosen],
             weight=weights,
             init_score=logits[chosen],
             reference=reference,
@@ -320,9 +269,7 @@ class _Trainer:
         )
 
 
-def tables_of(
-    model: Any, num_trees: int, num_columns: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The trees of a model in the form of `_ops.boosted_trees.tree_sums`.
 
     The tables agree with `model.predict` for every float32 value. A row goes left at a node if
@@ -332,7 +279,6 @@ def tables_of(
     Args:
         model: LightGBM's model, or None for no trees.
         num_trees: Number of trees in the tables; those beyond the model's are 0.
-        num_columns: Number of columns of x.
 
     Returns:
         Splits (7, T), int32, thresholds (7, T) and leaves (T, 128), float32.
@@ -357,7 +303,7 @@ def tables_of(
             splits[place, tree], thresholds[place, tree] = column, threshold
         else:  # left: -x > -t', where t' is the next number above t
             above = _next_float32(threshold, np.inf)
-            splits[place, tree], thresholds[place, tree] = column + num_columns, -above
+            splits[place, tree], thresholds[place, tree] = column + model.num_feature(), -above
             right = ~right
         fill(tree, node["left_child"], reached & ~right)
         fill(tree, node["right_child"], reached & right)

@@ -85,8 +85,8 @@ def calibrate(
     - `"trees"`, with fields or numeric columns: boosted trees on top of `"field_bias"`;
     - `"neural"`, with fields or numeric columns: η(l) + g(x).
 
-    For a model of K classes: `"identity"`; `"temperature"`; `"vector"`, a scale and a bias per
-    class; `"matrix"`, with a penalized matrix; `"trees"` on top of `"vector"`; and `"neural"`.
+    For a model of K classes: `"identity"`; `"temperature"`; and `"vector"`, a scale and a bias per
+    class. No candidate for classes uses fields or numeric columns: they are reported on.
 
     Args:
         model: A trained Keras model with a sigmoid or logit output, or a softmax or logits of K

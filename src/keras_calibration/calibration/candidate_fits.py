@@ -21,7 +21,6 @@ from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import NeuralFitSummary
 from keras_calibration.layers.head import Head, remember_fit
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
@@ -181,7 +180,7 @@ class Race:
             is_last = self.splits.fold == self.splits.num_folds - 1
             logits = head.logits_of_fold(self.rows, is_last, settings)
             self._check_gain(np.flatnonzero(is_last), logits)
-        summary = cast(NeuralFitSummary, head.fit_checked(self.rows, settings))
+        summary = head.fit_checked(self.rows, settings)
         return CandidateFit(summary.cross_fitted_logits, head)
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
@@ -212,7 +211,6 @@ class Race:
                 f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
-        head = head.trimmed()
         remember_fit(head, summary)
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
 

@@ -25,7 +25,6 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
-from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
@@ -71,16 +70,22 @@ def candidates(
     Always `identity`, `bias`, `temperature`, `platt`, `beta`, `ilps`; with fields `field_bias`;
     with one to eight fields `field_ilps`; with numeric columns `additive`; with any of both `trees`
     and `neural`. With `follows_time`, after `ilps`, `field_bias` and `additive` the same with a
-    level over time, `ilps+level` and so on. For K classes always `identity`, `temperature`,
-    `vector`, `matrix`; with fields or numeric columns `trees` and `neural`.
+    level over time, `ilps+level` and so on. For K classes `identity`, `temperature` and `vector`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
         ['identity', 'bias', 'temperature', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps',
         'trees', 'neural']
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
-        ['identity', 'temperature', 'vector', 'matrix', 'trees', 'neural']
+        ['identity', 'temperature', 'vector']
     """
+    if num_classes is not None:
+        # A temperature that is not fitted is the identity.
+        return [
+            Candidate(IDENTITY, TemperatureScaling),
+            Candidate("temperature", TemperatureScaling),
+            Candidate("vector", lambda: VectorScaling(num_classes)),
+        ]
 
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
@@ -96,33 +101,21 @@ def candidates(
             )
         return made
 
-    heads: dict[str, Callable[[], Head]]
-    if num_classes is None:
-        # A bias that is not fitted is the identity.
-        heads = {
-            IDENTITY: BiasCorrection,
-            "bias": BiasCorrection,
-            "temperature": TemperatureScaling,
-            "platt": PlattScaling,
-            "beta": BetaCalibration,
-            **with_level("ilps"),
-        }
-        heads |= with_level("field_bias", fields=fields) if fields else {}
-    else:
-        # A temperature that is not fitted is the identity.
-        heads = {
-            IDENTITY: TemperatureScaling,
-            "temperature": TemperatureScaling,
-            "vector": lambda: VectorScaling(num_classes),
-            "matrix": lambda: StructuredMatrixScaling(num_classes),
-        }
+    heads: dict[str, Callable[[], Head]] = {
+        IDENTITY: BiasCorrection,  # a bias that is not fitted
+        "bias": BiasCorrection,
+        "temperature": TemperatureScaling,
+        "platt": PlattScaling,
+        "beta": BetaCalibration,
+        **with_level("ilps"),
+    }
+    heads |= with_level("field_bias", fields=fields) if fields else {}
     found = [Candidate(name, make) for name, make in heads.items()]
-    base = "vector" if num_classes is not None else "field_bias" if fields else "ilps"
+    base = "field_bias" if fields else "ilps"
     bases = tuple(name for name in (base, base + LEVEL) if name in heads)
-    calibrator = heads["vector" if num_classes is not None else "ilps"]
-    if num_classes is None and 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
+    if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
-    if numeric and num_classes is None:
+    if numeric:
         additive = with_level("additive", fields=fields, numeric=numeric)
         found += [Candidate(name, make) for name, make in additive.items()]
     if (fields or numeric) and effort != QUICK:
@@ -134,8 +127,8 @@ def candidates(
     if (fields or numeric) and effort == THOROUGH:
 
         def neural() -> Head:
-            network = FieldNetwork(fields, numeric, num_outputs=num_classes or 1, seed=seed)
-            return NeuralCalibration(calibrator(), network, num_members=num_folds)
+            network = FieldNetwork(fields, numeric, seed=seed)
+            return NeuralCalibration(curve(), network, num_members=num_folds)
 
         found.append(Candidate("neural", neural, is_costly=True))
     return found

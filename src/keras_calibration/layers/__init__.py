@@ -14,7 +14,6 @@ from keras_calibration.layers.isotonic_regression import IsotonicRegression
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.sampling_correction import SamplingCorrection
-from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
@@ -33,7 +32,6 @@ __all__ = [
     "NeuralCalibration",
     "PlattScaling",
     "SamplingCorrection",
-    "StructuredMatrixScaling",
     "TemperatureScaling",
     "VectorScaling",
 ]

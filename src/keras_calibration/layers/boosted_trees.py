@@ -14,7 +14,6 @@ from keras import ops
 from calibration_records._check import instance, integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
-from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
@@ -31,11 +30,11 @@ from keras_calibration.layers.field_ids import (
     vocabulary_size,
 )
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import BoostedFitSummary
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits, row_slices
+from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.logits import as_column
+from keras_calibration.layers.logits import as_column, check_column
 from keras_calibration.layers.network_trainer import copy_of
 
 _NUM_FOLDS = 3
@@ -74,16 +73,13 @@ class BoostedTrees(Head):
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.
         numeric: Names of real-valued columns; NaN is a missing value.
         head: h; by default `FieldBias(fields, ILPS(smoothness="auto", monotonic="strict"))`, and
-            without fields that `ILPS`. For K classes, `VectorScaling(K)` for example.
-        monotonic: Whether the calibrated logit must not fall in the uncalibrated one for fixed
-            features, if that of h does not. On seven public tables this costs 0.001 nats on
-            average.
-        num_rounds: Largest number of rounds: of trees, for K classes of K trees. The time of a
-            prediction grows with it, however many are used.
+            without fields that `ILPS`.
+        num_rounds: Largest number of trees. The time of a prediction grows with it, however many
+            are used.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Call arguments:
-        logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
+        logits: Uncalibrated logits (batch,) or (batch, 1).
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
@@ -113,7 +109,6 @@ class BoostedTrees(Head):
         fields: Fields,
         numeric: Sequence[str] = (),
         head: Head | None = None,
-        monotonic: bool = False,
         num_rounds: int = 256,
         **kwargs: Any,
     ) -> None:
@@ -124,7 +119,6 @@ class BoostedTrees(Head):
             curve = ILPS(smoothness="auto", monotonic="strict")
             head = FieldBias(self.fields, curve) if self.fields else curve
         self.head = head
-        self.monotonic = monotonic
         self.num_rounds = integer("num_rounds", num_rounds, 1)
         expected = "a head of this package, or None"
         instance("head", head, Head, expected, "Pass ILPS(), for example.")
@@ -155,26 +149,26 @@ class BoostedTrees(Head):
         """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
         return ids_of_field(features[field], self.fields[field], self._num_values[field])
 
+    def check_logits(self, shape: Shape) -> None:
+        """Raises for other logits than one per row."""
+        check_column(shape, type(self).__name__, "logits")
+
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Creates the tables of the trees, which are 0 before a fit."""
-        columns_shape = (*(logits_shape or (None,)), 1)[:2]
         if not self.head.built:
             shapes = () if self.head.feature_names == () else (features_shape,)
-            self.head.build(columns_shape, *shapes)
-        self.num_outputs = int(columns_shape[1] or 1)
+            self.head.build((None, 1), *shapes)
         self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
         self._categorical = [
             name
             for name, number in self._num_values.items()
             if number <= _NUM_CATEGORIES or name not in self.head.effect_names
         ]
-        rounds = -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
-        num_trees = rounds * self.num_outputs
-        self._categories = self._table(
-            "categories", (len(self._categorical), _NUM_CATEGORIES), "int32"
-        )
+        num_trees = -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
+        categories_shape = (len(self._categorical), _NUM_CATEGORIES)
+        self._categories = self._table("categories", categories_shape, "int32")
         self._splits = self._table("splits", (NUM_SPLITS, num_trees), "int32")
         self._thresholds = self._table("thresholds", (NUM_SPLITS, num_trees))
         self._leaves = self._table("leaves", (num_trees, NUM_CODES))
@@ -191,13 +185,13 @@ class BoostedTrees(Head):
         )
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
-        """Calibrated logits (batch, 1) or (batch, K)."""
+        """Calibrated logits (batch, 1)."""
         columns = ops.cast(as_column(logits), self.compute_dtype)
         features = {} if features is None else features
         check_features(features, self._own_names, type(self).__name__)
         inner = self.head(columns, features)
         seen = self._tree_columns(self.head, columns, inner, features)
-        trees = tree_sums(seen, self._splits, self._thresholds, self._leaves, self.num_outputs)
+        trees = tree_sums(seen, self._splits, self._thresholds, self._leaves)
         return inner + ops.cast(trees, inner.dtype)
 
     def _tree_columns(
@@ -213,12 +207,7 @@ class BoostedTrees(Head):
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(each, "float32") for each in columns], axis=1)
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> BoostedFitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits h, and trees on top of its cross-fitted logits."""
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
@@ -246,7 +235,7 @@ class BoostedTrees(Head):
         settings: FitSettings,
         clusters: np.ndarray | None = None,
         whole: Head | None = None,
-    ) -> BoostedFitSummary:
+    ) -> FitSummary:
         """Fits trees on top of h, which is fitted to all rows, and assigns their tables.
 
         Args:
@@ -259,53 +248,30 @@ class BoostedTrees(Head):
             whole: h as it was fitted to all rows, from which fits to parts of them start.
         """
         self._set_categories(rows.features)
-        found = None
-        if parts:
-            found = self._boost(rows, parts, heads, settings, clusters, whole)
-        self._set_trees(None if found is None else found.model)
-        num_rounds = 0 if found is None else found.num_rounds
+        if not parts:
+            self._set_trees(None)
+            return self.head.summary_of(rows, 0)
+        found = self._boost(rows, parts, heads, settings, clusters, whole)
+        self._set_trees(found.model)
         # Without trees, it is h, which takes less time.
-        summary = (self if num_rounds else self.head).summary_of(rows, num_rounds)
-        figures = {}
-        if found is not None:
-            figures = {
-                "cross_fitted_head": found.log_loss_without,
-                "cross_fitted_both": found.log_loss_with,
-                "standard_error": found.standard_error,
-                "cross_fitted_logits": found.logits,
-            }
-        return BoostedFitSummary(**{**vars(summary), **figures})
+        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
+        return replace(
+            summary,
+            cross_fitted_head=found.log_loss_without,
+            cross_fitted_both=found.log_loss_with,
+            standard_error=found.standard_error,
+            cross_fitted_logits=found.logits,
+        )
 
     def served(self) -> BoostedTrees:
         """The trees on top of the served h."""
         served = BoostedTrees(
-            self.fields,
-            self.numeric,
-            self.head.served(),
-            num_rounds=self.num_rounds,
-            dtype=self.dtype_policy,
+            self.fields, self.numeric, self.head.served(), self.num_rounds, dtype=self.dtype_policy
         )
-        served.build((None, self.num_outputs))
+        served.build()
         for weight, value in zip(served.tables, self.tables, strict=True):
             weight.assign(value)
         return served
-
-    def trimmed(self) -> BoostedTrees:
-        """A copy of the fitted head with tables of a quarter more rounds than its trees need.
-
-        Predictions take less time. A later fit of the copy has at most so many rounds.
-        """
-        leaves = ops.convert_to_numpy(self._leaves)
-        num_trees = int(np.flatnonzero(leaves.any(axis=1)).max(initial=0)) + 1
-        num_rounds = min(self.num_rounds, -(-5 * num_trees // (4 * self.num_outputs)))
-        config = {**self.get_config(), "num_rounds": -(-num_rounds // NUM_GROUPS) * NUM_GROUPS}
-        copy = BoostedTrees.from_config(config)
-        copy.build((None, self.num_outputs))
-        copy.head.set_weights(self.head.get_weights())
-        for weight, table in zip(copy.tables, self.tables, strict=True):
-            size = tuple(map(slice, weight.shape))
-            weight.assign(ops.convert_to_numpy(table)[size])
-        return copy
 
     def _boost(
         self,
@@ -316,35 +282,25 @@ class BoostedTrees(Head):
         clusters: np.ndarray | None,
         whole: Head | None,
     ) -> Boosting:
+        """Trees on top of cross-fitted logits; of offsets that did not see the scored fold."""
         folds = [scored for _, scored in parts]
         crossed, columns = self._crossed(rows, folds, heads)
-        is_scored = np.zeros(len(crossed), bool)
-        is_scored[np.concatenate(folds)] = True
-        # An offset that did not see a fold tells, beside one that did, what the labels there are:
-        # trees that had both would look better on the fold than on new rows.
-        # One that was fitted to other rows altogether has seen no fold.
-        is_nested = (
-            bool(self.head.effect_names)
-            and any(head is not heads[0] for head in heads)
-            and all(len(fitted) + len(scored) == len(crossed) for fitted, scored in parts)
-        )
-        pairs: dict[frozenset[int], Head] = {}
+        is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
 
-        def without(*left_out: int) -> Head:
+        @functools.cache
+        def without(left_out: frozenset[int]) -> Head:
             """The inner head, fitted to the rows of all other folds."""
-            found = pairs.get(frozenset(left_out))
-            if found is None:
-                fitted = np.ones(len(crossed), bool)
-                for number in left_out:
-                    fitted[folds[number]] = False
-                found = pairs[frozenset(left_out)] = copy_of(self.head)
-                like = whole if found.starts_from_whole else None
-                found.fit_checked(rows.take(fitted).as_given(), settings, like=like)
-            return found
+            fitted = np.ones(len(rows), bool)
+            for number in left_out:
+                fitted[folds[number]] = False
+            head = copy_of(self.head)
+            like = whole if head.starts_from_whole else None
+            head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
+            return head
 
         def training(part: int) -> tuple[np.ndarray, np.ndarray]:
             others = [number for number in range(len(folds)) if number != part]
-            inner = [without(part, number) for number in others]
+            inner = [without(frozenset({part, number})) for number in others]
             return self._crossed(rows, [folds[number] for number in others], inner)
 
         boosted = functools.partial(
@@ -354,43 +310,32 @@ class BoostedTrees(Head):
             [(fitted[is_scored[fitted]], scored) for fitted, scored in parts],
             largest_num_rounds=self.num_rounds,
             seed=settings.seed,
-            increasing=range(2 * self.num_outputs) if self.monotonic else (),
             clusters=clusters,
         )
         found = boosted()
+        # An offset that did not see a fold tells, beside one that did, what the labels there are:
+        # trees that had both would look better on the fold than on new rows.
         # Where trees look no better even so, the fits to all others are spared.
-        is_nested = is_nested and len(folds) > 2 and found.num_rounds > 0
-        return boosted(training=training) if is_nested else found
+        is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
+        is_nested = is_cross_fit and bool(self.head.effect_names) and len(folds) > 2
+        return boosted(training=training) if is_nested and found.num_rounds else found
 
     def _crossed(
         self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits of h (n,) or (n, K), and what the trees see (n, C), of folds with a head each."""
-        crossed = rows.logits.copy()
-        columns = np.zeros((len(crossed), self._num_tree_columns()), "float32")
-        for scored, head in zip(folds, heads, strict=True):
-            own = rows.take(scored)
-            crossed[scored] = head_logits(head, own.logits, own.features)
-            columns[scored] = self._columns_of(head, own, crossed[scored])
+        """Logits of h (n,), and what the trees see (n, C), of folds with a head each."""
+        crossed, columns = rows.logits.copy(), np.empty(0)
+        for fold, head in zip(folds, heads, strict=True):
+            for part in row_slices(len(fold)):
+                own = rows.take(fold[part])
+                logits = ops.cast(as_column(own.logits), self.compute_dtype)
+                inner = head(logits, own.features)
+                seen = self._tree_columns(head, logits, inner, own.features)
+                if not columns.size:
+                    columns = np.zeros((len(rows), seen.shape[1]), "float32")
+                columns[fold[part]] = ops.convert_to_numpy(seen)
+                crossed[fold[part]] = ops.convert_to_numpy(inner)[:, 0]
         return crossed, columns
-
-    def _columns_of(self, head: Head, rows: Rows, inner: np.ndarray) -> np.ndarray:
-        """`_tree_columns` of many rows."""
-        found = []
-        for part in row_slices(len(rows)):
-            given, calibrated = (
-                ops.reshape(ops.cast(each[part], self.compute_dtype), (-1, self.num_outputs))
-                for each in (rows.logits, inner)
-            )
-            seen = take(rows.features, part)
-            columns = self._tree_columns(head, given, calibrated, seen)
-            found.append(ops.convert_to_numpy(columns))
-        return np.concatenate(found)
-
-    def _num_tree_columns(self) -> int:
-        num_effects = len(self.head.effect_names)
-        num_categories = len(self._categorical) * _NUM_CATEGORIES
-        return 2 * self.num_outputs + num_effects + num_categories + len(self.numeric)
 
     def _set_categories(self, features: Mapping[str, np.ndarray]) -> None:
         """Assigns the most frequent ids of the fields that get a column per value; -1 for none."""
@@ -403,8 +348,7 @@ class BoostedTrees(Head):
         self._categories.assign(categories)
 
     def _set_trees(self, model: Any) -> None:
-        num_trees = self._leaves.shape[0]
-        tables = tables_of(model, num_trees, self._num_tree_columns())
+        tables = tables_of(model, self._leaves.shape[0])
         for weight, table in zip(self.tables[1:], tables, strict=True):
             weight.assign(table)
 
@@ -415,7 +359,6 @@ class BoostedTrees(Head):
             "fields": serialize_fields(self.fields),
             "numeric": list(self.numeric),
             "head": keras.saving.serialize_keras_object(self.head),
-            "monotonic": self.monotonic,
             "num_rounds": self.num_rounds,
         }
 

@@ -1,27 +1,21 @@
 """Cross-fits a calibrator and a network: how long to train, and whether the network helps."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
-from scipy import special
 
-from keras_calibration._rows.labels import keep_absent_classes, present_classes
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
+from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration.layers.field_network import FieldNetwork
-from keras_calibration.layers.field_network_trainer import FieldNetworkTrainer
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.keras_trainer import KerasTrainer
-from keras_calibration.layers.network_trainer import NetworkTrainer, TrainingRows, copy_of
+from keras_calibration.layers.network_trainer import NetworkTrainer, copy_of
 
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
@@ -36,8 +30,7 @@ class CrossFit:
         standard_error: Standard error of the difference.
         epochs: The best epoch of each fold.
         weights: Network weights, one set per fold; empty if the network does not help.
-        logits: Cross-fitted logits of each row, (n,) or (n, K): `η + g`, or η if the network does
-            not help.
+        logits: Cross-fitted logits of each row (n,): `η + g`, or η if the network does not help.
         corrections: Cross-fitted g of each row (n,), if refitting η under it lowers the
             cross-fitted log loss; else None.
     """
@@ -49,17 +42,6 @@ class CrossFit:
     weights: list[list[np.ndarray]]
     logits: np.ndarray
     corrections: np.ndarray | None
-
-    def figures(self) -> dict[str, Any]:
-        """The cross-fitting arguments of `NeuralFitSummary`."""
-        return {
-            "cross_fitted_curve": self.log_loss_curve,
-            "cross_fitted_both": self.log_loss_both,
-            "standard_error": self.standard_error,
-            "epochs": self.epochs,
-            "network_kept": bool(self.weights),
-            "cross_fitted_logits": self.logits,
-        }
 
 
 def enough_for(num_folds: int, rows: Rows) -> bool:
@@ -85,42 +67,36 @@ def cross_fit(
     verbose: int,
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
-    num_rows, weights = len(rows.logits), rows.row_weights
-    # Binary logits have one column.
-    logits, labels = rows.logits.reshape(num_rows, -1), _trained_labels(calibrator, rows)
-    trainer = _trainer_of(network, rows, labels, settings)
-    training = trainer.rows
-    num_folds = int(folds.max()) + 1
-    curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
-    curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
+    trainer = NetworkTrainer(network, rows, settings)
+    num_folds, weights = int(folds.max()) + 1, rows.row_weights
+    curves, both = np.empty(len(rows)), np.empty(len(rows))
     epochs, members = [], []
     progress = keras.utils.Progbar(num_folds, verbose=verbose, unit_name="fold")
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        training.curve[:] = _fitted_curve(calibrator, rows, fitted)
-        epoch, both, learnt = trainer.train(fitted, held_out)
-        curves[held_out], cross_fitted[held_out] = training.curve[held_out], both
-        curve_loss[held_out] = head_log_losses(labels[held_out], curves[held_out])
-        both_loss[held_out] = head_log_losses(labels[held_out], both)
+        curve = _fitted_curve(calibrator, rows, fitted)
+        epoch, both[held_out], learnt = trainer.train(curve, fitted, held_out)
+        curves[held_out] = trainer.curve[held_out, 0]
         epochs.append(epoch)
         members.append(learnt)
-        progress.update(fold + 1, [("log_loss", both_loss[held_out].mean())])
+        loss = row_log_losses(rows.labels[held_out], both[held_out]).mean()
+        progress.update(fold + 1, [("log_loss", loss)])
+    curve_loss, both_loss = (row_log_losses(rows.labels, each) for each in (curves, both))
     change, standard_error = mean_and_error(both_loss - curve_loss, weights)
     helps = change < -standard_error
     corrections = None
     if helps and isinstance(calibrator, ILPS):
-        g = (cross_fitted - curves)[:, 0]
-        again = _cross_fitted_under(calibrator, rows, g, folds)
-        again_loss = head_log_losses(rows.labels, again)
+        again = _cross_fitted_under(calibrator, rows, both - curves, folds)
+        again_loss = row_log_losses(rows.labels, again)
         if weights @ again_loss < weights @ both_loss:
-            corrections, cross_fitted, both_loss = g, again, again_loss
+            corrections, both, both_loss = both - curves, again, again_loss
     return CrossFit(
         log_loss_curve=float(np.average(curve_loss, weights=weights)),
         log_loss_both=float(np.average(both_loss, weights=weights)),
         standard_error=standard_error,
         epochs=tuple(epochs),
         weights=members if helps else [],
-        logits=(cross_fitted if helps else curves).reshape(rows.logits.shape),
+        logits=both if helps else curves,
         corrections=corrections,
     )
 
@@ -132,12 +108,10 @@ def fold_logits(
     is_held_out: np.ndarray,
     settings: FitSettings,
 ) -> np.ndarray:
-    """`η + g` of the held-out rows, (m,) or (m, K), fitted on the other rows."""
-    trainer = _trainer_of(network, rows, _trained_labels(calibrator, rows), settings)
+    """`η + g` of the held-out rows (m,), fitted on the other rows."""
     fitted, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
-    trainer.rows.curve[:] = _fitted_curve(calibrator, rows, fitted)
-    _, both, _ = trainer.train(fitted, held_out)
-    return both.reshape(rows.logits[held_out].shape)
+    curve = _fitted_curve(calibrator, rows, fitted)
+    return NetworkTrainer(network, rows, settings).train(curve, fitted, held_out)[1]
 
 
 def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
@@ -152,26 +126,6 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
     curve.fit_curve(offset_histogram(*columns, bins_of(rows.logits, rows.weights)))
 
 
-def _trainer_of(
-    network: keras.layers.Layer,
-    rows: Rows,
-    labels: np.ndarray,
-    settings: FitSettings,
-) -> NetworkTrainer:
-    """What trains the network on top of η, which is still to be set."""
-    weights = rows.row_weights
-    training = TrainingRows(
-        curve=np.empty(labels.shape, "float32"),
-        features=rows.features,
-        labels=labels.astype("float32"),
-        # Mean weight 1: the prior of the network and the learning rate assume it.
-        weights=(weights / weights.mean()).astype("float32"),
-    )
-    # A subclass may compute anything.
-    trainer_class = FieldNetworkTrainer if type(network) is FieldNetwork else KerasTrainer
-    return trainer_class(network, training, settings)
-
-
 def _cross_fitted_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
@@ -184,22 +138,10 @@ def _cross_fitted_under(
     return logits
 
 
-def _trained_labels(calibrator: Head | None, rows: Rows) -> np.ndarray:
-    """The labels (n, 1) or (n, K), in which classes without rows keep the share that η gives."""
-    if rows.labels.ndim == 1:
-        return rows.labels.reshape(-1, 1)
-    present = present_classes(rows.labels)
-    if present.all():
-        return rows.labels
-    curve = _fitted_curve(calibrator, rows, np.arange(len(rows.labels)))
-    return keep_absent_classes(rows.labels, special.softmax(curve, axis=1), present)
-
-
 def _fitted_curve(calibrator: Head | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
-    """η of all rows, (n, 1) or (n, K), fitted to the rows with the given numbers."""
-    logits = rows.logits.reshape(len(rows.logits), -1)
+    """η of all rows (n,), fitted to the rows with the given numbers."""
     if calibrator is None:
-        return logits
+        return rows.logits
     curve = copy_of(calibrator)
     curve.fit_checked(rows.take(fitted))
-    return ops.convert_to_numpy(curve(logits))
+    return ops.convert_to_numpy(curve(rows.logits)).reshape(-1)

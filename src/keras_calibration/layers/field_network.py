@@ -34,7 +34,7 @@ from keras_calibration.layers.logits import calibration_dtype
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldNetwork(keras.layers.Layer):
-    """The network g(x) over the fields: embeddings, a small MLP, one logit or one per class.
+    """The network g(x) over the fields: embeddings, a small MLP, one logit.
 
     Each field has an embedding. Each numeric column is encoded by hat functions on knots, which
     `adapt` places, and by an indicator of missing values. All encodings are concatenated and passed
@@ -64,7 +64,6 @@ class FieldNetwork(keras.layers.Layer):
             features are known then.
         seed: Seed of the initial weights and of dropout; None draws one, which
             `keras.utils.set_random_seed` repeats.
-        num_outputs: 1, or the number of classes for a head of class logits.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -99,7 +98,6 @@ class FieldNetwork(keras.layers.Layer):
         seed: int | None = None,
         num_coarse_knots: int = 16,
         dropout: float = 0.25,
-        num_outputs: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
@@ -112,7 +110,6 @@ class FieldNetwork(keras.layers.Layer):
         self.seed = seed
         self.num_coarse_knots = num_coarse_knots
         self.dropout = float(dropout)
-        self.num_outputs = num_outputs
         self._check_arguments()
         with throwaway_layers():
             initializers = keras.random.SeedGenerator(seed)
@@ -129,7 +126,7 @@ class FieldNetwork(keras.layers.Layer):
             for number, units in enumerate(self.hidden_units)
         ]
         self._output = keras.layers.Dense(
-            num_outputs, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
+            1, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
         )
         self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
 
@@ -199,7 +196,7 @@ class FieldNetwork(keras.layers.Layer):
         self.built = True
 
     def call(self, features: Features, training: bool | None = None) -> Tensor:
-        """g(x), logits of shape (batch, num_outputs); with dropout if `training` is true."""
+        """g(x), logits (batch, 1); with dropout if `training` is true."""
         check_features(features, self.feature_names, type(self).__name__)
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
@@ -242,8 +239,8 @@ class FieldNetwork(keras.layers.Layer):
         self._num_rows.assign(float(num_rows[self.feature_names[0]]))
 
     def compute_output_shape(self, input_shape: Mapping[str, Shape]) -> tuple[int | None, int]:
-        """`(batch, num_outputs)`."""
-        return (input_shape[self.feature_names[0]][0], self.num_outputs)
+        """`(batch, 1)`."""
+        return (input_shape[self.feature_names[0]][0], 1)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -258,7 +255,6 @@ class FieldNetwork(keras.layers.Layer):
             "seed": self.seed,
             "num_coarse_knots": self.num_coarse_knots,
             "dropout": self.dropout,
-            "num_outputs": self.num_outputs,
         }
 
     @classmethod
@@ -323,7 +319,6 @@ class FieldNetwork(keras.layers.Layer):
         sizes = {
             "embedding_dim": [self.embedding_dim],
             "hidden_units": self.hidden_units,
-            "num_outputs": [self.num_outputs],
             "num_numeric_knots": [self.num_numeric_knots - 1],
             "num_coarse_knots": [self.num_coarse_knots - 1 if self.num_coarse_knots else 1],
         }

@@ -13,7 +13,7 @@ from keras_calibration._typing import Shape, Tensor
 # Scores count as at most this in a standard deviation, whose square is then finite in float32.
 LARGEST_SCORE = 1e15
 
-_CLASS_HEADS = "TemperatureScaling, VectorScaling or NeuralCalibration"
+_CLASS_HEADS = "TemperatureScaling or VectorScaling"
 
 
 def calibration_dtype(dtype: str | keras.DTypePolicy | None) -> str:
@@ -39,7 +39,7 @@ def check_column(shape: Shape, taker: str, name: str) -> None:
         ...
         ValueError: The logits of ILPS must have shape (batch,) or (batch, 1). Received: shape
         (3, 2). Pass one number per row; for one logit per class, use a head for classes, such as
-        TemperatureScaling, VectorScaling or NeuralCalibration.
+        TemperatureScaling or VectorScaling.
     """
     shape = tuple(shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):

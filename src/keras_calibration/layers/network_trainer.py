@@ -1,105 +1,199 @@
-"""NetworkTrainer: what trains a network on folds of the development set, with early stopping."""
+"""NetworkTrainer: trains a network on folds of the development set, with early stopping."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_calibration._keras import flatten_layers, throwaway_layers
+from keras_calibration._rows.columns import take
+from keras_calibration._rows.rows import Rows
 from keras_calibration._seeds import generator_of
+from keras_calibration._typing import Tensor
+from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 
 # About this many batches per epoch, within these bounds of the batch size.
 _BATCHES_AN_EPOCH = 50
 _SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
-PREDICTED_TOGETHER = 8192  # rows
+_PREDICTED_TOGETHER = 8192  # rows
 # Weights are averaged over about this many steps, at most half an epoch.
 _AVERAGED_STEPS = 50
 
 _Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """The rows on which g is trained, by the log loss of `η + g(x)`, binary or multiclass.
-
-    Args:
-        curve: η of each row, (n, 1), or (n, K) for K classes, float32.
-        features: A mapping of feature names to arrays with n rows.
-        labels: Labels with the shape of `curve`, float32: in [0, 1], or one column per class.
-        weights: Sample weights (n,), float32.
-    """
-
-    curve: np.ndarray
-    features: Mapping[str, np.ndarray]
-    labels: np.ndarray
-    weights: np.ndarray
-
-
 class NetworkTrainer:
-    """Base of the trainers: train copies of a network, by Adam with averaged weights.
+    """Trains any Keras layer or model as g, by the log loss of `η + g(x)`.
 
-    All batches are full and are drawn anew in every epoch.
+    Adam with averaged weights; all batches are full and are drawn anew in every epoch. On
+    TensorFlow, one graph trains the epochs of all folds.
     """
 
-    def __init__(self, rows: TrainingRows, settings: FitSettings) -> None:
-        self.rows = rows
+    @throwaway_layers()
+    def __init__(self, network: keras.layers.Layer, rows: Rows, settings: FitSettings) -> None:
+        num_rows, weights = len(rows), rows.row_weights
         self.settings = settings
-        num_rows = len(rows.curve)
+        self.features = rows.features
+        self.labels = rows.labels[:, None].astype("float32")
+        # Mean weight 1: the prior of the network and the learning rate assume it.
+        self.weights = (weights / weights.mean()).astype("float32")
+        self.curve = np.empty((num_rows, 1), "float32")
         share = 2 ** int(np.log2(max(num_rows / _BATCHES_AN_EPOCH, 1)))
         chosen = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
         self.batch_size = settings.batch_size or chosen
-        averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
-        self.momentum = float(1 - 1 / averaged_steps)
         self.generator = generator_of(settings.seed)
-
-    def restart(self, chosen: np.ndarray) -> None:
-        """Starts anew with a network that is adapted to the rows with the given numbers."""
-        raise NotImplementedError
-
-    def train_batches(self, batches: np.ndarray) -> None:
-        """One step per batch, given as row numbers (batches, size), then averages the weights."""
-        raise NotImplementedError
-
-    def logits(self, chosen: np.ndarray) -> np.ndarray:
-        """`η + g(x)` of the rows with the given numbers, (m, 1) or (m, K), float64."""
-        raise NotImplementedError
-
-    def weights(self) -> list[np.ndarray]:
-        """A copy of the weights, in the order of the network's `get_weights`."""
-        raise NotImplementedError
-
-    def train_epoch(self, chosen: np.ndarray) -> None:
-        """One epoch over the rows with the given numbers; an incomplete last batch is dropped."""
-        size = min(self.batch_size, len(chosen))
-        order = self.generator.permutation(chosen)[: len(chosen) // size * size]
-        self.train_batches(order.reshape(-1, size))
+        self._together, places = _columns_together(rows.features)
+        self.network = _seeded_copy(network, settings.seed)
+        self.model = _model_of(self.network, self._together, places)
+        if network.built:
+            self.network.set_weights(weights_of(network))
+        self._start = weights_of(self.network)
+        averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
+        optimizer = keras.optimizers.Adam(
+            settings.learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
+        )
+        # Without XLA on TensorFlow: there it makes the random numbers of dropout 30 times slower on
+        # a CPU, and cannot look up strings. With XLA on JAX, which otherwise runs single
+        # operations.
+        is_tensorflow = keras.backend.backend() == "tensorflow"
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
+        optimizer.build(self.model.trainable_variables)
+        self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
+        self._steps = self._graph_of_steps() if is_tensorflow else self._one_by_one
 
     def train(
-        self, chosen: np.ndarray, held_out: np.ndarray
+        self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
     ) -> tuple[int, np.ndarray, list[np.ndarray]]:
-        """Trains afresh with early stopping; returns the best epoch, its logits and its weights."""
+        """Trains afresh on top of η (n,), with early stopping: the best epoch, `η + g`, weights.
+
+        `chosen` and `held_out` are row numbers; `η + g` is that of the latter.
+        """
+        self.curve[:] = curve[:, None]
         self.restart(chosen)
-        labels, weights = self.rows.labels[held_out], self.rows.weights[held_out]
-        lowest, best = np.inf, (0, np.empty(0), self.weights())
+        labels, weights = self.labels[held_out, 0], self.weights[held_out]
+        lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
         for epoch in range(self.settings.max_epochs + 1):
             if epoch:
                 self.train_epoch(chosen)
             logits = self.logits(held_out)
             loss = float(weights @ head_log_losses(labels, logits))
             if loss < lowest:
-                lowest, best = loss, (epoch, logits, self.weights())
+                lowest, best = loss, (epoch, logits, weights_of(self.network))
             elif epoch - best[0] >= self.settings.patience:
                 break
         return best
 
+    def restart(self, chosen: np.ndarray) -> None:
+        """Resets g and the optimizer, and adapts g to the rows with the given numbers."""
+        start = self._start
+        if isinstance(self.network, FieldNetwork):
+            fresh = copy_of(self.network)
+            fresh.adapt(take(self.features, chosen))
+            start = weights_of(fresh)
+        self.network.set_weights([weight.copy() for weight in start])
+        for variable, value in zip(
+            self.model.optimizer.variables, self._fresh_optimizer, strict=True
+        ):
+            variable.assign(value.copy())
 
-def copy_of(network: _Layer) -> _Layer:
+    @throwaway_layers()  # The first call traces.
+    def train_epoch(self, chosen: np.ndarray) -> None:
+        """One epoch over the rows with the given numbers; an incomplete last batch is dropped."""
+        size = min(self.batch_size, len(chosen))
+        order = self.generator.permutation(chosen)[: len(chosen) // size * size]
+        self._steps(order.reshape(-1, size))
+        # Training continues from the averaged weights.
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        for variable in self.model.trainable_variables:
+            # A copy: JAX's next step donates the buffers of both the weight and its average.
+            variable.assign(ops.copy(ops.convert_to_tensor(variable)))
+
+    def logits(self, chosen: np.ndarray) -> np.ndarray:
+        """`η + g(x)` of the rows with the given numbers, (m,), float64."""
+        size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
+        filled = np.resize(chosen, -(-len(chosen) // size) * size)
+        parts = [
+            self.model.predict_on_batch(self._inputs(filled[start : start + size]))
+            for start in range(0, len(filled), size)
+        ]
+        return np.concatenate(parts)[: len(chosen), 0].astype("float64")
+
+    def _inputs(self, order: np.ndarray) -> list[np.ndarray]:
+        return [self.curve[order], *(columns[order] for columns in self._together)]
+
+    def _one_by_one(self, batches: np.ndarray) -> None:
+        """One step per batch, given as row numbers (batches, size)."""
+        for batch in batches:
+            self.model.train_on_batch(self._inputs(batch), self.labels[batch], self.weights[batch])
+
+    def _graph_of_steps(self) -> Callable[[np.ndarray], None]:
+        """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
+        import tensorflow as tf
+
+        model, together = self.model, [ops.convert_to_tensor(each) for each in self._together]
+        labels, weights = tf.constant(self.labels), tf.constant(self.weights)
+
+        def train(batches: Tensor, curve: Tensor) -> None:
+            def step(number: Tensor) -> tuple[Tensor]:
+                x, y, w = tf.nest.map_structure(
+                    lambda column: tf.gather(column, batches[number]),
+                    ([curve, *together], labels, weights),
+                )
+                model.distribute_strategy.run(model.train_step, args=((x, y, w),))
+                return (number + 1,)
+
+            tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
+
+        signature = [tf.TensorSpec((None, None), "int64"), tf.TensorSpec((None, 1), "float32")]
+        graph = tf.function(train, input_signature=signature, autograph=False)
+        return lambda batches: graph(batches, self.curve)
+
+
+def _model_of(
+    network: keras.layers.Layer,
+    together: Sequence[np.ndarray],
+    places: Mapping[str, tuple[int, int]],
+) -> keras.Model:
+    """The model `η + g(x)` of η and the columns, as `_columns_together` gives them."""
+    inputs = [
+        keras.Input(columns.shape[1:], dtype=ops.convert_to_tensor(columns[:1]).dtype)
+        for columns in together
+    ]
+    curve = keras.Input((1,), name="curve_of_the_logit")
+    g = network({name: inputs[at][:, column] for name, (at, column) in places.items()})
+    return keras.Model([curve, *inputs], curve + ops.cast(ops.reshape(g, (-1, 1)), "float32"))
+
+
+def _columns_together(
+    features: Mapping[str, np.ndarray],
+) -> tuple[list[np.ndarray], dict[str, tuple[int, int]]]:
+    """Stacks columns of one dtype and shape, (n, columns, …); returns the place of each column.
+
+    Every array passed to a training step costs time; with forty columns, most of the step's time.
+    """
+    alike: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+    for name, column in features.items():
+        dtype = ops.convert_to_tensor(column[:1]).dtype
+        alike.setdefault((str(dtype), column.dtype.kind, column.shape[1:]), []).append(name)
+    together = [np.stack([features[n] for n in names], axis=1) for names in alike.values()]
+    places = enumerate(alike.values())
+    return together, {n: (at, i) for at, names in places for i, n in enumerate(names)}
+
+
+def _seeded_copy(network: _Layer, seed: int | None) -> _Layer:
+    """A copy of a network, whose chance is that of the fit if the network has no seed."""
+    is_unseeded = isinstance(network, FieldNetwork) and network.seed is None
+    return copy_of(network, seed=seed) if is_unseeded else copy_of(network)
+
+
+def copy_of(network: _Layer, **changes: Any) -> _Layer:
     """A layer or model of the same configuration but for its name, with fresh weights."""
     classes = {type(layer) for layer in flatten_layers(network)}
     known = {keras.saving.get_registered_name(each): each for each in classes}
@@ -107,6 +201,7 @@ def copy_of(network: _Layer) -> _Layer:
         config = keras.saving.serialize_keras_object(network)
         if "name" in config["config"]:
             config["config"]["name"] = "copy"
+        config["config"].update(changes)
         with throwaway_layers():
             # Safe: the configuration is of an object in memory, so a Lambda runs no foreign code.
             return keras.saving.deserialize_keras_object(config, known, safe_mode=False)

@@ -1,0 +1,186 @@
+"""NetworkTrainer: its steps beside a reference, what they are fed with, and when they end."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration._rows.rows import Rows
+from keras_calibration.layers import FieldNetwork, FitSettings
+from keras_calibration.layers.network_trainer import NetworkTrainer
+
+NUM_ROWS = 50
+RNG = np.random.default_rng(0)
+EVERY = np.arange(NUM_ROWS)
+
+
+def log_losses(labels, logits):
+    return np.logaddexp(0, logits) - labels * logits
+
+
+def trainer_of(network, features, learning_rate=0.01, batch_size=16):
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, 2, NUM_ROWS).astype(float)
+    weights = generator.choice([0.5, 1.5], NUM_ROWS)
+    settings = FitSettings(learning_rate=learning_rate, batch_size=batch_size)
+    trainer = NetworkTrainer(network, Rows(np.zeros(NUM_ROWS), labels, weights, features), settings)
+    trainer.curve[:] = generator.normal(size=(NUM_ROWS, 1))
+    trainer.restart(EVERY)
+    return trainer
+
+
+def g_of(trainer, features):
+    """The network's own output."""
+    return keras.ops.convert_to_numpy(trainer.network(features)).reshape(-1)
+
+
+def assert_logits_are_of_the_network(trainer, features):
+    g = g_of(trainer, features)
+    expected = trainer.curve[:, 0] + g
+    np.testing.assert_allclose(trainer.logits(EVERY), expected, rtol=1e-5, atol=1e-6)
+    return g
+
+
+def test_steps_are_those_of_a_dense_reference():
+    """Loss, weights, gradients, prior, Adam, and the average at the end of each epoch."""
+    site = RNG.integers(0, 7, NUM_ROWS)  # 6 is "other"
+    network = FieldNetwork({"site": 6}, (), 3, (4,), regularization=3.0, dropout=0.0, seed=1)
+    trainer = trainer_of(network, {"site": site}, 0.05, batch_size=10)
+    for weight in trainer.network.trainable_weights:
+        weight.assign(np.random.default_rng(2).normal(size=weight.shape))
+    theta = [np.float64(keras.ops.convert_to_numpy(w)) for w in trainer.network.trainable_weights]
+    shapes = [each.shape for each in theta]
+    assert shapes == [(7, 3), (3, 4), (4,), (4, 1), (1,)]
+    first, second, average = ([np.zeros(s) for s in shapes] for _ in range(3))
+    curve, labels, weights = trainer.curve, trainer.labels, trainer.weights
+    assert weights.mean() == pytest.approx(1)
+    batches = []
+    steps = trainer._steps
+    trainer._steps = lambda given: (batches.extend(given), steps(given))
+    step, momentum = 0, float(trainer.model.optimizer.ema_momentum)
+    for _ in range(2):
+        trainer.train_epoch(EVERY)
+        for batch in batches[step:]:
+            table, kernel, bias, last, last_bias = theta
+            inputs = table[site[batch]]
+            hidden = np.maximum(inputs @ kernel + bias, 0)
+            rates = 1 / (1 + np.exp(-curve[batch] - hidden @ last - last_bias))
+            error = (rates - labels[batch]) * weights[batch][:, None] / len(batch)
+            below = (error @ last.T) * (hidden > 0)
+            by_table = np.zeros_like(table)
+            np.add.at(by_table, site[batch], below @ kernel.T)
+            decay = 3.0 / NUM_ROWS
+            gradients = [
+                by_table + decay * table,
+                inputs.T @ below + decay * kernel,
+                below.sum(axis=0),
+                hidden.T @ error,
+                error.sum(axis=0),
+            ]
+            step += 1
+            for place, gradient in enumerate(gradients):
+                first[place] += 0.1 * (gradient - first[place])
+                second[place] += 0.001 * (gradient**2 - second[place])
+                rate = 0.05 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+                theta[place] = theta[place] - rate * first[place] / (np.sqrt(second[place]) + 1e-7)
+                kept = momentum if step > 1 else 0.0
+                average[place] += (1 - kept) * (theta[place] - average[place])
+        theta = [each.copy() for each in average]
+    assert (step, momentum) == (10, pytest.approx(0.6))
+    assert sorted(np.concatenate(batches[:5])) == EVERY.tolist()
+    for weight, expected in zip(trainer.network.trainable_weights, theta, strict=True):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(weight), expected, atol=5e-5)
+    assert np.ptp(assert_logits_are_of_the_network(trainer, {"site": site})) > 0.1
+
+
+def test_units_are_dropped_in_training_alone():
+    features, losses = {"site": RNG.integers(0, 6, NUM_ROWS)}, []
+    for dropout in (0.0, 0.5):
+        network = FieldNetwork({"site": 6}, hidden_units=(100,), dropout=dropout, seed=0)
+        trainer = trainer_of(network, features, 0.02)
+        for _ in range(20):
+            trainer.train_epoch(EVERY)
+        assert_logits_are_of_the_network(trainer, features)
+        losses.append(trainer.weights @ log_losses(trainer.labels[:, 0], trainer.logits(EVERY)))
+    start = trainer.weights @ log_losses(trainer.labels, trainer.curve)[:, 0]
+    assert max(losses) < 0.95 * start
+    assert losses[0] != losses[1]
+
+
+def test_columns_of_every_dtype_and_shape_reach_the_network_as_they_are():
+    features = {
+        "site": RNG.integers(0, 4, NUM_ROWS).astype("int32"),
+        "price": RNG.normal(size=NUM_ROWS).astype("float32"),
+        "device": RNG.integers(0, 3, (NUM_ROWS, 1)).astype("int32"),
+        "hour": RNG.integers(0, 24, NUM_ROWS).astype("int32"),
+        "age": np.append(RNG.normal(size=NUM_ROWS - 3), [np.nan, np.inf, -np.inf]),
+    }
+    network = FieldNetwork({"site": 4, "device": 3, "hour": 24}, ["age", "price"], dropout=0.0)
+    trainer = trainer_of(network, features)
+    for _ in range(3):
+        trainer.train_epoch(EVERY)
+    g = assert_logits_are_of_the_network(trainer, features)
+    assert np.ptp(g) > 1e-3
+    some = np.array([3, 41, 0, 17, 3])
+    np.testing.assert_allclose(trainer.logits(some), trainer.logits(EVERY)[some], rtol=1e-6)
+
+
+def test_training_stops_and_the_best_epoch_is_kept():
+    # The labels have nothing to do with the features: the network can only learn them by heart.
+    features = {"site": RNG.integers(0, 20, NUM_ROWS)}
+    trainer = trainer_of(FieldNetwork({"site": 20}, dropout=0.0, seed=0), features, 0.1)
+    held_out, curve = EVERY % 2 == 0, trainer.curve[:, 0].astype(float)
+    epoch, logits, weights = trainer.train(curve, EVERY[~held_out], EVERY[held_out])
+    assert epoch < 10
+    labels = trainer.labels[held_out, 0]
+    assert log_losses(labels, logits).mean() <= log_losses(labels, curve[held_out]).mean()
+    trainer.network.set_weights(weights)
+    g = g_of(trainer, {"site": features["site"][held_out]})
+    np.testing.assert_allclose(curve[held_out] + g, logits, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_fit_is_repeated_by_its_seed_and_each_fold_starts_afresh(seed):
+    features = {"site": RNG.integers(0, 6, NUM_ROWS)}
+    found = []
+    for _ in range(2):
+        network = FieldNetwork({"site": 6}, dropout=0.5, seed=seed)
+        trainer = trainer_of(network, features, 0.05)
+        first, second = EVERY[EVERY % 3 != 0], EVERY[EVERY % 3 == 0]
+        trainer.train(np.zeros(NUM_ROWS), second, first)
+        found.append(trainer.train(np.zeros(NUM_ROWS), first, second)[1])
+        trainer.restart(first)
+        np.testing.assert_array_equal(g_of(trainer, features), np.zeros(NUM_ROWS))
+    np.testing.assert_array_equal(*found)
+    assert np.ptp(found[0]) > 0
+
+
+def test_vectors_reach_a_model_of_ones_own():
+    shapes = {"embedding": (3,), "site": (), "place": (3,)}
+    inputs = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
+    together = keras.ops.concatenate(
+        [inputs["embedding"], 2.0 * inputs["place"], inputs["site"][:, None]], axis=1
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(together))
+    features = {
+        name: RNG.normal(size=(NUM_ROWS, *shape)).astype("float32")
+        for name, shape in shapes.items()
+    }
+    trainer = trainer_of(model, features)
+    expected = features["embedding"].sum(1) + 2 * features["place"].sum(1) + features["site"]
+    g = assert_logits_are_of_the_network(trainer, features)
+    np.testing.assert_allclose(g, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Strings are TensorFlow's.")
+def test_strings_of_every_kind_are_looked_up():
+    values, chosen = np.array(["a", "bb", "ccc"]), RNG.integers(0, 3, NUM_ROWS)
+    features = {
+        "unicode": values[chosen],
+        "bytes": values.astype("S")[chosen],
+        "objects": values.astype(object)[chosen],
+    }
+    lookups = {name: keras.layers.StringLookup(vocabulary=["a", "bb"]) for name in features}
+    trainer = trainer_of(FieldNetwork(lookups, dropout=0.0), features)
+    trainer.train_epoch(EVERY)
+    g = assert_logits_are_of_the_network(trainer, features)
+    assert len(np.unique(g.round(6))) == 3
