@@ -97,7 +97,8 @@ def calibrate_scores(
             scores of another unit they lose to the others.
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
-        numeric: Names of numeric columns that the trees, for example, may also use.
+        numeric: Names of numeric columns that the trees, for example, may also use. The model, and
+            what is exported of it, take them in float32, NaN for a missing value.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
@@ -156,6 +157,8 @@ def calibrate_scores(
         )
     fields, numeric = _names(fields), names_of(numeric)
     columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
+    # Whatever the frame held: a request may have a fraction, or a missing value.
+    columns |= {name: _in_float32(columns[name]) for name in {*numeric} - id_names(fields)}
     scores = _checked(scores, labels, sample_weight, from_logits)
     return calibrate(
         _model_of(scores, columns),
@@ -210,6 +213,11 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
         dtype = _DTYPES.get(column.dtype.kind, "string")
         inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
     return keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
+
+
+def _in_float32(column: np.ndarray) -> np.ndarray:
+    """A column of whole numbers in float32; others are unchanged."""
+    return column.astype("float32") if column.dtype.kind in "biu" else column
 
 
 def _check_names(names: Collection[str]) -> None:
