@@ -272,7 +272,7 @@ def test_served_alike_and_refreshed(make, tmp_path):
     fit(model, x)
     model.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
-    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", x)
     signatures = tf.saved_model.load(path).signatures
     columns = {"inputs": x} if make is sequential else x
     served = signatures["serving_default"](**{n: tf.constant(v) for n, v in columns.items()})
@@ -292,7 +292,7 @@ def test_served_alike_and_refreshed(make, tmp_path):
         features = {"site_id": X["site_id"]}
     flipped = np.roll(LABELS, 7)
     new = kc.refresh_savedmodel(
-        path, logits, flipped, features or None, from_logits=True, verify="same_process"
+        path, logits, flipped, features or None, from_logits=True
     )
     again = tf.saved_model.load(new).signatures["serving_default"]
     served = again(**{n: tf.constant(v) for n, v in columns.items()})
@@ -360,7 +360,7 @@ def test_two_heads_are_served_together(tmp_path):
     with pytest.raises(ValueError, match=r"calibrated_output.*\['buy', 'click'\]"):
         kc.export_savedmodel(model, tmp_path / "0", X)
     path = kc.export_savedmodel(
-        model, tmp_path / "1", X, calibrated_output="click", verify="same_process"
+        model, tmp_path / "1", X, calibrated_output="click"
     )
     serve = tf.saved_model.load(path).signatures["serving_default"]
     served = serve(**{name: tf.constant(values) for name, values in X.items()})
@@ -389,7 +389,7 @@ def test_a_logit_that_is_used_elsewhere(tmp_path):
     expected = model.predict(X, verbose=0)
     assert expected["ctr"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)
     path = kc.export_savedmodel(
-        model, tmp_path / "1", X, calibrated_output="ctr", verify="same_process"
+        model, tmp_path / "1", X, calibrated_output="ctr"
     )
     serve = tf.saved_model.load(path).signatures["serving_default"]
     served = serve(**{name: tf.constant(values) for name, values in X.items()})
@@ -481,7 +481,7 @@ def test_classes(kind, tmp_path):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+        path = kc.export_savedmodel(model, tmp_path / "1", x)
         serve = tf.saved_model.load(path).signatures["serving_default"]
         served = serve(**{name: tf.constant(values) for name, values in x.items()})
         np.testing.assert_allclose(served["probability"].numpy(), probabilities, atol=1e-6)
@@ -502,7 +502,7 @@ def test_strings(tmp_path):
     model = keras.Model(inputs, layers.Activation("sigmoid")(head(logit, {"site": inputs["site"]})))
     x = {"price": X["price"], "site": np.array(words, object)[X["site_id"]]}
     fit(model, x)
-    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", x)
     serve = tf.saved_model.load(path).signatures["serving_default"]
     served = serve(price=tf.constant(x["price"]), site=tf.constant(x["site"]))
     columns = {"price": x["price"], "site": tf.constant(x["site"])}

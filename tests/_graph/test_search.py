@@ -72,7 +72,7 @@ def calibrate(model, folder):
 
 
 def export(model, folder):
-    kc.export_savedmodel(model, folder / "model", X, verify="same_process")
+    kc.export_savedmodel(model, folder / "model", X)
 
 
 # What Keras gives to each layer when it is saved for TensorFlow.

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_calibration.export.litert import run_litert
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, spec
-from keras_calibration.export.litert import run_litert
 from keras_calibration.export.onnx.export import run_onnx
 from served import symbolic_inputs
 from trained_heads import train_head

@@ -181,16 +181,6 @@ class BlendedHead(Head):
         """The bias c, in logits."""
         return 0.0 if self._bias is None else float(ops.convert_to_numpy(self._bias))
 
-    def served(self) -> BlendedHead:
-        """The blend of the served heads, with the same bias."""
-        parts = [head.served() for head in self.heads]
-        has_bias = self._bias is not None
-        served = BlendedHead(parts, self.head_weights, has_bias, dtype=self.dtype_policy)
-        served.ensure_built()
-        if served._bias is not None:
-            served._bias.assign(self.bias)
-        return served
-
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         heads = [keras.saving.serialize_keras_object(head) for head in self.heads]

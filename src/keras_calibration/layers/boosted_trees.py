@@ -279,20 +279,6 @@ class BoostedTrees(Head):
             cross_fitted_logits=found.logits,
         )
 
-    def served(self) -> BoostedTrees:
-        """The trees on top of the served h."""
-        served = BoostedTrees(
-            self.fields,
-            self.numeric,
-            self.head.served(),
-            num_rounds=self.num_rounds,
-            dtype=self.dtype_policy,
-        )
-        served.build((None, self.num_outputs))
-        for weight, value in zip(served.tables, self.tables, strict=True):
-            weight.assign(value)
-        return served
-
     def trimmed(self) -> BoostedTrees:
         """A copy of the fitted head with tables of a quarter more rounds than its trees need.
 

@@ -21,7 +21,13 @@ Handlers = dict[str, Callable[..., None]]
 
 def handlers() -> Handlers:
     """What writes operations of TensorFlow in the place of the converter's own handlers."""
-    return {"SelectV2": _select, "DenseBincount": _bincount, "Bucketize": _bucketize}
+    return {
+        "SelectV2": _select,
+        "DenseBincount": _bincount,
+        "Bucketize": _bucketize,
+        "LowerBound": _search,
+        "UpperBound": _search,
+    }
 
 
 def _select(context: Any, node: Any, name: str, arguments: object) -> None:
@@ -65,6 +71,22 @@ def _bucketize(context: Any, node: Any, name: str, arguments: object) -> None:
     # NaN has passed all, as in TensorFlow.
     is_passed = _add(context, "Not", [_add(context, "Less", [values, boundaries])])
     ones = _add(context, "Cast", [is_passed], to=_INT64)
+    _replace(context, node, _add(context, "ReduceSum", [ones, last], keepdims=0))
+
+
+def _search(context: Any, node: Any, name: str, arguments: object) -> None:
+    """Counts the sorted numbers left of a value: the converter has no search.
+
+    `tf.searchsorted` does so. The number itself is left of the value for `UpperBound` only.
+    """
+    starts = _add(context, "Unsqueeze", [node.input[0], _constant(context, [-2], "int64")])
+    last = _constant(context, [-1], "int64")
+    values = _add(context, "Unsqueeze", [node.input[1], last])
+    if node.type == "LowerBound":
+        is_left = _add(context, "Less", [starts, values])
+    else:  # All are left of NaN, as in TensorFlow.
+        is_left = _add(context, "Not", [_add(context, "Less", [values, starts])])
+    ones = _add(context, "Cast", [is_left], to=_INT64)
     _replace(context, node, _add(context, "ReduceSum", [ones, last], keepdims=0))
 
 
