@@ -15,7 +15,7 @@ from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import logits_of_probabilities
 from keras_calibration._rows.inputs import entering
-from keras_calibration._typing import Features, Tensor
+from keras_calibration._typing import Tensor
 from keras_calibration.export.head_file import SavedHead
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_summary import FitSummary
@@ -70,9 +70,10 @@ def columns_of(saved: SavedHead, features: Mapping[str, ArrayLike] | None) -> di
 
 
 def fit(
-    head: Head, logits: np.ndarray, labels: ArrayLike, columns: Features, **rows: Any
+    head: Head, logits: np.ndarray, labels: ArrayLike, from_logits: bool, **rows: Any
 ) -> FitSummary:
     """Fits a head; logits of probabilities may all lie in [0, 1]."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
-        return head.fit(logits, labels, columns, **rows)
+        if not from_logits:
+            warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
+        return head.fit(logits, labels, **rows)

@@ -71,4 +71,5 @@ def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:
         sorted_inputs=line_of_knot[None, 1:, 0], values=rows, out_type=tf.int32
     )
     knot, value, slope, highest = tf.unstack(tf.gather(line_of_knot, line), axis=-1)
-    return tf.reshape(tf.minimum(value + (rows - knot) * slope, highest), tf.shape(logits))
+    curve = tf.minimum(value + (rows - knot) * slope, highest)
+    return tf.reshape(curve, (-1, 1)[: len(logits.shape)])

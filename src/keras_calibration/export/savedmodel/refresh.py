@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._rows.logit_range import describe_logits
@@ -125,7 +125,8 @@ def refresh_savedmodel(
         saved.head,
         logits,
         labels,
-        columns,
+        from_logits,
+        features=columns,
         sample_weight=sample_weight,
         settings=settings,
         # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
@@ -162,7 +163,7 @@ class _Refreshed(SavedModelFormat):
         head = self.saved.head
         weights = head.weights
         weights = without_posterior(weights) if self.told["interval"] is None else weights
-        values = [*map(np.array, weights), *tables_of(head)]
+        values = [*map(ops.convert_to_numpy, weights), *tables_of(head)]
         keys = collection_keys(self.source, HEAD_WEIGHTS)
         replace_tensors(path, dict(zip(keys, values, strict=True)))
         self.saved.model.save(path / EXTRA / HEAD_FILE)
