@@ -24,7 +24,6 @@ from keras_calibration.export.publish import Format, Request, named_errors, publ
 from keras_calibration.export.spec import OWN_OUTPUTS, Spec
 from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs
-from keras_calibration.layers.served_curve import curves_as_tables
 
 # Where the metadata of a file says what it is of.
 PROVENANCE = "keras_calibration.provenance"
@@ -102,7 +101,7 @@ class _Onnx(Format):
             return spec.outputs({name: given[each.name] for name, each in spec.inputs.items()})
 
         inputs = {each.name: each for each in spec.inputs.values()}
-        with named_errors("onnxruntime"), curves_as_tables(spec.head):
+        with named_errors("onnxruntime"):
             model = to_onnx(outputs, inputs, spec.lookups)
             told = {**describe_versions(), **describe_model(spec)}
             model.metadata_props.add(key=PROVENANCE, value=provenance_text(told))

@@ -14,7 +14,13 @@ from calibration_records._warn import without_notices
 from keras_calibration._keras import patch_tf2onnx
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.onnx.lookups import ML_DOMAIN, ML_OPSET, label_encoders
-from keras_calibration.export.onnx.operators import check_rows, correct, handlers, tensors_read
+from keras_calibration.export.onnx.operators import (
+    check_rows,
+    correct,
+    counted_searches,
+    handlers,
+    tensors_read,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -64,6 +70,7 @@ def to_onnx(
         without_notices("tensorflow", logging.ERROR),
         # It says which shapes it cannot infer.
         without_notices("tf2onnx", logging.CRITICAL),
+        counted_searches(),
         label_encoders(layers) as lookups,
     ):
         # Warnings about NumPy from the converter's own code.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_calibration._typing import Tensor
 from keras_calibration.export.checked_inputs import CHECK
 
 if TYPE_CHECKING:
     import onnx
     import tensorflow as tf
 
+# Two exports at once must not restore each other's patch.
+_ONE_PATCH = threading.Lock()
 # ONNX' numbers of the types.
 _FLOAT, _INT64 = 1, 7
 # Operation of TensorFlow → what writes it in ONNX.
@@ -21,13 +26,27 @@ Handlers = dict[str, Callable[..., None]]
 
 def handlers() -> Handlers:
     """What writes operations of TensorFlow in the place of the converter's own handlers."""
-    return {
-        "SelectV2": _select,
-        "DenseBincount": _bincount,
-        "Bucketize": _bucketize,
-        "LowerBound": _search,
-        "UpperBound": _search,
-    }
+    return {"SelectV2": _select, "DenseBincount": _bincount, "Bucketize": _bucketize}
+
+
+@contextlib.contextmanager
+def counted_searches() -> Iterator[None]:
+    """Makes `tf.searchsorted` count comparisons inside the block: ONNX has no search."""
+    import tensorflow as tf
+
+    def count(
+        sorted_sequence: Tensor, values: Tensor, side: str = "left", out_type: Any = "int32"
+    ) -> Tensor:
+        starts, rows = tf.expand_dims(sorted_sequence, -2), tf.expand_dims(values, -1)
+        is_left = starts <= rows if side == "right" else starts < rows
+        return tf.reduce_sum(tf.cast(is_left, out_type), axis=-1)
+
+    with _ONE_PATCH:
+        search, tf.searchsorted = tf.searchsorted, count
+        try:
+            yield
+        finally:
+            tf.searchsorted = search
 
 
 def _select(context: Any, node: Any, name: str, arguments: object) -> None:
@@ -71,22 +90,6 @@ def _bucketize(context: Any, node: Any, name: str, arguments: object) -> None:
     # NaN has passed all, as in TensorFlow.
     is_passed = _add(context, "Not", [_add(context, "Less", [values, boundaries])])
     ones = _add(context, "Cast", [is_passed], to=_INT64)
-    _replace(context, node, _add(context, "ReduceSum", [ones, last], keepdims=0))
-
-
-def _search(context: Any, node: Any, name: str, arguments: object) -> None:
-    """Counts the sorted numbers left of a value: the converter has no search.
-
-    `tf.searchsorted` does so. The number itself is left of the value for `UpperBound` only.
-    """
-    starts = _add(context, "Unsqueeze", [node.input[0], _constant(context, [-2], "int64")])
-    last = _constant(context, [-1], "int64")
-    values = _add(context, "Unsqueeze", [node.input[1], last])
-    if node.type == "LowerBound":
-        is_left = _add(context, "Less", [starts, values])
-    else:  # All are left of NaN, as in TensorFlow.
-        is_left = _add(context, "Not", [_add(context, "Less", [values, starts])])
-    ones = _add(context, "Cast", [is_left], to=_INT64)
     _replace(context, node, _add(context, "ReduceSum", [ones, last], keepdims=0))
 
 
