@@ -98,6 +98,14 @@ def _let_go():
     _kept = _resident_bytes()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _exports_run_in_this_process():
+    """Leaves out the seconds of a new process with TensorFlow alone, which one test is of."""
+    from keras_calibration.export import verification
+
+    verification.in_new_process = False
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _what_modules_traced_is_let_go():
     yield

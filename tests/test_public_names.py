@@ -12,8 +12,8 @@ import keras_calibration
 
 TOP = """
     __version__ base_logits calibrate calibrate_scores callbacks
-    datasets export_litert export_onnx export_savedmodel fit_calibrator fit_head interval layers
-    logs metrics models monitor plots refresh_onnx refresh_savedmodel scoring seeds
+    datasets export_onnx export_savedmodel fit_calibrator fit_head interval layers
+    logs metrics models monitor plots refresh_savedmodel scoring seeds
     signature_input update_calibrator
 """
 ROOMS = {

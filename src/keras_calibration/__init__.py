@@ -27,10 +27,8 @@ from keras_calibration.calibration import (
     update_calibrator,
 )
 from keras_calibration.export import (
-    export_litert,
     export_onnx,
     export_savedmodel,
-    refresh_onnx,
     refresh_savedmodel,
     signature_input,
 )
@@ -43,7 +41,6 @@ __all__ = [
     "calibrate_scores",
     "callbacks",
     "datasets",
-    "export_litert",
     "export_onnx",
     "export_savedmodel",
     "fit_calibrator",
@@ -55,7 +52,6 @@ __all__ = [
     "models",
     "monitor",
     "plots",
-    "refresh_onnx",
     "refresh_savedmodel",
     "scoring",
     "seeds",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-# Two exports at once must not restore each other's patch.
-_ONE_PATCH = threading.Lock()
 # The blocks of `_without_replica_sums` that are open; the last one restores what the first patched.
 _blocks_without_sums = 0
 _COUNT_BLOCKS = threading.Lock()
@@ -230,30 +228,6 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """
     given = getattr(model, "_compile_config", None)
     return {"loss": model.loss} if given is None else dict(given.config)
-
-
-@contextlib.contextmanager
-def counted_searches() -> Iterator[None]:
-    """Makes `tf.searchsorted` count comparisons inside the block, for graphs to be converted.
-
-    Public: none. Neither ONNX nor LiteRT has the operations `LowerBound` and `UpperBound` of a
-    search, and the converter to LiteRT takes no function of one's own for them.
-    """
-    import tensorflow as tf
-
-    def count(
-        sorted_sequence: Tensor, values: Tensor, side: str = "left", out_type: Any = "int32"
-    ) -> Tensor:
-        starts, rows = tf.expand_dims(sorted_sequence, -2), tf.expand_dims(values, -1)
-        is_left = starts <= rows if side == "right" else starts < rows
-        return tf.reduce_sum(tf.cast(is_left, out_type), axis=-1)
-
-    with _ONE_PATCH:
-        search, tf.searchsorted = tf.searchsorted, count
-        try:
-            yield
-        finally:
-            tf.searchsorted = search
 
 
 def write_fingerprint(savedmodel: str) -> None:

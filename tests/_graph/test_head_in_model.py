@@ -1,5 +1,8 @@
 """A head anywhere in a Keras model: found, fitted in place, exported, refreshed, replaced."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -117,17 +120,6 @@ def test_forms_of_rows(kind):
     np.testing.assert_allclose(offsets, head.get_offsets("site_id"), atol=1e-5)
 
 
-@pytest.mark.tensorflow
-def test_batches_of_a_dataset():
-    import tensorflow as tf
-
-    model, again = functional(), functional()
-    batches = tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(64)
-    kc.fit_head(model, batches, verbose=0)
-    fit(again)
-    np.testing.assert_allclose(model.predict(X, verbose=0), again.predict(X, verbose=0), atol=1e-6)
-
-
 def batches(endless):
     """A generator of six batches, once or again and again."""
     while True:
@@ -135,29 +127,6 @@ def batches(endless):
             yield {name: column[rows] for name, column in X.items()}, LABELS[rows]
         if not endless:
             return
-
-
-def calibrated_by(function, model, *data, **arguments):
-    if function is kc.calibrate:
-        return function(model, *data, methods="platt", verbose=0, **arguments)
-    function(model, *data, verbose=0, **arguments)
-    return model
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("function", [kc.fit_head, kc.calibrate])
-def test_what_is_said_of_a_generator_works(function):
-    expected = calibrated_by(function, functional(kc.layers.PlattScaling()), X, LABELS)
-    for endless in (False, True):
-        model = functional(kc.layers.PlattScaling())
-        with pytest.raises(ValueError, match=r"must be finite.*Pass steps_per_epoch, the number"):
-            calibrated_by(function, model, batches(endless))
-        found = calibrated_by(function, model, batches(endless), steps_per_epoch=6)
-        np.testing.assert_allclose(
-            found.predict(X, verbose=0), expected.predict(X, verbose=0), atol=1e-6
-        )
-    with pytest.raises(ValueError, match="`steps_per_epoch` must be None if `x` holds arrays"):
-        calibrated_by(function, model, X, LABELS, steps_per_epoch=6)
 
 
 def sequential():
@@ -208,19 +177,6 @@ def with_renamed_feature():
     return keras.Model(inputs, layers.Activation("sigmoid")(output))
 
 
-def nested():
-    """The whole model, with its head, is a layer of another."""
-    inputs = new_inputs()
-    return keras.Model(inputs, functional()(inputs))
-
-
-def nested_calibrated_model():
-    inputs = new_inputs()
-    base = keras.Model(inputs, dense(inputs["price"], activation="sigmoid"))
-    outer = new_inputs()
-    return keras.Model(outer, kc.models.CalibratedModel(base, new_head())(outer))
-
-
 def with_network():
     inputs = new_inputs()
     network = kc.layers.FieldNetwork({"site_id": NUM_SITES}, embedding_dim=2, hidden_units=[4])
@@ -240,13 +196,8 @@ def in_half_precision():
 
 MODELS = [
     *(functional, sequential, with_own_layer, logit_only, rank_one, with_computed_feature),
-    *(with_renamed_feature, nested, nested_calibrated_model, with_network, in_half_precision),
+    *(with_renamed_feature, with_network, in_half_precision),
 ]
-
-
-def probabilities(model, x):
-    outputs = model.predict(x, verbose=0).reshape(-1, 1).astype("float64")
-    return 1 / (1 + np.exp(-outputs)) if model.name == "logits" else outputs
 
 
 @pytest.mark.quick_cases(3)
@@ -272,7 +223,7 @@ def test_served_alike_and_refreshed(make, tmp_path):
     fit(model, x)
     model.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
-    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", x)
     signatures = tf.saved_model.load(path).signatures
     columns = {"inputs": x} if make is sequential else x
     served = signatures["serving_default"](**{n: tf.constant(v) for n, v in columns.items()})
@@ -291,9 +242,7 @@ def test_served_alike_and_refreshed(make, tmp_path):
     elif make is not sequential:
         features = {"site_id": X["site_id"]}
     flipped = np.roll(LABELS, 7)
-    new = kc.refresh_savedmodel(
-        path, logits, flipped, features or None, from_logits=True, verify="same_process"
-    )
+    new = kc.refresh_savedmodel(path, logits, flipped, features or None, from_logits=True)
     again = tf.saved_model.load(new).signatures["serving_default"]
     served = again(**{n: tf.constant(v) for n, v in columns.items()})
     assert served["probability"].numpy().mean() == pytest.approx(flipped.mean(), rel=2e-3)
@@ -359,19 +308,12 @@ def test_two_heads_are_served_together(tmp_path):
     fit(model, y={"click": LABELS, "buy": LABELS})
     with pytest.raises(ValueError, match=r"calibrated_output.*\['buy', 'click'\]"):
         kc.export_savedmodel(model, tmp_path / "0", X)
-    path = kc.export_savedmodel(
-        model, tmp_path / "1", X, calibrated_output="click", verify="same_process"
-    )
+    path = kc.export_savedmodel(model, tmp_path / "1", X, calibrated_output="click")
     serve = tf.saved_model.load(path).signatures["serving_default"]
     served = serve(**{name: tf.constant(values) for name, values in X.items()})
     expected = model.predict(X, verbose=0)
     np.testing.assert_allclose(served["probability"].numpy(), expected["click"], atol=1e-6)
     np.testing.assert_allclose(served["buy"].numpy(), expected["buy"], atol=1e-6)
-
-
-def test_a_head_for_two_outputs_is_refused():
-    with pytest.raises(ValueError, match=r"called once.*2 times"):
-        fit(two_heads(shared=True), calibrated_output="click")
 
 
 @pytest.mark.tensorflow
@@ -388,9 +330,7 @@ def test_a_logit_that_is_used_elsewhere(tmp_path):
     fit(model, calibrated_output="ctr")
     expected = model.predict(X, verbose=0)
     assert expected["ctr"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)
-    path = kc.export_savedmodel(
-        model, tmp_path / "1", X, calibrated_output="ctr", verify="same_process"
-    )
+    path = kc.export_savedmodel(model, tmp_path / "1", X, calibrated_output="ctr")
     serve = tf.saved_model.load(path).signatures["serving_default"]
     served = serve(**{name: tf.constant(values) for name, values in X.items()})
     np.testing.assert_allclose(served["margin"].numpy(), expected["margin"], atol=1e-6)
@@ -429,8 +369,12 @@ def test_models_without_a_head_to_be_found():
 
     with pytest.raises(ValueError, match=r"Functional or Sequential.*Received: Own"):
         fit(Own())
+    with pytest.raises(ValueError, match="inside of another layer"):
+        fit(keras.Model(inputs, functional()(inputs)))
     with pytest.raises(ValueError, match="must come from a calibration head"):
         kc.base_logits(two_outputs_one_head(), X, calibrated_output="other")
+    with pytest.raises(ValueError, match=r"called once.*2 times"):
+        fit(two_heads(shared=True), calibrated_output="click")
 
 
 def two_outputs_one_head():
@@ -473,33 +417,10 @@ def test_classes(tmp_path):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+        path = kc.export_savedmodel(model, tmp_path / "1", x)
         serve = tf.saved_model.load(path).signatures["serving_default"]
         served = serve(**{name: tf.constant(values) for name, values in x.items()})
         np.testing.assert_allclose(served["probability"].numpy(), probabilities, atol=1e-6)
-
-
-@pytest.mark.tensorflow
-def test_strings(tmp_path):
-    import tensorflow as tf
-
-    words = [f"site-{number}" for number in range(NUM_SITES)]
-    lookup = layers.StringLookup(vocabulary=words)
-    inputs = {
-        "price": keras.Input((1,), name="price"),
-        "site": keras.Input((), dtype="string", name="site"),
-    }
-    head = kc.layers.FieldBias({"site": lookup})
-    logit = dense(inputs["price"])
-    model = keras.Model(inputs, layers.Activation("sigmoid")(head(logit, {"site": inputs["site"]})))
-    x = {"price": X["price"], "site": np.array(words, object)[X["site_id"]]}
-    fit(model, x)
-    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    served = serve(price=tf.constant(x["price"]), site=tf.constant(x["site"]))
-    columns = {"price": x["price"], "site": tf.constant(x["site"])}
-    expected = model.predict(columns, verbose=0)
-    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -515,17 +436,6 @@ def test_calibrate_replaces_a_head():
     assert again.report.replaced == calibrated.head.name
     np.testing.assert_allclose(kc.base_logits(again, X), 2 * X["price"], atol=1e-5)
     assert again.report.before.log_loss == pytest.approx(calibrated.report.before.log_loss)
-
-
-@pytest.mark.slow
-def test_calibrate_replaces_one_of_two_heads():
-    model = two_heads()
-    fit(model, y={"click": LABELS, "buy": LABELS})
-    click = model.predict(X, verbose=0)["click"]
-    calibrated = kc.calibrate(model, X, LABELS, calibrated_output="buy", methods="platt", verbose=0)
-    outputs = calibrated.with_all_outputs().predict(X, verbose=0)
-    np.testing.assert_allclose(outputs["click"], click, atol=1e-6)
-    assert outputs["buy"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)
 
 
 def test_interval_of_a_head_in_a_model():
@@ -546,3 +456,26 @@ def test_a_changed_sequential_model_is_read_again():
     model.add(layers.Rescaling(3.0))
     model.add(kc.layers.PlattScaling())
     np.testing.assert_allclose(kc.base_logits(model, X["price"]), 3 * X["price"], rtol=1e-6)
+
+
+# What Keras gives to each layer when it is saved for TensorFlow.
+OF_KERAS = {"train_function", "test_function", "predict_function"}
+
+
+@pytest.mark.tensorflow
+def test_no_call_sets_an_attribute_of_the_model_or_keeps_it(tmp_path):
+    def attributes(model):
+        return {id(layer): {*vars(layer)} - OF_KERAS for layer in model._flatten_layers()}
+
+    model = functional()
+    fit(model)
+    model.predict(X, verbose=0)
+    before = attributes(model)
+    kc.base_logits(model, X)
+    kc.interval(model, X)
+    kc.export_savedmodel(model, tmp_path / "1", X)
+    assert attributes(model) == before
+    died = weakref.ref(model)
+    del model
+    gc.collect()
+    assert died() is None

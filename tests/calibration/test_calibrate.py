@@ -283,7 +283,7 @@ def test_names_of_fields_are_enough(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.report is None
     np.testing.assert_allclose(again.predict(x, verbose=0, batch_size=NUM_ROWS), expected)
-    kc.export_savedmodel(model, tmp_path / "1", verify="same_process")
+    kc.export_savedmodel(model, tmp_path / "1")
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
     outputs = served(score=tf.constant(x["score"], tf.float32), country=tf.constant(names))
     np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)
@@ -396,7 +396,7 @@ def test_account_numbers_as_a_field(tmp_path):
     np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=1e-6)
     model.compile(loss="binary_crossentropy", field_metrics={"user": [kc.metrics.FieldECE(7)]})
     assert model.evaluate(given, y, verbose=0, return_dict=True)["user_field_ece"] < 0.05
-    kc.export_savedmodel(model, tmp_path / "1", verify="same_process")
+    kc.export_savedmodel(model, tmp_path / "1")
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
     outputs = served(score=tf.constant(x["score"], tf.float32), user=tf.constant(users))
     np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)

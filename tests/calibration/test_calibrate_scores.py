@@ -83,7 +83,7 @@ def test_the_exported_model_takes_score_and_features(tmp_path):
 
     logits, labels, columns = make_rows()
     model = fitted(logits, labels, columns, fields=["site"])
-    kc.export_savedmodel(model, tmp_path / "served", verify="same_process")
+    kc.export_savedmodel(model, tmp_path / "served")
     serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
     outputs = serve(
         score=tf.constant(logits[:5], tf.float32), site=tf.constant(columns["site"][:5])
@@ -110,7 +110,7 @@ def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
         with pytest.warns(UserWarning, match=f"{num_wrong} of 3,000 rows.*exactly 0 or 1.*Smooth"):
             model = fitted(scores, truth, method="temperature", from_logits=False)
         path = str(tmp_path / str(turned))
-        kc.export_savedmodel(model, path, verify="same_process")
+        kc.export_savedmodel(model, path)
         serve = tf.saved_model.load(path).signatures["serving_default"]
         answers.append(serve(score=tf.constant(scores, tf.float32)))
     given, mirrored = (np.ravel(answer["probability"]) for answer in answers)

@@ -142,11 +142,9 @@ def test_times_tell_apart_rows_that_are_else_the_same():
 def test_what_was_calibrated_with_times_is_refreshed_with_times(tmp_path):
     x, y, _ = make_rows(lambda passed: passed, num_rows=2000)
     model = calibrated(x, y, time="order", methods="field_bias+level")
-    path = kc.export_savedmodel(model, tmp_path / "ctr" / "1", verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "ctr" / "1")
     logits, rows = x["score"][:, 0], {"site": x["site"], "at": np.arange(2000)}
     with pytest.raises(ValueError, match="follows time"):
-        kc.refresh_savedmodel(path, logits, y, rows, from_logits=True, verify="same_process")
-    new = kc.refresh_savedmodel(
-        path, logits, y, rows, from_logits=True, time="at", verify="same_process"
-    )
+        kc.refresh_savedmodel(path, logits, y, rows, from_logits=True)
+    new = kc.refresh_savedmodel(path, logits, y, rows, from_logits=True, time="at")
     assert new.name == "2"

@@ -49,7 +49,7 @@ def path(tmp_path_factory):
     labels = rng.random(500) < np.where(rows["site"] == "news", 0.7, 0.2)
     train_head(model, rows, labels, batch_size=50, epochs=2)
     folder = tmp_path_factory.mktemp("bad") / "1"
-    return kc.export_savedmodel(model, folder, rows, verify="same_process")
+    return kc.export_savedmodel(model, folder, rows)
 
 
 def changed(**columns):

@@ -23,9 +23,7 @@ def model():
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
     x, _ = class_rows(7, seed=1)
-    # The first export in a new process: with TensorFlow alone.
-    verify = "same_process" if jit_compile else "new_process"
-    path = kc.export_savedmodel(model, tmp_path / "1", x, jit_compile=jit_compile, verify=verify)
+    path = kc.export_savedmodel(model, tmp_path / "1", x, jit_compile=jit_compile)
     signatures = tf.saved_model.load(str(path)).signatures
     inputs = {name: tf.constant(column) for name, column in x.items()}
     served = signatures["serving_default"](**inputs)
@@ -41,14 +39,12 @@ def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
 @pytest.mark.slow
 def test_refreshed_on_new_rows(model, tmp_path):
     x, _ = class_rows(9)
-    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", x)
     new, labels = class_rows(1500, scale=0.3, seed=2)
     # A softmax leaves open a constant of each row, on which the head's scales depend.
     with pytest.raises(ValueError, match="`from_logits` must be True for classes"):
         refresh_savedmodel(path, base_model()(new), labels, from_logits=False)
-    second = refresh_savedmodel(
-        path, new["scores"], labels, from_logits=True, verify="same_process"
-    )
+    second = refresh_savedmodel(path, new["scores"], labels, from_logits=True)
     head = VectorScaling(3)
     head.fit(new["scores"], labels)
     serve = tf.saved_model.load(str(second)).signatures["serving_default"]

@@ -32,9 +32,7 @@ def test_a_request_may_have_a_fraction_or_a_missing_value(tmp_path, method):
     dtypes = {tensor.name: tensor.dtype for tensor in model.inputs}
     assert dtypes == {"score": "float32", "site": "int64", "age": "float32"}
     expected = model.predict({k: np.array(v) for k, v in REQUEST.items()}, verbose=0)[:, 0]
-    path = export_savedmodel(
-        model, tmp_path / "1", frame.assign(score=scores), verify="same_process"
-    )
+    path = export_savedmodel(model, tmp_path / "1", frame.assign(score=scores))
     served = serve_here(path, REQUEST)
     np.testing.assert_allclose(served["probability"], expected, atol=1e-6)
     logit = {**REQUEST, "logit": served["logit"]}

@@ -1,4 +1,4 @@
-"""ONNX files with strings, with another base, and refreshed: run without TensorFlow."""
+"""ONNX files with strings: run without TensorFlow."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration.export import export_onnx, refresh_onnx
+from keras_calibration.export import export_onnx
 from keras_calibration.export.onnx.export import run_onnx
 
 onnx = pytest.importorskip("onnx")
@@ -142,59 +142,3 @@ def test_the_model_is_as_before_the_export(model, path):
     lookup = next(each for each in model.base_model.layers if "string_lookup" in each.name)
     assert "_lookup_dense" not in vars(lookup)
     assert np.asarray(lookup(tf.constant(["", "other", "news"]))).tolist() == [0, 1, 2]
-
-
-@pytest.mark.slow
-def test_a_refresh_changes_the_head_alone(model, path, tmp_path):
-    rows = make_rows(2000, seed=5)
-    labels = 1 - labels_of(rows)
-    logged = run_onnx(path, rows)
-    features = {"site": rows["site"], "device": rows["device"]}
-    arguments = {"from_logits": True, "destination": tmp_path / "next.onnx"}
-    before = path.read_bytes()
-    new = refresh_onnx(path, logged["logit"], labels, features, **arguments)
-    assert path.read_bytes() == before
-    received = run_onnx(new, rows)
-    for name in ("logit", "uncalibrated_probability"):
-        np.testing.assert_array_equal(received[name], logged[name])
-    head = kc.layers.FieldBias(dict(model.head.fields), kc.layers.ILPS())
-    head.fit(logged["logit"], labels, features)
-    expected = 1 / (1 + np.exp(-np.asarray(head(logged["logit"], tensors(features)), "float64")))
-    np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=2e-6)
-    assert received["probability"].mean() == pytest.approx(labels.mean(), abs=1e-3)
-    assert (received["probability_lower"] < received["probability"]).all()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["next.onnx"]
-    old_graph, graph = (onnx.load(each).graph for each in (path, new))
-    base, again = (
-        [node for node in each.node if not node.name.startswith("head/")]
-        for each in (old_graph, graph)
-    )
-    assert base == again
-    metadata = {entry.key: entry.value for entry in onnx.load(new).metadata_props}
-    provenance = json.loads(metadata["keras_calibration.provenance"])
-    assert provenance["fit"]["num_rows"] == 2000
-    assert provenance["refreshed_from"]["file"] == "ctr.onnx"
-    # And once more, from the refreshed file.
-    third = refresh_onnx(
-        new, logged["logit"], labels, features, from_logits=True, destination=tmp_path / "3.onnx"
-    )
-    np.testing.assert_allclose(
-        run_onnx(third, rows)["probability"], received["probability"], rtol=0, atol=1e-6
-    )
-
-
-def test_files_that_cannot_be_refreshed(path, tmp_path):
-    rows = make_rows(50)
-    given = ([0.5] * 50, labels_of(rows), {"site": rows["site"], "device": rows["device"]})
-    content = path.read_bytes()
-    for change in (b"", content[: len(content) // 2], content.replace(b"num_rows", b"num_rowz")):
-        broken = tmp_path / "broken.onnx"
-        broken.write_bytes(change)
-        with pytest.raises(ValueError, match="a file that `export_onnx` wrote"):
-            refresh_onnx(broken, *given, destination=tmp_path / "new.onnx")
-    with pytest.raises(ValueError, match="which exists"):
-        refresh_onnx(path, *given, destination=path)
-    with pytest.raises(ValueError, match="without"):
-        refresh_onnx(path, *given[:2], {"site": rows["site"]}, destination=tmp_path / "new.onnx")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["broken.onnx"]
-    assert path.read_bytes() == content

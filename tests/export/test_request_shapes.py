@@ -1,7 +1,6 @@
 """Requests of every shape: one answer for (n,) and (n, 1), an error for all that does not fit."""
 
 import importlib.util
-import warnings
 
 import keras
 import numpy as np
@@ -191,7 +190,7 @@ def check_rows(run, request, expected, takes_no_rows):
 
 @pytest.mark.quick_cases(1)
 def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
-    path = kc.export_savedmodel(model, tmp_path / "1", make_rows(64), verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", make_rows(64))
     signatures = tf.saved_model.load(str(path)).signatures
     for name, request in requests.items():
 
@@ -268,15 +267,3 @@ def test_rows_of_onnx_inputs_of_any_width(level):
                 if len(wrong) != num_rows:
                     with pytest.raises(REFUSALS):
                         session.run(None, {**rows, name: wrong})
-
-
-@pytest.mark.quick_cases(1)
-def test_litert(model, requests, tmp_path):
-    file = kc.export_litert(model, tmp_path / "model.tflite", make_rows(64))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this interpreter moves to another package
-        interpreter = tf.lite.Interpreter(str(file))
-    run = interpreter.get_signature_runner()
-    rows, read = requests["serving_default"], read_by(model)
-    # Some operations of LiteRT refuse a batch of no rows.
-    check(lambda given: run(**given), rows, read, takes_no_rows=False)

@@ -108,15 +108,15 @@ def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
     inputs, recorded = recorded_in(sample)
     version = version_of(sample)
     file = version / "assets.extra" / "head.keras"
-    wrapped, _, head_inputs = SavedHead.read(file.read_bytes(), file)
+    saved = SavedHead.read(file)
     columns = {
         # JSON has null for a missing number.
         name: tf.constant([np.nan if value is None else value for value in inputs[name]])
-        for name in head_inputs
+        for name in saved.inputs
         if name != "logit"
     }
     logit = recorded["logit"].astype("float32")[:, None]
-    calibrated = wrapped([tf.constant(logit), columns]).numpy()[:, 0]
+    calibrated = saved.model([tf.constant(logit), columns]).numpy()[:, 0]
     np.testing.assert_allclose(1 / (1 + np.exp(-calibrated)), recorded["probability"], atol=1e-6)
 
     shutil.copytree(version, tmp_path / "1")
@@ -129,7 +129,6 @@ def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
         features,
         from_logits=True,
         settings=FitSettings(max_epochs=3),
-        verify="same_process",
     )
     rows = {name: columns.get(name, values) for name, values in inputs.items()}
     after = serve_here(path, rows)

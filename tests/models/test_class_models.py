@@ -39,27 +39,6 @@ def class_losses(labels, logits):
     return scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("one_hot", [False, True])
-def test_training_with_metrics_and_validation_data(one_hot):
-    x, labels = class_rows(num_rows=900)
-    new_x, new_labels = class_rows(num_rows=900, seed=1)
-    shares = np.eye(3, dtype="float32")
-    y, new_y = (shares[each] if one_hot else each for each in (labels, new_labels))
-    model = CalibratedModel(base_model(), VectorScaling(3))
-    loss = "categorical_crossentropy" if one_hot else "sparse_categorical_crossentropy"
-    model.compile(keras.optimizers.Adam(0.03), loss, metrics=["accuracy"])
-    history = model.fit(x, y, epochs=3, batch_size=64, validation_data=(new_x, new_y), verbose=0)
-    before = log_loss(new_labels, base_model()(new_x))
-    assert history.history["val_loss"][-1] < before - 0.02
-    scores = model.evaluate(new_x, new_y, verbose=0, return_dict=True)
-    probabilities = model.predict(new_x, verbose=0)
-    assert scores["loss"] == pytest.approx(log_loss(new_labels, probabilities), abs=1e-5)
-    assert scores["accuracy"] == pytest.approx(
-        np.mean(probabilities.argmax(axis=1) == new_labels), abs=1e-6
-    )
-
-
 @pytest.mark.slow
 def test_saved_and_loaded(tmp_path):
     x, labels = class_rows(num_rows=600)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.layers import FieldBias
-from keras_calibration.models import CalibratedModel, FieldMetricsModel
+from keras_calibration.models import CalibratedModel
 
 pytestmark = pytest.mark.tensorflow
 
@@ -163,68 +163,3 @@ def test_an_input_of_floats_cannot_hold_them(dtype):
     np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
     with pytest.raises(ValueError, match="'user' of the model must be of integers"):
         model.predict(FLOATS, verbose=0)
-
-
-@pytest.mark.slow
-def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
-    models = [
-        kc.calibrate_scores(
-            SCORE,
-            Y,
-            x,
-            from_logits=True,
-            fields=["user"],
-            numeric=["price"],
-            methods="field_bias",
-            verbose=0,
-        )
-        for x in (
-            {"user": USER, "price": SCORE, "at": [[]] * NUM_ROWS},
-            pl.DataFrame(FLOATS).with_columns(price=pl.col("score"), at=pl.lit(None)),
-        )
-    ]
-    x = {"score": SCORE, "user": FLOATS["user"], "price": SCORE}
-    first, second = (model.predict(x, verbose=0) for model in models)
-    np.testing.assert_allclose(first, second, atol=1e-6)
-    with pytest.raises(ValueError, match=r"'user'.*nan in row 0.*id of their own"):
-        models[0].predict({**x, "user": np.full(NUM_ROWS, np.nan)}, verbose=0)
-    with pytest.raises(ValueError, match=r"'price'.*whole numbers, to be a field.*`numeric`"):
-        kc.calibrate_scores(
-            SCORE, Y, {"price": SCORE}, from_logits=True, fields=["price"], verbose=0
-        )
-    with pytest.raises(ValueError, match=r"\['usr'\]\. Did you mean 'user'\?"):
-        kc.calibrate_scores(SCORE, Y, FLOATS, from_logits=True, fields=["usr"], verbose=0)
-
-
-def test_a_field_of_several_columns_is_refused_by_name():
-    base = make_base("tags", (3,))
-    x = {"tags": np.ones((NUM_ROWS, 3), "int32"), "score": SCORE}
-    for columns in ({"fields": ["tags"]}, {"fields": {"tags": 5}}, {"numeric": ["tags"]}):
-        with pytest.raises(ValueError, match=r"'tags' must have one value per row.*\(300, 3\)"):
-            kc.calibrate(base, x, Y, methods="quick", verbose=0, **columns)
-    with pytest.raises(ValueError, match=r"'tags' must have one value per row"):
-        kc.calibrate_scores(SCORE, Y, x, from_logits=True, fields=["tags"], verbose=0)
-
-
-@pytest.mark.slow
-def test_a_field_metrics_model_reads_tables_and_ignores_other_columns():
-    inputs = {
-        "site": keras.Input((), dtype="int32", name="site"),
-        "score": keras.Input((1,), name="score"),
-    }
-    layer = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
-    model = FieldMetricsModel(inputs, layer(inputs["score"]))
-    metrics = {"site": [kc.metrics.FieldECE(NUM_IDS)]}
-    model.compile(keras.optimizers.SGD(0.0), "binary_crossentropy", field_metrics=metrics)
-    x = {"site": PLACE.astype("float64"), "score": SCORE}
-    table = pl.DataFrame(x).with_columns(tags=pl.lit([["a", "b"]]))
-    scores = [model.evaluate(each, Y, verbose=0, return_dict=True) for each in (x, table)]
-    p = 1 / (1 + np.exp(-SCORE.astype("float64")))
-    expected = np.abs(np.bincount(PLACE, Y - p)).sum() / NUM_ROWS
-    for each in scores:
-        assert each["site_field_ece"] == pytest.approx(expected, rel=1e-4)
-    np.testing.assert_array_equal(model.predict(table, verbose=0), model.predict(x, verbose=0))
-    history = model.fit(table, Y, validation_data=(table, Y), verbose=0)
-    assert history.history["val_site_field_ece"][0] == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(ValueError, match=r"without \['site'\]"):
-        model.evaluate(table.drop("site"), Y, verbose=0)

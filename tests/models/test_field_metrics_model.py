@@ -2,9 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
-from keras_calibration.models import CalibratedModel, FieldMetricsModel
+from keras_calibration.models import FieldMetricsModel
 from tiers import slow_except
 
 RNG = np.random.default_rng(0)
@@ -83,9 +82,8 @@ def test_several_outputs_are_refused(kind):
     columns = {name: X[name] for name in ("site", "price")}
     model = with_outputs(["click", "buy"], kind)
     labels = {"click": Y, "buy": 1 - Y} if kind is dict else [Y, 1 - Y]
-    received = r"outputs \['click', 'buy'\]" if kind is dict else "2 outputs"
     for call in (model.fit, model.evaluate):
-        with pytest.raises(ValueError, match=f"models with one output. Received: .*{received}"):
+        with pytest.raises(ValueError, match="models with one output"):
             call(columns, labels, verbose=0)
 
 
@@ -161,40 +159,10 @@ def test_a_cross_of_fields(options, tmp_path):
     assert list(again.evaluate(X, **data)) == list(scores)
 
 
-@pytest.mark.slow
-def test_a_cross_in_a_calibrated_model_may_read_what_the_head_does_not(tmp_path):
-    base = build(field_metrics=None)
-    model = CalibratedModel(base, NeuralCalibration(ILPS(5), FieldNetwork({"site": 5}, seed=0)))
-    model.compile(loss="binary_crossentropy", field_metrics={CROSS: [FieldECE((5, 2))]})
-    assert "site_x_device_field_ece" in model.fit(X, Y, batch_size=50, verbose=0).history
-    data = {"y": Y, "sample_weight": W, "verbose": 0, "return_dict": True}
-    scores = model.evaluate(X, **data)
-    assert scores["site_x_device_field_ece"] == expected(model, FieldECE((5, 2)), CROSS, W)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.evaluate(X, **data) == pytest.approx(scores, abs=1e-6)
-
-
-def test_early_stopping_with_mode_min():
-    model = build()
-    model.optimizer.learning_rate = 0.0
-    stop = keras.callbacks.EarlyStopping("val_site_field_ece", mode="min", patience=1)
-    history = model.fit(X, Y, validation_data=(X, Y), epochs=9, verbose=0, callbacks=[stop])
-    assert len(history.epoch) == 2
-
-
 def test_a_field_that_the_input_lacks_is_refused():
     model = build(field_metrics={"country": [FieldECE(5)]})
     with pytest.raises(ValueError, match="a dictionary with the feature 'country'"):
         model.evaluate(X, Y, verbose=0)
-
-
-def test_an_input_without_names_is_refused():
-    inputs = keras.Input((2,))
-    model = FieldMetricsModel(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
-    model.compile(loss="binary_crossentropy", field_metrics={"site": [FieldECE(5)]})
-    with pytest.raises(ValueError, match="dictionary"):
-        model.evaluate(X["price"], Y, verbose=0)
 
 
 SHARED = FieldECE(5)

@@ -81,25 +81,6 @@ def test_it_is_the_heads_own_fit(num_rows, base, kind):
     assert summary.logits["max"] == x["l"].max()
 
 
-def test_what_was_trained_can_be_updated_once_its_rows_are_known():
-    x, y = draw(5_000)
-    model = make_model(PlattScaling())
-    kc.fit_head(model, x, y, verbose=0)
-    assert model.head.update(x["l"][:60], y[:60]).num_rows == 5_060
-    assert model.predict(x, verbose=0).mean() == pytest.approx(y.mean(), abs=0.01)
-    trained = make_model(PlattScaling())
-    train_head(trained, x, y, learning_rate=0.05, batch_size=100)
-    assert trained.head.fit_summary is None
-    with pytest.raises(ValueError, match="call `remember` with the earlier rows"):
-        trained.head.update(x["l"][:60], y[:60])
-    trained.head.remember(x["l"], y)
-    trained.head.update(x["l"][:60], y[:60])
-    for received, expected in zip(
-        trained.head.get_weights(), model.head.get_weights(), strict=True
-    ):
-        np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_training_replaces_what_the_fit_says():
     x, y = draw(500)
     model = make_model(PlattScaling())

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration._rows.inputs import expected_inputs
-from keras_calibration.layers import FieldNetwork, NeuralCalibration, PlattScaling
+from keras_calibration.layers import PlattScaling
 from keras_calibration.models import CalibratedModel
-from trained_heads import train_head
 
 RNG = np.random.default_rng(0)
 NUM_ROWS = 400
@@ -81,46 +80,3 @@ def test_inputs_keep_their_structure_and_take_the_rank_of_the_model():
     assert found[0][0, 0] == 1
     wide = keras.Input((4,), name="wide")
     assert expected_inputs(np.zeros((3, 4)), wide).shape == (3, 4)
-
-
-@pytest.mark.slow
-def test_columns_may_change_between_one_axis_and_two():
-    inputs = {
-        "price": keras.Input((1,), name="price"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
-    network = FieldNetwork({"site": 2}, numeric=["price"], hidden_units=(4,), dropout=0, seed=0)
-    model = CalibratedModel(base, NeuralCalibration(PlattScaling(), network))
-    site = np.arange(NUM_ROWS) % 2
-    forms = [(X["price"], site), (X["price"][:, 0], site[:, None]), (X["price"], site)]
-    predictions = []
-    for price, sites in forms:
-        x = {"price": price, "site": sites}
-        train_head(model, x, Y)
-        predictions.append(model.predict(x, verbose=0))
-    assert {each.shape for each in predictions} == {(NUM_ROWS, 1)}
-
-
-class Traces(keras.layers.Layer):
-    """Counts how often it is traced."""
-
-    count = 0
-
-    def call(self, inputs):
-        Traces.count += 1
-        return inputs
-
-
-def test_the_base_is_traced_once_for_all_calls():
-    price = keras.Input((1,), name="price")
-    base = keras.Model(price, keras.layers.Activation("sigmoid")(Traces()(price)))
-    model = CalibratedModel(base, PlattScaling())
-    kc.base_logits(model, X["price"])
-    traced = Traces.count
-    for _ in range(3):
-        kc.base_logits(model, X["price"])
-        kc.fit_head(model, X["price"], Y, only_if_better=False, verbose=0)
-    assert Traces.count == traced
-    names = {weight.path for weight in model.weights}
-    assert len(names) == len(model.weights)  # the second model adds none

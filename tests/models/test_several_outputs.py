@@ -76,19 +76,6 @@ def structures():
     return keras.Model(given, outputs)
 
 
-def towers():
-    """Sequential towers on a Sequential trunk."""
-    given = inputs()
-    trunk = keras.Sequential([keras.Input((3,)), keras.layers.Rescaling(2.0)])
-    hidden = trunk(given["scores"])
-    outputs = {}
-    for name, seed in (("click", 0), ("buy", 1)):
-        tower = [keras.Input((3,)), task(name, seed, activation=None)]
-        tower += [keras.layers.Activation("sigmoid"), keras.layers.Dropout(0.5)]
-        outputs[name] = keras.Sequential(tower[:-1], name=f"{name}_tower")(hidden)
-    return keras.Model(given, tuple(outputs.values()))
-
-
 def as_list():
     given = inputs()
     return keras.Model(given, list(two_tasks(given["scores"]).values()))
@@ -103,7 +90,6 @@ BASES = {
     "flat": (flat, 1, 1.0),
     "of one layer": (one_layer_model, "output_1", 1.0),
     "structures": (structures, "tasks/1", 1.0),
-    "towers": (towers, "buy_tower", 2.0),
 }
 
 
@@ -187,16 +173,6 @@ def test_two_outputs_in_turn_are_joined(tmp_path):
     np.testing.assert_array_equal(kc.base_logits(model, X), kc.base_logits(fitted(base, "buy"), X))
 
 
-def test_two_outputs_of_a_list_in_turn_are_joined():
-    base = as_list()
-    alone = {key: fitted(base, key).predict(X, verbose=0) for key in ("click", "buy")}
-    both = base
-    for key in alone:
-        both = fitted(both, key).with_all_outputs()
-    for received, expected in zip(flat_outputs(both), alone.values(), strict=True):
-        np.testing.assert_array_equal(received, expected)
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["dictionary", "of one layer", "flat"])
 def test_saved_loaded_copied_and_cloned(name, tmp_path):
@@ -231,18 +207,6 @@ def test_the_joined_model_trains_the_head_alone():
     assert not model.base_model.trainable_variables
 
 
-def test_an_output_is_in_inference_mode():
-    given = keras.Input((3,), name="scores")
-    tasks = two_tasks(given)
-    noisy = keras.layers.Dropout(0.9)(tasks["click"])
-    base = keras.Model(given, {"click": noisy, "buy": tasks["buy"]})
-    both = CalibratedModel(
-        base, kc.layers.PlattScaling(), calibrated_output="buy"
-    ).with_all_outputs()
-    received = both(X["scores"], training=True)["click"]
-    np.testing.assert_array_equal(received, base(X["scores"], training=False)["click"])
-
-
 def test_a_head_reads_inputs_of_the_base():
     labels = Y | (X["site"] == 2)
     model = CalibratedModel(
@@ -265,14 +229,6 @@ def one_in_a_dictionary():
 def test_one_output_in_a_structure_needs_no_name(key):
     model = fitted(one_in_a_dictionary(), key)
     assert model.with_all_outputs().predict(X, verbose=0).keys() == {"buy"}
-
-
-def test_one_output_may_have_its_name():
-    base = one_in_a_dictionary()
-    base = keras.Model(base.input, base.output["buy"])
-    both = fitted(base, "buy").with_all_outputs()
-    assert both.output_names == ["buy"]
-    assert both.output.shape == base.output.shape
 
 
 def heads_in_a_sequential():
@@ -321,30 +277,6 @@ def test_what_is_no_output_is_refused(case):
     assert [layer.trainable for layer in base._flatten_layers()] == flags
 
 
-def test_what_an_output_is_can_be_told():
-    given = inputs()
-    tasks = two_tasks(given["scores"])
-    clipped = keras.ops.clip(tasks["buy"], 1e-6, 1 - 1e-6)
-    base = keras.Model(given, {"click": tasks["click"], "buy": clipped})
-    with pytest.raises(ValueError, match="Cannot infer"):
-        BaseLogits(base, calibrated_output="buy")
-    expected = base(X)
-    both = BaseLogits(base, "probability", "buy", all_outputs=True)(X)
-    np.testing.assert_allclose(keras.ops.sigmoid(both["buy"]), expected["buy"], atol=1e-6)
-    np.testing.assert_array_equal(both["click"], expected["click"])
-
-
-def test_the_advice_for_several_sigmoids_works():
-    given = inputs()
-    outputs = {"tags": task("tags", units=2)(given["scores"]), **two_tasks(given["scores"])}
-    base_model = keras.Model(given, {"of": outputs})
-    with pytest.raises(ValueError, match="ends in 2 sigmoids") as refused:
-        BaseLogits(base_model, calibrated_output="of/tags")
-    advice = str(refused.value).split("for example ")[1].split(" with ")[0]
-    one = eval(advice, {"keras": keras, "base_model": base_model})
-    assert BaseLogits(one, "probability")(X).shape == (200, 1)
-
-
 def test_labels_by_output():
     base = dictionary()
     labels = {"buy": Y, "click": ~Y}
@@ -377,33 +309,3 @@ def batches_of(batches):
             return batches[number]
 
     return Batches()
-
-
-@pytest.mark.parametrize("calibrated", ["CalibratedModel", "all outputs"])
-def test_labels_by_output_of_a_model_with_a_head(calibrated):
-    """A second calibration takes the labels that the first one took."""
-    labels = {"buy": Y, "click": ~Y}
-    given = {"calibrated_output": "buy", "methods": "bias", "verbose": 0}
-    model = kc.calibrate(dictionary(), X, labels, **given)
-    if calibrated == "all outputs":
-        model = model.with_all_outputs()
-    else:
-        del given["calibrated_output"]
-    again = kc.calibrate(model, X, labels, **given)
-    assert again.report.before.log_loss == pytest.approx(again.report.after.log_loss, abs=0.05)
-    assert again.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.02)
-
-
-@pytest.mark.slow
-def test_calibrate_and_evaluate_one_output():
-    base = dictionary()
-    model = kc.calibrate(
-        base, X, {"click": ~Y, "buy": Y}, calibrated_output="buy", methods="platt", verbose=0
-    )
-    assert (model.report.num_rows, model.base.calibrated_output) == (200, "buy")
-    model.compile(loss="binary_crossentropy", metrics=["auc"])
-    loss, _ = model.evaluate(X, Y, verbose=0)
-    probability = model.predict(X, verbose=0)[:, 0]
-    expected = -np.mean(np.where(Y, np.log(probability), np.log1p(-probability)))
-    assert loss == pytest.approx(expected, rel=1e-5)
-    assert probability.mean() == pytest.approx(Y.mean(), abs=0.02)

@@ -62,7 +62,7 @@ def served(request, tmp_path_factory):
     model = make_model(request.param)
     folder = tmp_path_factory.mktemp("served") / "ctr" / "1"
     rows = make_rows(request.param, 64)
-    path = kc.export_savedmodel(model, folder, rows, verify="same_process")
+    path = kc.export_savedmodel(model, folder, rows)
     return request.param, model, path
 
 
@@ -132,7 +132,7 @@ def test_trees_and_a_weighted_mean_are_served_from_c(served, tmp_path):
     is_off = (rows["site"] == VALUES[dtype][0]) & (rows["bid-price"] > 0)
     labels = np.random.default_rng(1).random(600) < 1 / (1 + np.exp(-logits - 3 * is_off))
     model.head.fit(logits, labels, {name: rows[name] for name in model.head.feature_names})
-    path = kc.export_savedmodel(model, tmp_path / "1", rows, verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", rows)
     new = make_rows(dtype, 257)
     new["bid-price"][:4] = [np.nan, np.inf, -np.inf, 0.0]
     expected = expected_of(model, new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -202,8 +203,8 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
     taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
 
     def free_name(wanted: str) -> str:
-        numbered = (f"{wanted}_{number}" for number in range(1, len(taken) + 2))
-        name = wanted if wanted not in taken else next(n for n in numbered if n not in taken)
+        numbered = (f"{wanted}_{number}" for number in itertools.count(1))
+        name = next(each for each in itertools.chain([wanted], numbered) if each not in taken)
         taken.add(name)
         return name
 
@@ -214,21 +215,26 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
     outputs = keras.tree.flatten(layer(inputs))
     for position, old in enumerate(keras.tree.flatten(structure)):
         name = free_name(source_of(old)[0].name)
-        if position != base.position:
+        if position == base.position:
+            logit = head(outputs[position], features)
+            outputs[position] = probability_of(logit, head, name, is_column=len(old.shape) == 2)
+        else:
             # In a dtype of its own, a layer would convert floats to float32.
             dtype = old.dtype if "float" in old.dtype else None
             outputs[position] = keras.layers.Identity(dtype=dtype, name=name)(outputs[position])
-            continue
-        logit = head(outputs[position], features)
-        activation = "softmax" if logit.shape[1] > 1 else "sigmoid"
-        is_column = len(old.shape) == 2
-        last = name if is_column else free_name("probability")
-        probability = keras.layers.Activation(activation, dtype=head.dtype, name=last)(logit)
-        if not is_column:
-            probability = keras.layers.Reshape((), dtype=head.dtype, name=name)(probability)
-        outputs[position] = probability
     outputs = keras.tree.pack_sequence_as(structure, outputs)
     return keras.Model(inputs, outputs, name=base.base_model.name)
+
+
+def probability_of(
+    logit: keras.KerasTensor, head: Head, name: str, is_column: bool = True
+) -> keras.KerasTensor:
+    """The sigmoid or softmax of the logits of a head, by a layer of this name."""
+    activation = "softmax" if logit.shape[1] > 1 else "sigmoid"
+    if is_column:
+        return keras.layers.Activation(activation, dtype=head.dtype, name=name)(logit)
+    probability = keras.layers.Activation(activation, dtype=head.dtype)(logit)
+    return keras.layers.Reshape((), dtype=head.dtype, name=name)(probability)
 
 
 @contextlib.contextmanager

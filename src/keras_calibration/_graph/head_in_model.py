@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from keras_calibration._graph.outputs import (
     symbolic_input,
     symbolic_output,
 )
-from keras_calibration._keras import flatten_layers, position_of, source_of
+from keras_calibration._keras import flatten_layers, source_of
 from keras_calibration._rows.inputs import clean_names
 from keras_calibration._rows.reader import Reader
 from keras_calibration._typing import Inputs, Tensor
@@ -105,15 +104,10 @@ class HeadInModel:
         logit = logit if logit.dtype == dtype else ops.cast(logit, dtype)
         return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in self.computed.items()}}
 
-    @property
+    @cached_property
     def base_part(self) -> LogitModel:
         """The model from the inputs to `base_outputs`; it ignores other inputs."""
-        parts = _search(self.model).base_parts
-        if self.position not in parts:
-            parts[self.position] = LogitModel(
-                symbolic_input(self.model), self.base_outputs, name="base_logits"
-            )
-        return parts[self.position]
+        return LogitModel(symbolic_input(self.model), self.base_outputs, name="base_logits")
 
     @cached_property
     def reader(self) -> Reader:
@@ -154,8 +148,7 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
     Raises:
         ValueError: If there is no such head, more than one, or it is called more than once.
     """
-    heads = find_heads(model)
-    names = output_names(model)
+    heads, names = find_heads(model), output_names(model)
     if calibrated_output is not None:
         position = output_position(model, calibrated_output)
         heads = [found for found in heads if found.position == position]
@@ -172,16 +165,15 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
             "Argument `calibrated_output` must name one of the outputs that have a head, "
             f"{[names[found.position] for found in heads]}. Received: calibrated_output=None."
         )
-    found = heads[0]
-    if (
-        num_calls := sum(operation is found.head for operation, _ in _calls(symbolic_output(model)))
-    ) > 1:
+    head = heads[0].head
+    num_calls = sum(operation is head for operation in _operations(symbolic_output(model)))
+    if num_calls > 1:
         raise ValueError(
-            f"The head {found.head.name!r} must be called once in the model, because it is fitted "
-            f"to the logits of one output. Received: a model that calls it {num_calls} times. Use "
-            "a head for each output."
+            f"The head {head.name!r} must be called once in the model, because it is fitted to "
+            f"the logits of one output. Received: a model that calls it {num_calls} times. Use a "
+            "head for each output."
         )
-    return found
+    return heads[0]
 
 
 def find_heads(model: keras.Model) -> list[HeadInModel]:
@@ -193,48 +185,18 @@ def find_heads(model: keras.Model) -> list[HeadInModel]:
             "model symbolic inputs: keras.Model(inputs, model(inputs)), with a head after its "
             "logit, or use kc.calibrate."
         )
-    found = _search(model).found
-    return [HeadInModel(model, *each, at) for at, each in enumerate(found) if each is not None]
+    outputs = enumerate(keras.tree.flatten(symbolic_output(model)))
+    found = (_head_before(tensor, model, position) for position, tensor in outputs)
+    return [each for each in found if each is not None]
 
 
-_Found = tuple[Head, keras.KerasTensor, Mapping[str, keras.KerasTensor], keras.KerasTensor]
-
-
-class _Search:
-    """What was found before each output of a model, and its base parts by output."""
-
-    def __init__(self, outputs: list[keras.KerasTensor]) -> None:
-        self.outputs = outputs
-        self.found = [_head_before(tensor) for tensor in outputs]
-        self.base_parts: dict[int, LogitModel] = {}
-
-
-# By the id of a model, while it lives. The graph of a model that was called on its own inputs
-# refers to it, and would keep it alive: therefore not more than these.
-_SEARCHES: dict[int, _Search] = {}
-_MOST_SEARCHES = 16
-
-
-def _search(model: keras.Model) -> _Search:
-    """The search of a model; remembered, because Keras traces every new model."""
-    outputs = keras.tree.flatten(symbolic_output(model))
-    search = _SEARCHES.get(id(model))
-    # A Sequential model may have been changed since.
-    if search is None or list(map(id, search.outputs)) != list(map(id, outputs)):
-        search = _SEARCHES[id(model)] = _Search(outputs)
-        weakref.finalize(model, _SEARCHES.pop, id(model), None).atexit = False
-        for oldest in list(_SEARCHES)[:-_MOST_SEARCHES]:
-            _SEARCHES.pop(oldest, None)
-    return search
-
-
-def _head_before(tensor: keras.KerasTensor) -> _Found | None:
-    """The head whose logits, or their sigmoid or softmax, a tensor is: head, logit, features."""
+def _head_before(
+    tensor: keras.KerasTensor, model: keras.Model, position: int
+) -> HeadInModel | None:
+    """The head whose logits, or their sigmoid or softmax, an output of a model is."""
     operation, node = source_of(tensor)
     has_activation = False
     while not isinstance(operation, Head):
-        if isinstance(operation, keras.Model) and symbolic_output(operation) is not None:
-            return _head_of_nested(operation, node, tensor)
         if not passes_on(operation, tensor):
             if has_activation or not is_final_activation(operation, node, tensor):
                 return None
@@ -245,60 +207,38 @@ def _head_before(tensor: keras.KerasTensor) -> _Found | None:
     arguments |= dict(zip(("logits", "features"), node.arguments.args, strict=False))
     features = dict(arguments["features"] or {})
     names = features if operation.feature_names is None else operation.feature_names
-    return operation, arguments["logits"], {name: features[name] for name in names}, tensor
+    read = {name: features[name] for name in names}
+    return HeadInModel(model, operation, arguments["logits"], read, tensor, position)
 
 
-def _head_of_nested(nested: keras.Model, node: Any, tensor: keras.KerasTensor) -> _Found | None:
-    """The head before an output of a model that is called as a layer, on tensors outside of it."""
-    inner = _head_before(keras.tree.flatten(symbolic_output(nested))[position_of(tensor)])
-    if inner is None:
-        return None
-    head, logit, features, _ = inner
-    given = (*node.arguments.args, *node.arguments.kwargs.values())[0]
-    flat = zip(keras.tree.flatten(nested.inputs), node.input_tensors, strict=False)
-    outside = {id(symbol): value for symbol, value in flat}
-    computed = {name: each for name, each in features.items() if id(each) not in outside}
-    part = keras.Model(symbolic_input(nested), {"logit": logit, "features": computed})
-    values = part(given, training=False)
-    features = {
-        name: values["features"][name] if name in computed else outside[id(each)]
-        for name, each in features.items()
-    }
-    return head, values["logit"], features, head(values["logit"], features)
-
-
-def _calls(outputs: Inputs) -> Iterator[tuple[keras.Operation, Any]]:
-    """The operations that symbolic tensors are computed by, with their calls, each call once."""
+def _operations(outputs: Inputs) -> Iterator[keras.Operation]:
+    """The operations that symbolic tensors are computed by, once for each call."""
     waiting, seen = list(keras.tree.flatten(outputs)), set()
     while waiting:
         operation, node = source_of(waiting.pop())
         if id(node) not in seen:
             seen.add(id(node))
-            yield operation, node
+            yield operation
             waiting.extend(node.input_tensors)
 
 
 def depends_on(tensor: keras.KerasTensor, head: Head) -> bool:
     """Whether a symbolic tensor is computed from an output of a head."""
-    return any(operation is head for operation, _ in _calls(tensor))
+    return any(operation is head for operation in _operations(tensor))
 
 
 def _why_none(model: keras.Model) -> str:
     """Why a model has no head that could be fitted or exported."""
-    expected = (
-        "The model must have a calibration head, a layer such as kc.layers.NeuralCalibration, "
-        "whose output is the model's output or its sigmoid (softmax for classes)."
-    )
-    heads = [layer for layer in flatten_layers(model) if isinstance(layer, Head)]
-    if not heads:
-        return (
-            f"{expected} Received: the model {model.name!r} without a head. Put a head before its "
-            "last activation, or call kc.calibrate(model, x, y)."
-        )
+    heads = [layer.name for layer in flatten_layers(model) if isinstance(layer, Head)]
     last = {source_of(tensor)[0].name for tensor in keras.tree.flatten(symbolic_output(model))}
+    without = "without a head. Put a head before its last activation, or use kc.calibrate."
+    elsewhere = (
+        f"with the head {', '.join(map(repr, heads))}, which is inside of another layer, or "
+        f"followed by other layers; its last layers are {sorted(last)}. Call the head on the "
+        "logit, and only keras.layers.Activation('sigmoid') on the result."
+    )
     return (
-        f"{expected} Received: the model {model.name!r} with the head {heads[0].name!r}, which is "
-        f"inside of another layer, or followed by other layers; its last layers are "
-        f"{sorted(last)}. Call the head on the logit, and only keras.layers.Activation('sigmoid') "
-        "on the result."
+        "The model must have a calibration head, a layer such as kc.layers.NeuralCalibration, "
+        "whose output is the model's output or its sigmoid (softmax for classes). Received: the "
+        f"model {model.name!r} {elsewhere if heads else without}"
     )

@@ -1,4 +1,4 @@
-"""The check of the shapes of a request, written into the graphs of SavedModels and LiteRT files.
+"""The check of the shapes of a request, written into the graphs of SavedModels.
 
 That of ONNX files is `onnx.operators.check_rows`.
 """
@@ -27,7 +27,7 @@ def with_checked_inputs(
 ) -> Callable[[Features], Any]:
     """The function, of a request whose shapes the graph itself checks when it runs.
 
-    TensorFlow Serving, C and LiteRT do not compare a request with the shapes of a signature. What
+    TensorFlow Serving and C do not compare a request with the shapes of a signature. What
     does not fit would be broadcast to wrong probabilities.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,37 +16,27 @@ HEAD_FILE = "head.keras"
 
 
 class SavedHead(NamedTuple):
-    """A head, alone.
-
-    Args:
-        model: The head as a Functional model of the logit and the features.
-        head: The head in it.
-        inputs: The inputs of the model by name, `logit` among them.
-    """
+    """A head as a Functional model of the logit and the features, and the head in it."""
 
     model: keras.Model
     head: Head
-    inputs: dict[str, keras.KerasTensor]
+
+    @property
+    def inputs(self) -> dict[str, keras.KerasTensor]:
+        """The inputs of the model by name, `logit` among them."""
+        return {tensor.name: tensor for tensor in self.model.inputs}
 
     @classmethod
-    def read(cls, content: bytes, source: str | os.PathLike[str]) -> SavedHead:
-        """Reads what `content` gives; raises `ValueError` whatever is wrong with it.
-
-        Args:
-            content: The content of the file.
-            source: Where it comes from, for errors.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, HEAD_FILE)
-            file.write_bytes(content)
-            try:
-                return cls._of(keras.saving.load_model(file, compile=False))
-            except Exception as error:
-                raise ValueError(
-                    f"The head in {os.fspath(source)!r} must be the one that the export wrote. "
-                    f"Received: a head that cannot be loaded ({first_line(error)}). Import the "
-                    "module of a head of your own first, or export the model again."
-                ) from error
+    def read(cls, file: Path) -> SavedHead:
+        """Reads a file; raises `ValueError` whatever is wrong with it."""
+        try:
+            return cls._of(keras.saving.load_model(file, compile=False))
+        except Exception as error:
+            raise ValueError(
+                f"The head in {os.fspath(file)!r} must be the one that the export wrote. Received: "
+                f"a head that cannot be loaded ({first_line(error)}). Import the module of a head "
+                "of your own first, or export the model again."
+            ) from error
 
     @classmethod
     def of(cls, spec: Spec) -> SavedHead:
@@ -62,11 +51,4 @@ class SavedHead(NamedTuple):
     @classmethod
     def _of(cls, model: keras.Model) -> SavedHead:
         layers = (each for each in model.layers if not isinstance(each, keras.layers.InputLayer))
-        return cls(model, next(layers), {tensor.name: tensor for tensor in model.inputs})
-
-    def content(self) -> bytes:
-        """The content of a Keras file."""
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, HEAD_FILE)
-            self.model.save(file)
-            return file.read_bytes()
+        return cls(model, next(layers))

@@ -93,8 +93,7 @@ def _differences(
                     f"most {tolerance.allowed(name):g}, for the largest {of} "
                     f"{tolerance.largest(name):g} and a tolerance of {tolerance.share(name):g}. "
                     f"Received: a difference of {difference:g} on {len(received[name])} rows. "
-                    "Nothing was written. Look for layers that compute differently when exported; "
-                    "for a SavedModel, you may pass a higher `tolerance` to `export_savedmodel`."
+                    "Nothing was written. Look for layers that compute differently when exported."
                 )
     return found
 

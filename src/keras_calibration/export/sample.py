@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import keras
@@ -54,59 +54,22 @@ def sample_rows(sample: Inputs, found: HeadInModel, specs: _Specs) -> dict[str, 
     return rows
 
 
-def random_rows(
-    found: HeadInModel, specs: _Specs, layers: list[keras.layers.Layer]
-) -> dict[str, Tensor]:
-    """64 random rows: ids that every table of the model has, known and unknown strings.
-
-    If a lookup of the model rejects unknown values, only known values are used.
-
-    Args:
-        found: The head in the model.
-        specs: The inputs of the model.
-        layers: The layers before the head.
-    """
+def random_rows(specs: _Specs, layers: Iterable[keras.layers.Layer]) -> dict[str, Tensor]:
+    """64 random rows: ids that every table of the layers has, and words of their vocabularies."""
     import tensorflow as tf
 
     generator = np.random.default_rng(0)
-    sizes = [_num_ids(layer) for layer in layers]
-    known_ids = _only_known(layers, keras.layers.IntegerLookup) or range(min(sizes))
-    known_words = _only_known(layers, keras.layers.StringLookup)
+    tables = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    num_ids = min([MAX_RANDOM_IDS, *(layer.input_dim for layer in tables)])
+    lookups = [layer for layer in layers if isinstance(layer, keras.layers.StringLookup)]
+    words = [word for layer in lookups for word in layer.get_vocabulary()[:20]] or ["unknown"]
     rows = {}
     for name, tensor in specs.items():
         shape = (NUM_SAMPLE_ROWS, *(size or 1 for size in tensor.shape[1:]))
         if tensor.dtype == tf.string:
-            words = known_words or [*_known_strings(found, name), "", "unknown"]
             rows[name] = tf.constant(generator.choice(np.asarray(words, object), shape))
         elif tensor.dtype.is_integer:
-            rows[name] = tf.cast(generator.choice(np.asarray(known_ids), shape), tensor.dtype)
+            rows[name] = tf.cast(generator.integers(0, num_ids, shape), tensor.dtype)
         else:
             rows[name] = tf.cast(generator.normal(size=shape), tensor.dtype)
     return rows
-
-
-def _known_strings(found: HeadInModel, name: str) -> list[str]:
-    """Some words in the vocabularies of the head's lookups of an input."""
-    fields = [feature for feature, input_name in found.input_of.items() if input_name == name]
-    readers = found.head.field_readers()
-    tables = [reader.fields.get(field) for reader in readers for field in fields]
-    lookups = [each for each in tables if isinstance(each, keras.layers.StringLookup)]
-    return [word for lookup in lookups for word in lookup.get_vocabulary()[:20]]
-
-
-def _num_ids(layer: keras.layers.Layer) -> int:
-    """Number of ids that a layer allows, at most ten."""
-    if isinstance(layer, keras.layers.Embedding):
-        return min(layer.input_dim, MAX_RANDOM_IDS)
-    if isinstance(layer, keras.layers.CategoryEncoding):
-        return min(layer.num_tokens or MAX_RANDOM_IDS, MAX_RANDOM_IDS)
-    return MAX_RANDOM_IDS
-
-
-def _only_known(
-    layers: list[keras.layers.Layer], kind: type[keras.layers.Layer]
-) -> list[int] | list[str]:
-    """Values known to all lookups of a type that reject unknown values; empty without such."""
-    strict = [layer for layer in layers if isinstance(layer, kind) and not layer.num_oov_indices]
-    vocabularies = [set(layer.get_vocabulary()) for layer in strict]
-    return sorted(set.intersection(*vocabularies)) if vocabularies else []

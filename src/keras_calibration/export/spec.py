@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -27,9 +26,8 @@ from keras_calibration._graph.outputs import output_names, symbolic_input, symbo
 from keras_calibration._keras import flatten_layers
 from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
-from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Format, Request, publish
+from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Request
 from keras_calibration.export.sample import MAX_RANDOM_IDS, random_rows, sample_rows
-from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs, Tolerance, tolerance_for
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior import interval_width
@@ -58,31 +56,21 @@ class Spec:
     Args:
         found: The head, and the tensors that it is called with.
         sample: Rows for the comparison of the export, as the model takes them; None for random.
-        has_sample: Whether the user gave some.
         interval: Level of the intervals that the export returns as well, or None.
-        inputs: Input → `tf.TensorSpec` with any number of rows, named as in a signature.
-        head_inputs: `logit` and the features of the head → `tf.TensorSpec`.
         base: Keras model from the inputs to the `logit`, the other outputs by name, and the
             features that the model computes.
         other_outputs: Names of the model's outputs that are not calibrated.
         base_name: Name of the trained base model; of the model if it has no base model of its own.
-        base_weights: The weights of the base model.
         report: The report of `calibrate`, if it made the model.
-        last_epoch: The figures of the last epoch of the model's training, if there was one.
     """
 
     found: HeadInModel
     sample: Inputs | None
-    has_sample: bool
     interval: float | None
-    inputs: Mapping[str, tf.TensorSpec]
-    head_inputs: Mapping[str, tf.TensorSpec]
     base: keras.Model
     other_outputs: tuple[str, ...]
     base_name: str
-    base_weights: tuple[keras.Variable, ...]
     report: CalibrationReport | None
-    last_epoch: Mapping[str, float] | None
 
     @classmethod
     def of(
@@ -113,23 +101,22 @@ class Spec:
             )
         others = _other_outputs(found)
         base = keras.Model(symbolic_input(found.model), {**found.base_outputs, **others})
-        trained = None if found.base_layer is None else found.base_layer.base_model
-        history = getattr(getattr(model, "history", None), "history", {})
-        logit = _spec_of(LOGIT_OUTPUT, found.base_outputs[LOGIT_OUTPUT])
-        return cls(
-            found=found,
-            sample=sample,
-            has_sample=sample is not None,
-            interval=interval,
-            inputs=tensor_specs(found.inputs),
-            head_inputs={LOGIT_OUTPUT: logit, **tensor_specs(found.features)},
-            base=base,
-            other_outputs=tuple(others),
-            base_name=(model if trained is None else trained).name,
-            base_weights=tuple((base if trained is None else trained).weights),
-            report=getattr(model, "report", None),
-            last_epoch={name: values[-1] for name, values in history.items() if values} or None,
-        )
+        trained = model if found.base_layer is None else found.base_layer.base_model
+        report = getattr(model, "report", None)
+        spec = cls(found, sample, interval, base, tuple(others), trained.name, report)
+        _ = spec.inputs, spec.head_inputs  # raises if their names cannot be those of a signature
+        return spec
+
+    @cached_property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        """Input → its shape, with any number of rows, and its name in a signature."""
+        return tensor_specs(self.found.inputs)
+
+    @cached_property
+    def head_inputs(self) -> dict[str, tf.TensorSpec]:
+        """The same of `logit` and the features of the head."""
+        logit = self.found.base_outputs[LOGIT_OUTPUT]
+        return {LOGIT_OUTPUT: _spec_of(LOGIT_OUTPUT, logit), **tensor_specs(self.found.features)}
 
     @property
     def head(self) -> Head:
@@ -137,16 +124,16 @@ class Spec:
         return self.found.head
 
     @cached_property
-    def base_dtypes(self) -> frozenset[str]:
-        """Compute dtypes of the layers before the head, which determine its rounding."""
-        before = keras.Model(symbolic_input(self.found.model), self.found.logit)
-        return frozenset(layer.compute_dtype for layer in flatten_layers(before))
+    def layers(self) -> list[keras.layers.Layer]:
+        """The layers of the base, and the lookup layers of the fields of the head."""
+        tables = [each for r in self.head.field_readers() for each in r.fields.values()]
+        lookups = [each for each in tables if isinstance(each, keras.layers.Layer)]
+        return [*flatten_layers(self.base), *lookups]
 
-    @cached_property
+    @property
     def lookups(self) -> list[keras.layers.Layer]:
         """The layers of base and head that turn values into ids by a table or a hash."""
-        layers = [*flatten_layers(self.base), *vocabularies_of(self.head)]
-        return [layer for layer in layers if isinstance(layer, _LOOKUPS)]
+        return [layer for layer in self.layers if isinstance(layer, _LOOKUPS)]
 
     def base_outputs(self, rows: Features) -> tuple[_Columns, _Columns]:
         """What comes before the head, for inputs by name.
@@ -171,7 +158,7 @@ class Spec:
         """The rows for the comparison, by the model's inputs: of the sample, at most 64."""
         if self.sample is not None:
             return sample_rows(self.sample, self.found, self.inputs)
-        return random_rows(self.found, self.inputs, flatten_layers(self.base))
+        return random_rows(self.inputs, self.layers)
 
     @cached_property
     def head_rows(self) -> _Columns:
@@ -216,7 +203,7 @@ class Spec:
                 yield
         except errors as error:
             random = f"random rows (ids below {MAX_RANDOM_IDS})"
-            kind = "sample" if self.has_sample else random
+            kind = random if self.sample is None else "sample"
             raise ValueError(
                 f"The model fails on the {kind} with which the export is verified: "
                 f"{str(error).splitlines()[0]} Pass `sample`, input rows that the model accepts."
@@ -241,10 +228,13 @@ class Spec:
 
         return Request(signature, by_signature(rows), with_head)
 
-    def tolerance(self, share: float | None = None) -> Tolerance:
-        """The tolerance for the rows; see `tolerance_for`."""
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far the outputs may differ; the dtypes before the head determine its rounding."""
+        before = keras.Model(symbolic_input(self.found.model), self.found.logit)
+        dtypes = {layer.compute_dtype for layer in flatten_layers(before)}
         others = {name: self.expected[name] for name in self.other_outputs}
-        return tolerance_for(self.expected[LOGIT_OUTPUT], self.base_dtypes, share, others)
+        return tolerance_for(self.expected[LOGIT_OUTPUT], dtypes, others)
 
     def warn_if_unfitted(self) -> None:
         """Warns if the head changes no probability and has not been fitted."""
@@ -259,41 +249,10 @@ class Spec:
             )
 
 
-def publish_file(
-    spec: Spec, path: Path, form: Format, inputs: Mapping[str, Any] | None = None
-) -> Path:
-    """Publishes a model as a file, which is run on all rows and on one.
-
-    Args:
-        spec: The model.
-        path: The file to write.
-        form: Its format.
-        inputs: The rows as the file takes them, if it takes others than the model.
-    """
-    target = Target(path, is_file=True)
-    target.check()
-    requests = []
-    for num_rows in (None, 1):
-        request = spec.request(num_rows=num_rows)
-        given = {name: values[:num_rows] for name, values in (inputs or {}).items()}
-        requests.append(request._replace(inputs=given or request.inputs))
-    spec.warn_if_unfitted()
-    return publish(target, form, requests, spec.tolerance())
-
-
-def head_outputs(
-    head: Head, given: Features, interval: float | None, served: Head | None = None
-) -> _Columns:
-    """The outputs of a head, by name.
-
-    Args:
-        head: The head.
-        given: `logit`, and its features.
-        interval: Level of the intervals, or None.
-        served: The head as it is served, which may have no posterior.
-    """
+def head_outputs(head: Head, given: Features, interval: float | None) -> _Columns:
+    """The outputs of a head by name, of `logit` and its features."""
     features = {name: values for name, values in given.items() if name != LOGIT_OUTPUT}
-    calibrated = (served or head)(given[LOGIT_OUTPUT], features)
+    calibrated = head(given[LOGIT_OUTPUT], features)
     outputs = {"probability": probabilities_from_logits(calibrated)}
     if interval is None:
         return outputs
@@ -304,12 +263,6 @@ def head_outputs(
         "probability_lower": ops.sigmoid(calibrated - away),
         "probability_upper": ops.sigmoid(calibrated + away),
     }
-
-
-def vocabularies_of(head: Head) -> list[keras.layers.Layer]:
-    """The lookup layers of the fields of a head."""
-    tables = [each for reader in head.field_readers() for each in reader.fields.values()]
-    return [each for each in tables if isinstance(each, keras.layers.Layer)]
 
 
 def _with_other_outputs(found: HeadInModel) -> HeadInModel:

@@ -1,4 +1,4 @@
-"""Runs a SavedModel, by default in a process with TensorFlow alone, and tells differences.
+"""Runs a SavedModel in a process with TensorFlow alone, and tells differences.
 
 That process runs this file as a program, `python verification.py SAVEDMODEL REQUESTS.npz
 ANSWERS.npz`, without Keras and without the packages of this wheel. This file must therefore not
@@ -23,22 +23,11 @@ from numpy.typing import ArrayLike
 # half precision fused operations.
 _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
-_PLACES = ("new_process", "same_process")
+# Tests, which export hundreds of models, leave out the seconds of a new process.
+in_new_process = True
 # Signatures, each with its inputs by name.
 Requests = Sequence[tuple[str, Mapping[str, Any]]]
 Outputs = dict[str, np.ndarray]
-
-
-def check_verification(verify: str, tolerance: float | None = None) -> None:
-    """Raises for invalid values of `verify` and `tolerance`."""
-    if verify not in _PLACES:
-        raise ValueError(
-            f"Argument `verify` must be one of {_PLACES}. Received: verify={verify!r}."
-        )
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(
-            f"Argument `tolerance` must be above 0, or None. Received: tolerance={tolerance!r}."
-        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,7 @@ class Tolerance:
     largest_others: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, output: str) -> float:
-        """The allowed share of the largest logit for an output."""
+        """The allowed share of the largest value for an output."""
         return self.head if output == "probability" else self.base
 
     def largest(self, output: str) -> float:
@@ -78,7 +67,6 @@ class Tolerance:
 def tolerance_for(
     logits: ArrayLike,
     base_dtypes: Collection[str] = (),
-    tolerance: float | None = None,
     others: Mapping[str, ArrayLike] | None = None,
 ) -> Tolerance:
     """The tolerance for rows with these logits.
@@ -86,20 +74,17 @@ def tolerance_for(
     Args:
         logits: The base model's logits of the compared rows.
         base_dtypes: Compute dtypes of the base model.
-        tolerance: Share of the largest logit; None derives it from the dtypes.
         others: The base model's other outputs on the compared rows, by name.
 
     Example:
-        >>> round(tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability"), 9)
-        2.5e-05
+        >>> round(tolerance_for([-0.5, 100.0]).allowed("probability"), 9)
+        0.0001
     """
-    shares = (_HALF_TOLERANCES.get(dtype, 0.0) for dtype in base_dtypes)
-    base = max([_FLOAT32_TOLERANCE, *shares])
+    base = max([_FLOAT32_TOLERANCE, *(_HALF_TOLERANCES.get(each, 0.0) for each in base_dtypes)])
     arrays = {name: np.asarray(values) for name, values in (others or {}).items()}
     # Others must be equal: integers, booleans, strings.
     largest = {name: _largest(v) for name, v in arrays.items() if not _is_exact(v)}
-    head = tolerance or _FLOAT32_TOLERANCE
-    return Tolerance(tolerance or base, head, _largest(np.asarray(logits)), largest)
+    return Tolerance(base, _FLOAT32_TOLERANCE, _largest(np.asarray(logits)), largest)
 
 
 def _largest(values: np.ndarray) -> float:
@@ -112,24 +97,15 @@ def _is_exact(values: np.ndarray) -> bool:
     return values.dtype.kind in "biuOSU"
 
 
-def run_savedmodel(path: Path, requests: Requests, verify: str) -> list[Outputs]:
-    """Loads a SavedModel and runs it on requests, in this process or in a new one.
-
-    Args:
-        path: Folder of the SavedModel.
-        requests: The signature and the inputs by name of each.
-        verify: See `check_verification`.
-
-    Returns:
-        The outputs of each request, by name.
+def run_savedmodel(path: Path, requests: Requests) -> list[Outputs]:
+    """The outputs by name of a SavedModel, run in a new process, for each request to a signature.
 
     Raises:
-        RuntimeError: If a new process cannot load or run it.
+        RuntimeError: If that process cannot load or run it.
     """
-    if verify == "same_process":
+    if not in_new_process:
         return _answers(str(path), requests)
-    # Beside the SavedModel: what a killed export leaves there, the next one removes.
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         files = f"{folder}/requests.npz", f"{folder}/answers.npz"
         _write(requests, files[0])
         _run_in_new_process(str(path), *files)

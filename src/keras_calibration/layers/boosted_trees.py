@@ -263,16 +263,6 @@ class BoostedTrees(Head):
             cross_fitted_logits=found.logits,
         )
 
-    def served(self) -> BoostedTrees:
-        """The trees on top of the served h."""
-        served = BoostedTrees(
-            self.fields, self.numeric, self.head.served(), self.num_rounds, dtype=self.dtype_policy
-        )
-        served.build()
-        for weight, value in zip(served.tables, self.tables, strict=True):
-            weight.assign(value)
-        return served
-
     def _boost(
         self,
         rows: Rows,

@@ -284,10 +284,6 @@ class FieldBias(FieldHead):
         values = ops.convert_to_numpy(self._curves)[number]
         return knots, values[: len(knots)], float(values[-1])
 
-    def served(self) -> FieldBias:
-        """The head on the served η."""
-        return self.with_served_calibrator()
-
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         return {

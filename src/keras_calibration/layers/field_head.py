@@ -32,7 +32,6 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import check_column
-from keras_calibration.layers.posterior import without_posterior
 
 
 class FieldHead(Head):
@@ -138,23 +137,6 @@ class FieldHead(Head):
         deviations = ops.convert_to_numpy(self._deviations)
         of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
-
-    def with_served_calibrator(self) -> Self:
-        """The head on the served η, with the same weights but for the posterior."""
-        if self.calibrator is None or (curve := self.calibrator.served()) is self.calibrator:
-            return self
-        served = type(self).from_config({**self.get_config(), "calibrator": None})
-        served.calibrator = curve
-        served.build()
-        for weight, value in zip(served._own_weights(), self._own_weights(), strict=True):
-            weight.assign(value)
-        return served
-
-    def _own_weights(self) -> list[keras.Variable]:
-        """The weights without those of η, and without the posterior."""
-        others = [] if self.calibrator is None else self.calibrator.weights
-        of_curve = {id(weight) for weight in others}
-        return [each for each in without_posterior(self.weights) if id(each) not in of_curve]
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -148,10 +148,6 @@ class FieldILPS(FieldHead):
         scales = ops.convert_to_numpy(self._deviations)[list(self.fields).index(field)]
         return dict(zip(("level", "slope", "bend"), map(float, scales), strict=True))
 
-    def served(self) -> FieldILPS:
-        """The head on the served η."""
-        return self.with_served_calibrator()
-
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         return {**super().get_config(), "num_knots": self.num_knots}

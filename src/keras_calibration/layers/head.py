@@ -115,12 +115,6 @@ class Head(keras.layers.Layer):
         self.histogram: LogitHistogram | None = None
         self._fitted_weights: str | None = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Serves a subclass as it is, until it says otherwise: it may compute anything."""
-        super().__init_subclass__(**kwargs)
-        if "served" not in vars(cls):
-            cls.served = Head.served  # type: ignore[method-assign]
-
     def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
         if (shape := getattr(logits, "shape", None)) is not None:
@@ -507,14 +501,6 @@ class Head(keras.layers.Layer):
         """Adjusts the weights after training by gradient, by default those of the parts."""
         for part in self.parts():
             part.finalize()
-
-    def served(self) -> Head:
-        """The head as exports serve it, by default itself; subclasses do not inherit an override.
-
-        An override returns a head of the same function in fewer operations. The number and shapes
-        of its weights depend only on the arguments of this head, so that a refit keeps them.
-        """
-        return self
 
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None

@@ -33,10 +33,8 @@ from keras_calibration._solvers.logistic_fit import LogisticFit
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.posterior import Posterior
-from keras_calibration.layers.served_curve import ServedCurve
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
 _UNIT_SLOPE = math.log(math.e - 1)  # softplus of it is 1
@@ -275,10 +273,6 @@ class ILPS(HistogramHead):
         """Values b at the knots, shape (K,), in logits."""
         self.ensure_built()
         return ops.convert_to_numpy(self._values())
-
-    def served(self) -> Head:
-        """The curve as a table."""
-        return ServedCurve(self)
 
     def shift(self, bias: float) -> None:
         """Adds a constant, in logits, to the whole curve."""

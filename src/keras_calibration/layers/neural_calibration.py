@@ -33,7 +33,6 @@ from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_column, mean_of
 from keras_calibration.layers.network_trainer import copy_of
-from keras_calibration.layers.served_network import ServedNetwork
 
 _NUM_FOLDS = 3  # with a single member
 
@@ -270,16 +269,6 @@ class NeuralCalibration(Head):
             return None
         network = self.field_network
         return cross_fit(self.calibrator, network, rows, fold, settings, verbose=verbose)
-
-    def served(self) -> Head:
-        """The served η, and all networks as one; itself if it cannot be put together so."""
-        curve = None if self.calibrator is None else self.calibrator.served()
-        network = self.field_network
-        if self.members and all(type(member) is FieldNetwork for member in self.members):
-            network = ServedNetwork(self.members)
-        elif len(self.members) > 1:
-            return self
-        return NeuralCalibration(curve, network, dtype=self.dtype_policy)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -1,82 +1,75 @@
-"""ServedCurve: the curve of an ILPS layer in fewer operations, for exports."""
+"""curves_as_tables: the `ILPS` curves of a head in fewer operations, while an export is traced."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._keras import flatten_layers
 from keras_calibration._ops.piecewise_linear import lines
-from keras_calibration._typing import Features, Tensor
+from keras_calibration._typing import Tensor
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.ilps import ILPS
 
 if TYPE_CHECKING:
-    from keras_calibration.layers.ilps import ILPS
+    import tensorflow as tf
 
 
-class ServedCurve(Head):
-    """The curve of an `ILPS` layer, as a table with the knot, value and slope of each segment.
+def tables_of(head: Head) -> list[np.ndarray]:
+    """Knot, value, slope and highest value of each line, (K, 4), of each curve in a head."""
+    return [_table(curve) for curve in _curves(head)]
 
-    `η(l) = b_k + (l - a_k) s_k`, where k is the last knot left of l. By rounding, a rising segment
-    could end above the start of the next one; its slope is then reduced accordingly. The curve
-    equals the layer's up to rounding, and never decreases where the layer's does not.
 
-    Args:
-        curve: The `ILPS` layer, fitted or trained.
+@contextlib.contextmanager
+def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
+    """Reads the curves of a head from tables inside the block; gives these tables.
 
-    Example:
-        >>> from keras_calibration.layers import ILPS
-        >>> curve = ServedCurve(ILPS(num_knots=3, knots="sigmoid"))
-        >>> print(curve(np.array([[-2.0], [0.5]], "float32")).numpy().tolist())
-        [[-2.0], [0.5]]
+    The layer computes its lines from its knots and values in every call: some forty operations,
+    which take as long for one row as for a thousand. The curve is the same to the last bit.
     """
+    import tensorflow as tf
 
-    def __init__(self, curve: ILPS) -> None:
-        super().__init__(dtype=curve.dtype_policy)
-        self.is_constant_outside = curve.extrapolation == "constant"
-        table = ops.convert_to_numpy(lines(curve.get_knots(), curve.get_values()))
-        table = _without_steps_down(*table)
-        # The first segment also covers everything left of the first knot.
-        self._starts = self._weight("starts", table[:1, 1:])
-        self._lines = self._weight("lines", table.T)
-        self.built = True
-
-    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
-        """η(l)."""
-        import tensorflow as tf
-
-        logits = ops.cast(logits, self.compute_dtype)
-        rows = ops.reshape(logits, (1, -1))
-        table = ops.convert_to_tensor(self._lines)
-        if self.is_constant_outside:
-            inside = ops.clip(rows, table[0, 0], table[-1, 0])
-            rows = ops.where(ops.isnan(rows), rows, inside)
-        # `tf.searchsorted` would add ten operations on shapes.
-        line = tf.raw_ops.UpperBound(
-            sorted_inputs=ops.convert_to_tensor(self._starts), values=rows, out_type=tf.int32
-        )
-        knot, value, slope = tf.unstack(tf.gather(table, line), axis=-1)
-        return ops.reshape(value + (rows - knot) * slope, (-1, 1)[: len(logits.shape)])
-
-    def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        weight = self.add_weight(name=name, shape=value.shape, trainable=False)
-        weight.assign(value)
-        return weight
+    curves = _curves(head)
+    tables = [tf.Variable(table, trainable=False) for table in tables_of(head)]
+    for curve, table in zip(curves, tables, strict=True):
+        read = functools.partial(_read, table=table, extrapolation=curve.extrapolation)
+        object.__setattr__(curve, "calibrate", read)
+    try:
+        yield tables
+    finally:
+        for curve in curves:
+            object.__delattr__(curve, "calibrate")
 
 
-def _without_steps_down(knot: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The segments as a table (3, K); no rising one ends above the start of the next."""
-    slope = slope.copy()
-    start, gap, next_value = value[:-1], np.diff(knot), value[1:]
-    length = np.nextafter(knot[1:], knot[:-1]) - knot[:-1]
-    digit = np.spacing(np.maximum(np.abs(start), np.abs(next_value)))
-    exact = start.astype("float64"), length.astype("float64")
-    for num_digits in range(1, 9):
-        # Compilers may fuse product and sum, with a single rounding.
-        ends = start + length * slope[:-1], (exact[0] + exact[1] * slope[:-1]).astype(start.dtype)
-        is_above = (slope[:-1] > 0) & (np.maximum(*ends) > next_value)
-        lower = np.maximum((next_value - start - num_digits * digit) / gap, 0)
-        slope[:-1] = np.where(is_above, lower, slope[:-1])
-    return np.stack([knot, value, slope])
+def _curves(head: Head) -> list[ILPS]:
+    """The curves in a head; a subclass may compute anything."""
+    return [layer for layer in flatten_layers(head) if type(layer) is ILPS]
+
+
+def _table(curve: ILPS) -> np.ndarray:
+    """The lines as a table; by rounding, a rising one could end above the start of the next."""
+    table = ops.convert_to_numpy(lines(curve.get_knots(), curve.get_values()))
+    highest = np.append(np.where(table[2, :-1] < 0, np.inf, table[1, 1:]), np.inf)
+    return np.column_stack([*table, highest.astype(table.dtype)])
+
+
+def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:
+    """η(l) = b_k + (l - a_k) s_k, where k is the last knot left of l, or the first."""
+    import tensorflow as tf
+
+    rows, line_of_knot = tf.reshape(logits, (1, -1)), tf.convert_to_tensor(table)
+    if extrapolation == "constant":
+        inside = tf.clip_by_value(rows, line_of_knot[0, 0], line_of_knot[-1, 0])
+        rows = tf.where(tf.math.is_nan(rows), rows, inside)
+    # `tf.searchsorted` would add ten operations on shapes.
+    line = tf.raw_ops.UpperBound(
+        sorted_inputs=line_of_knot[None, 1:, 0], values=rows, out_type=tf.int32
+    )
+    knot, value, slope, highest = tf.unstack(tf.gather(line_of_knot, line), axis=-1)
+    curve = tf.minimum(value + (rows - knot) * slope, highest)
+    return tf.reshape(curve, (-1, 1)[: len(logits.shape)])

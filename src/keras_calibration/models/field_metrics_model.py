@@ -8,7 +8,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from calibration_records._columns import suggestion
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._rows.inputs import refused_in_graphs
 from keras_calibration._rows.reader import as_inputs
@@ -19,11 +18,10 @@ from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
 def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | None]:
     """Labels, predictions and weights of a model with one output, also in a dictionary or list."""
     if (number := len(keras.tree.flatten(y_pred))) > 1:
-        received = f"outputs {list(y_pred)}" if isinstance(y_pred, Mapping) else f"{number} outputs"
         raise ValueError(
             "Argument `field_metrics` of `compile` is for models with one output. Received: a "
-            f"model with {received}. Evaluate a FieldMetricsModel with one of them, which shares "
-            "the layers, or pass its predictions to `scoring.field_ece` or `scoring.field_rce`."
+            f"model with {number} outputs. Evaluate a FieldMetricsModel with one of them, which "
+            "shares the layers, or pass its predictions to `scoring.field_ece` or `field_rce`."
         )
     parts = (y, y_pred, sample_weight)
     return [part if part is None else keras.tree.flatten(part)[0] for part in parts]
@@ -148,22 +146,13 @@ class FieldMetricsModel(keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def field_ids(self, x: Inputs, field: str) -> Tensor:
-        """Ids (n,) of a field: the feature of that name in the input.
-
-        Args:
-            x: Input of the model, a dictionary.
-            field: Name of the field.
-
-        Raises:
-            ValueError: If the input has no such feature.
-        """
+        """Ids (n,) of a field: the feature of that name in the input; raises without it."""
         if not isinstance(x, Mapping) or field not in x:
             received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
-            near = suggestion([field], x) if isinstance(x, Mapping) else ""
             raise ValueError(
                 f"The input must be a dictionary with the feature {field!r}, which field metrics "
-                f"need. Received: {received}.{near} Build the model on a dictionary of named "
-                "inputs, one of which is the field."
+                f"need. Received: {received}. Build the model on a dictionary of named inputs, one "
+                "of which is the field."
             )
         return ops.reshape(x[field], (-1,))
 
@@ -185,10 +174,10 @@ class FieldMetricsModel(keras.Model):
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from its `get_compile_config`."""
         arguments = keras.saving.deserialize_keras_object(config)
-        if arguments.get("field_metrics"):
+        if pairs := arguments.get("field_metrics"):
+            named = ((tuple(names), metrics) for names, metrics in pairs)
             arguments["field_metrics"] = {
-                names[0] if len(names) == 1 else tuple(names): metrics
-                for names, metrics in arguments["field_metrics"]
+                names if len(names) > 1 else names[0]: metrics for names, metrics in named
             }
         self.compile(**arguments)
         if self.built and getattr(self, "optimizer", None) is not None:

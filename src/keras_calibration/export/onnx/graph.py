@@ -1,4 +1,4 @@
-"""ONNX graphs of functions, and graphs that are put together. The converter is tf2onnx."""
+"""to_onnx: the ONNX graph of a function. The converter is tf2onnx."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from calibration_records._warn import without_notices
-from keras_calibration._keras import counted_searches, patch_tf2onnx
+from keras_calibration._keras import patch_tf2onnx
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.onnx.lookups import ML_DOMAIN, ML_OPSET, label_encoders
-from keras_calibration.export.onnx.operators import check_rows, correct, handlers, tensors_read
+from keras_calibration.export.onnx.operators import (
+    check_rows,
+    correct,
+    counted_searches,
+    handlers,
+    tensors_read,
+)
 
 if TYPE_CHECKING:
     import onnx
     import tensorflow as tf
 
 OPSET = 17
-# What tensors and nodes of the head's graph are named by, and those of a base from elsewhere.
-HEAD, BASE = "head/", "base/"
 
 
 def onnx_packages() -> tuple[ModuleType, ModuleType]:
@@ -133,132 +137,3 @@ def _named(name: str, spec: tf.TensorSpec) -> tf.TensorSpec:
     import tensorflow as tf
 
     return tf.TensorSpec(spec.shape, spec.dtype, name=name)
-
-
-def with_head(base: onnx.ModelProto, head: onnx.ModelProto, outputs: list[str]) -> onnx.ModelProto:
-    """One graph of a base model and a head that reads its outputs and inputs, by their names.
-
-    Args:
-        base: The graph of the base model.
-        head: The graph of the head.
-        outputs: The outputs of the base that are outputs of the whole.
-    """
-    known = {value.name for value in (*base.graph.input, *base.graph.output)}
-    inputs = [value for value in head.graph.input if value.name not in known]
-    kept = [value for value in base.graph.output if value.name in outputs]
-    parts = [base.graph, *_prefixed(head, HEAD)]
-    return _model([base, head], parts, [*base.graph.input, *inputs], [*head.graph.output, *kept])
-
-
-def on_base(
-    base: onnx.ModelProto,
-    model: onnx.ModelProto,
-    between: onnx.GraphProto,
-    computed: Collection[str],
-) -> onnx.ModelProto:
-    """One graph of a model of scores and the model from elsewhere that computes them.
-
-    Args:
-        base: The model that computes scores. Inputs of the same name are one.
-        model: The calibrated model.
-        between: From an output of the base, whose name it prefixes, and its inputs to `computed`.
-        computed: The inputs of `model` that `between` computes.
-    """
-    base, model = _same_operators(base, model)
-    known = {value.name for value in base.graph.input}
-    inputs = [v for v in model.graph.input if v.name not in {*known, *computed}]
-    before = _prefixed(base, BASE, with_outputs=False)
-    return _model(
-        [base, model],
-        [*before, between, model.graph],
-        [*base.graph.input, *inputs],
-        list(model.graph.output),
-    )
-
-
-def replace_head(model: onnx.ModelProto, head: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with another head of the same inputs and outputs; all else stays as it is."""
-    import onnx
-
-    present, head = _same_operators(model, head)
-    rest = onnx.GraphProto()
-    rest.CopyFrom(present.graph)
-    for name in ("node", "initializer", "value_info"):
-        kept = [each for each in getattr(present.graph, name) if not each.name.startswith(HEAD)]
-        del getattr(rest, name)[:]
-        getattr(rest, name).extend(kept)
-    parts = [rest, *_prefixed(head, HEAD)]
-    replaced = _model([present, head], parts, model.graph.input, model.graph.output)
-    replaced.metadata_props.extend(model.metadata_props)
-    return replaced
-
-
-def _same_operators(*models: onnx.ModelProto) -> list[onnx.ModelProto]:
-    """The models, the older ones with the operators of the newest, for these may differ."""
-    from onnx import version_converter
-
-    versions = [_versions(model).get("", OPSET) for model in models]
-    return [
-        model
-        if version == max(versions)
-        else version_converter.convert_version(model, max(versions))
-        for model, version in zip(models, versions, strict=True)
-    ]
-
-
-def _versions(*models: onnx.ModelProto) -> dict[str, int]:
-    """Domain → the newest version of its operators."""
-    found: dict[str, int] = {}
-    for model in models:
-        for each in model.opset_import:
-            domain = "" if each.domain == "ai.onnx" else each.domain
-            found[domain] = max(found.get(domain, 0), each.version)
-    return found
-
-
-def _prefixed(
-    model: onnx.ModelProto, prefix: str, with_outputs: bool = True
-) -> list[onnx.GraphProto]:
-    """The graph with a prefix to all names, and around it nodes from and to the names without."""
-    import onnx
-    from onnx import compose, helper
-
-    inner = compose.add_prefix(model, prefix, rename_functions=False).graph
-    entry, leave = onnx.GraphProto(), onnx.GraphProto()
-    produced = {each.name for each in model.graph.initializer}
-    for value in model.graph.input:
-        if value.name not in produced:
-            name = prefix + value.name
-            entry.node.append(helper.make_node("Identity", [value.name], [name], f"{name}/from"))
-    for value in model.graph.output if with_outputs else []:
-        name = prefix + value.name
-        leave.node.append(helper.make_node("Identity", [name], [value.name], f"{name}/to"))
-    return [entry, inner, leave]
-
-
-def _model(
-    models: Iterable[onnx.ModelProto],
-    graphs: Iterable[onnx.GraphProto],
-    inputs: Iterable[onnx.ValueInfoProto],
-    outputs: Iterable[onnx.ValueInfoProto],
-) -> onnx.ModelProto:
-    """A model of the nodes of all graphs, with the operators and functions of the models."""
-    from onnx import helper
-
-    models, graphs = list(models), list(graphs)
-    graph = helper.make_graph(
-        [node for each in graphs for node in each.node],
-        "calibrated",
-        list(inputs),
-        list(outputs),
-        initializer=[tensor for each in graphs for tensor in each.initializer],
-        value_info=[value for each in graphs for value in each.value_info],
-        sparse_initializer=[tensor for each in graphs for tensor in each.sparse_initializer],
-    )
-    merged = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid(*each) for each in _versions(*models).items()],
-        functions=[function for model in models for function in model.functions],
-    )
-    merged.ir_version = max(model.ir_version for model in models)
-    return merged

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_calibration._typing import Tensor
 from keras_calibration.export.checked_inputs import CHECK
 
 if TYPE_CHECKING:
     import onnx
     import tensorflow as tf
 
+# Two exports at once must not restore each other's patch.
+_ONE_PATCH = threading.Lock()
 # ONNX' numbers of the types.
 _FLOAT, _INT64 = 1, 7
 # Operation of TensorFlow → what writes it in ONNX.
@@ -22,6 +27,26 @@ Handlers = dict[str, Callable[..., None]]
 def handlers() -> Handlers:
     """What writes operations of TensorFlow in the place of the converter's own handlers."""
     return {"SelectV2": _select, "DenseBincount": _bincount, "Bucketize": _bucketize}
+
+
+@contextlib.contextmanager
+def counted_searches() -> Iterator[None]:
+    """Makes `tf.searchsorted` count comparisons inside the block: ONNX has no search."""
+    import tensorflow as tf
+
+    def count(
+        sorted_sequence: Tensor, values: Tensor, side: str = "left", out_type: Any = "int32"
+    ) -> Tensor:
+        starts, rows = tf.expand_dims(sorted_sequence, -2), tf.expand_dims(values, -1)
+        is_left = starts <= rows if side == "right" else starts < rows
+        return tf.reduce_sum(tf.cast(is_left, out_type), axis=-1)
+
+    with _ONE_PATCH:
+        search, tf.searchsorted = tf.searchsorted, count
+        try:
+            yield
+        finally:
+            tf.searchsorted = search
 
 
 def _select(context: Any, node: Any, name: str, arguments: object) -> None:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import keras
 
+from calibration_records._check import instance
 from keras_calibration._typing import Inputs
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
-from keras_calibration.export.provenance import describe_model
-from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, publish
-from keras_calibration.export.savedmodel.files import EXTRA, write_warmup
-from keras_calibration.export.savedmodel.format import SavedModelFormat
-from keras_calibration.export.savedmodel.signatures import (
-    COMPILED_SIZES,
-    UNPADDED,
-    write_signatures,
-)
+from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
+from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Format, Request, publish
+from keras_calibration.export.savedmodel.files import EXTRA
+from keras_calibration.export.savedmodel.signatures import write_signatures
 from keras_calibration.export.spec import Spec
 from keras_calibration.export.target import Target
-from keras_calibration.export.verification import check_verification
-
-_WARMUP_SIZES = (1, 32)
+from keras_calibration.export.verification import Outputs, run_savedmodel
 
 
 def export_savedmodel(
@@ -33,11 +28,9 @@ def export_savedmodel(
     sample: Inputs | None = None,
     *,
     version: int | str | None = None,
-    jit_compile: bool | str = False,
+    jit_compile: bool = False,
     interval: float | None = None,
     calibrated_output: str | int | None = None,
-    verify: str = "new_process",
-    tolerance: float | None = None,
 ) -> Path:
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
@@ -61,14 +54,14 @@ def export_savedmodel(
     `probability_upper`, the 95 % interval of the calibrated probability (`Head.interval`).
 
     The folder `assets.extra` holds `provenance.json` (rows of the fit, versions, figures before and
-    after, knots and values), `head.keras` for `refresh_savedmodel` (with the logit histogram that a
-    later `update` needs, if `fit` has stored one) and warm-up requests for TensorFlow Serving: of 1
-    and 32 rows, with XLA of the powers of 2 up to 1024.
+    after, knots and values) and `head.keras` for `refresh_savedmodel`.
 
     The SavedModel is written to a temporary folder, loaded in a new process with TensorFlow alone,
     and compared with the Keras model on sample rows. Only then is it moved into place, in one step.
-    If the process is killed, there is either a complete version or none; the next export removes
-    what is left.
+    If the process is killed, there is either a complete version or none, and a folder `.export-…`
+    beside it, which servers ignore. Logits may differ by 4e-6 of the largest absolute logit (at
+    least 1), probabilities by a quarter of that; for a base model in half precision, by 1/128
+    (float16) or 1/16 (bfloat16).
 
     **Invalid input at serving.** An id or string outside the vocabulary of a field of the head is
     the field's "other" value. The base model handles it in its own way: Keras' `Embedding` rejects
@@ -83,10 +76,8 @@ def export_savedmodel(
     strings or lookups are not compiled, and the provenance says so. It is off by default, because
     TensorFlow Serving compiles on a CPU only with `--xla_cpu_compilation_enabled=true` and
     otherwise rejects every request to a compiled model. XLA compiles again for every batch size,
-    which takes up to a second. Batches are therefore padded to powers of 2 (above 1024, to
-    multiples of 1024), and the warm-up requests cover these sizes. `jit_compile="unpadded"` saves
-    the microseconds of padding, for servers that send few different sizes (`allowed_batch_sizes`)
-    or single rows.
+    which takes up to a second: use it with a server that sends few different sizes, as TensorFlow
+    Serving does with `allowed_batch_sizes`.
 
     Args:
         model: A Functional or Sequential model with a head, whose output is the head's logit, or
@@ -94,19 +85,12 @@ def export_savedmodel(
         path: The folder to create; it must not exist. For TF Serving, its name must be a version
             number. With `version`, the model's folder, in which the version is created.
         sample: Input rows for the comparison, in the form that the model takes; at most 64 are
-            used. The default is random rows. The warm-up requests consist of these rows.
+            used. The default is random rows.
         version: Number of the version to create in `path`; `"next"` for one more than the highest
             there, which is safe with concurrent exports; None if `path` is the version's folder.
-        jit_compile: Whether to compile with XLA where possible; `"unpadded"` compiles without
-            padding of batches.
+        jit_compile: Whether to compile with XLA where possible.
         interval: Level of the intervals to return as well, in (0, 1); None returns none.
         calibrated_output: Key, index or name of the output to calibrate, if several have a head.
-        verify: `"new_process"`, or `"same_process"`, which saves some seconds but does not show
-            that the SavedModel runs with TensorFlow alone.
-        tolerance: Largest allowed difference between the logits of the SavedModel and of the Keras
-            model, as a share of the largest absolute logit (at least 1); for probabilities, a
-            quarter of it. The default is 4e-6; for a base model in half precision, 1/128 (float16)
-            or 1/16 (bfloat16).
 
     Returns:
         The path of the SavedModel.
@@ -116,9 +100,8 @@ def export_savedmodel(
             several, and `calibrated_output` names none), Keras does not run on TensorFlow, another
             output of the model has the name of an output above or depends on the head, or intervals
             are asked for and the head has none. Nothing is written.
-        RuntimeError: If outputs of the SavedModel differ from the Keras model by more than
-            `tolerance`, it does not load, or another process removed files of it. Nothing is left
-            at `path`.
+        RuntimeError: If outputs of the SavedModel differ from the Keras model by more than rounding
+            can explain, or it does not load. Nothing is left at `path`.
 
     Warns:
         UserWarning: If the head changes no probability and has not been fitted.
@@ -132,65 +115,53 @@ def export_savedmodel(
         >>> model = keras.Model(inputs, keras.layers.Activation("sigmoid")(head(logit)))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     summary = head.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
-        ...     path = export_savedmodel(
-        ...         model, f"{folder}/ctr", version="next", verify="same_process"
-        ...     )
+        ...     path = export_savedmodel(model, f"{folder}/ctr", version="next")
         ...     path.name, sorted(entry.name for entry in (path / "assets.extra").iterdir())
-        ('1', ['head.keras', 'provenance.json', 'tf_serving_warmup_requests'])
+        ('1', ['head.keras', 'provenance.json'])
     """
-    path = Path(path)
     spec = Spec.of(model, sample, interval, calibrated_output)
-    check_verification(verify, tolerance)
-    target = Target(path, version)
+    instance("jit_compile", jit_compile, bool, "a bool")
+    target = Target(Path(path), version)
     target.check()
-    _check_jit_compile(jit_compile)
     requests = [spec.request(signature) for signature in (CALIBRATE, SERVING, RAW)]
     spec.warn_if_unfitted()
-    name = path.parent.name if version is None else path.name
-    rows_are = "sample" if spec.has_sample else "random"
-    form = _SavedModel(spec, rows_are, name, jit_compile, verify)
-    return publish(target, form, requests, spec.tolerance(tolerance))
+    return publish(target, _SavedModel(spec, jit_compile), requests, spec.tolerance)
+
+
+class SavedModelFormat(Format):
+    """A SavedModel with its provenance in `assets.extra`.
+
+    Attributes:
+        told: The provenance, but for the files and the comparison.
+        rows_are: What the rows of the comparison are, for the provenance.
+    """
+
+    kind = "SavedModel"
+    told: Mapping[str, Any]
+    rows_are: str
+
+    def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
+        """Runs it with TensorFlow alone."""
+        return run_savedmodel(path, [(request.signature, request.inputs) for request in requests])
+
+    def sign(self, path: Path, differences: Mapping[str, float]) -> None:
+        """Writes the provenance, with the hash of the files and the differences."""
+        verification = {"rows": self.rows_are, "largest_differences": differences}
+        told = {**self.told, **describe_files(path), "verification": verification}
+        write_provenance(path / EXTRA, told)
 
 
 @dataclass
 class _SavedModel(SavedModelFormat):
-    """A model as a SavedModel.
-
-    Args:
-        spec: The model.
-        rows_are: "sample" or "random".
-        name: Its name on a server, for the warm-up requests.
-        jit_compile: See `export_savedmodel`.
-        verify: See `export_savedmodel`.
-    """
+    """A model as a SavedModel."""
 
     spec: Spec
-    rows_are: str
-    name: str
-    jit_compile: bool | str
-    verify: str
+    jit_compile: bool
 
     def write(self, path: Path) -> None:
-        """Writes the signatures, the head and the warm-up requests."""
-        spec = self.spec
-        self.xla = write_signatures(spec, path, self.jit_compile)
-        extra = path / EXTRA
-        extra.mkdir()
-        (extra / HEAD_FILE).write_bytes(SavedHead.of(spec).content())
-        # All sizes for the main signature, one row for the others.
-        sizes = COMPILED_SIZES if self.jit_compile else _WARMUP_SIZES
-        requests = [(spec.request(SERVING), size) for size in sizes]
-        requests += [(spec.request(signature), 1) for signature in (RAW, CALIBRATE)]
-        write_warmup(extra, self.name, requests)
-
-    def provenance(self) -> dict[str, Any]:
-        """What is told of the model."""
-        return {**describe_model(self.spec), "xla": self.xla, "interval": self.spec.interval}
-
-
-def _check_jit_compile(jit_compile: bool | str) -> None:
-    if not (isinstance(jit_compile, bool) or jit_compile == UNPADDED):
-        raise ValueError(
-            f'Argument `jit_compile` must be a bool or "{UNPADDED}". '
-            f"Received: jit_compile={jit_compile!r}."
-        )
+        """Writes the signatures and the head."""
+        xla = write_signatures(self.spec, path, self.jit_compile)
+        self.told = {**describe_model(self.spec), "xla": xla}
+        self.rows_are = "random" if self.spec.sample is None else "sample"
+        (path / EXTRA).mkdir()
+        SavedHead.of(self.spec).model.save(path / EXTRA / HEAD_FILE)

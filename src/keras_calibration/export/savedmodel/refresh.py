@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -9,27 +10,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._rows.logit_range import describe_logits
+from keras_calibration._rows.times import time_given
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
-from keras_calibration.export.provenance import PROVENANCE_FILE, files_sha256, read_provenance
-from keras_calibration.export.refresh import Exported, NewRows, refresh
-from keras_calibration.export.savedmodel.files import (
-    EXTRA,
-    collection_keys,
-    read_tensors,
-    replace_tensors,
+from keras_calibration.export.provenance import (
+    PROVENANCE_FILE,
+    describe_fit,
+    describe_head,
+    files_sha256,
 )
-from keras_calibration.export.savedmodel.format import SavedModelFormat
-from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, INTERVAL_WEIGHTS
+from keras_calibration.export.publish import CALIBRATE, Request, publish
+from keras_calibration.export.refresh import columns_of, fit, logits_of, warn_of_other_logits
+from keras_calibration.export.sample import first_rows
+from keras_calibration.export.savedmodel.export import SavedModelFormat
+from keras_calibration.export.savedmodel.files import EXTRA, collection_keys, replace_tensors
+from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS
+from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
 from keras_calibration.export.target import NEXT, Target, versions_in
-from keras_calibration.export.verification import check_verification
+from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.head import Head
-from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior import without_posterior
+from keras_calibration.layers.served_curve import tables_of
+
+# Provenance entries kept from the previous version, including its own `refreshed_from`.
+_KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
 
 def refresh_savedmodel(
@@ -42,17 +49,14 @@ def refresh_savedmodel(
     from_logits: bool = False,
     time: ArrayLike | str | None = None,
     weights_are: str = "importance",
-    forget: float = 1.0,
     settings: FitSettings | None = None,
-    destination: str | os.PathLike[str] | None = None,
-    verify: str = "new_process",
 ) -> Path:
     """Fits the head of an exported model to new rows, and writes the next version.
 
     It needs neither the Keras model nor its inputs, only what the base model predicted for logged
     rows, their labels, and the features that the head reads. The head's own `fit` replaces the
-    earlier fit; with `forget` below 1, its `update` adds to it. The graph and the base model's
-    weights stay the same, bit for bit. The old version is unchanged.
+    earlier fit. The graph and the base model's weights stay the same, bit for bit. The old version
+    is unchanged.
 
     The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
     the figures of this fit: the log loss of the head that was served, and the cross-fitted change
@@ -60,7 +64,8 @@ def refresh_savedmodel(
     previous version are under `"refreshed_from"`.
 
     Args:
-        path: The version to start from, or the model's folder, which means its highest version.
+        path: The version to start from, a folder named by its number, or the model's folder, which
+            means its highest version. The next version is created beside it.
         predictions: The base model's probabilities, (n,) or (n, 1): the served output
             `uncalibrated_probability`. With `from_logits=True` its logits, the output `logit`,
             which have more digits near 0 and 1; these for K classes, (n, K).
@@ -77,20 +82,14 @@ def refresh_savedmodel(
             makes with `time`, needs it; any other ignores it.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
-        forget: Share of the weight of the rows of earlier fits to drop, in [0, 1]. With 1, the head
-            is fitted to the new rows alone. Less requires a head that has `update`, as `FieldBias`,
-            `ILPS` and `PlattScaling` have, and updates it: the new rows suffice.
         settings: How to train the head's network, if it has one.
-        destination: The folder to create; by default the next version number beside `path`.
-        verify: See `export_savedmodel`.
 
     Returns:
         The path of the new version.
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
-            the rows cannot be fitted; probabilities are outside [0, 1]; with `forget` below 1, the
-            head knows no earlier rows; or the destination exists. Nothing is written.
+            the rows cannot be fitted; or probabilities are outside [0, 1]. Nothing is written.
         RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
@@ -110,68 +109,66 @@ def refresh_savedmodel(
         ...     logits = np.linspace(-3, 3, 200)
         ...     labels = np.arange(200) % 10 < 5 + 2 * logits
         ...     summary = model.head.fit(logits[::2], labels[::2])
-        ...     first = export_savedmodel(model, f"{folder}/ctr/1", verify="same_process")
+        ...     first = export_savedmodel(model, f"{folder}/ctr/1")
         ...     logged = {"predictions": logits, "from_logits": True, "labels": labels}
-        ...     second = refresh_savedmodel(first, **logged, verify="same_process")
+        ...     second = refresh_savedmodel(first, **logged)
         ...     second.name
         '2'
     """
+    import tensorflow as tf
+
     source = _version(Path(path))
-    check_verification(verify)
-    target = _target(source, destination)
-    target.check()
-    provenance = _provenance_of(source)
-    saved = SavedHead.read((source / EXTRA / HEAD_FILE).read_bytes(), source / EXTRA)
-    keys = collection_keys(source, HEAD_WEIGHTS)
-    _check_served(source, saved.head, keys)
-    old = Exported(provenance, saved, {"version": source.name})
-    new = NewRows(
-        predictions,
+    before = _provenance_of(source)
+    saved = SavedHead.read(source / EXTRA / HEAD_FILE)
+    logits = logits_of(predictions, from_logits)
+    warn_of_other_logits(logits, before["logits"])
+    columns = columns_of(saved, features)
+    summary = fit(
+        saved.head,
+        logits,
         labels,
-        features,
-        sample_weight,
         from_logits,
-        weights_are,
-        forget,
         settings,
-        time,
+        features=columns,
+        sample_weight=sample_weight,
+        # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
+        time=time_given(time, features) if saved.head.follows_time else None,
+        weights_are=weights_are,
     )
-    return refresh(old, new, target, lambda told: _Refreshed(source, saved, keys, told, verify))
+    rows = first_rows({"logit": logits, **columns}, tensor_specs(saved.inputs))
+    with tf.device("CPU:0"):
+        expected = head_outputs(saved.head, rows, before["interval"])
+    told = {
+        **before,
+        "head": describe_head(saved.head),
+        "fit": describe_fit(summary),
+        "logits": describe_logits(logits, "fit"),
+        "refreshed_from": {"version": source.name, **{n: before[n] for n in _KEPT if n in before}},
+    }
+    request = Request(CALIBRATE, by_signature(rows), lambda _: expected)
+    form = _Refreshed(source, saved, told)
+    return publish(Target(source.parent, NEXT), form, [request], tolerance_for(rows["logit"]))
 
 
 @dataclass
 class _Refreshed(SavedModelFormat):
-    """A SavedModel with other weights of the head.
-
-    Args:
-        source: The SavedModel before.
-        saved: The fitted head.
-        keys: Checkpoint keys of the weights of the served head.
-        told: The provenance.
-        verify: See `export_savedmodel`.
-    """
+    """A SavedModel with other weights of the head."""
 
     source: Path
     saved: SavedHead
-    keys: list[str]
-    told: dict[str, Any]
-    verify: str
+    told: Mapping[str, Any]
     rows_are = "fit"
 
     def write(self, path: Path) -> None:
         """Copies the SavedModel and replaces the weights and the saved head."""
         shutil.copytree(self.source, path)
         head = self.saved.head
-        new = dict(zip(self.keys, _weights(head.served()), strict=True))
-        if self.told.get("interval") is not None:
-            all_keys = collection_keys(self.source, INTERVAL_WEIGHTS)
-            new |= dict(zip(all_keys, weights_of(head), strict=True))
-        replace_tensors(path, new)
-        (path / EXTRA / HEAD_FILE).write_bytes(self.saved.content())
-
-    def provenance(self) -> dict[str, Any]:
-        """The provenance."""
-        return self.told
+        weights = head.weights
+        weights = without_posterior(weights) if self.told["interval"] is None else weights
+        values = [*map(ops.convert_to_numpy, weights), *tables_of(head)]
+        keys = collection_keys(self.source, HEAD_WEIGHTS)
+        replace_tensors(path, dict(zip(keys, values, strict=True)))
+        self.saved.model.save(path / EXTRA / HEAD_FILE)
 
 
 def _version(path: Path) -> Path:
@@ -184,38 +181,26 @@ def _version(path: Path) -> Path:
             "Argument `path` must be the folder of a SavedModel, or the folder of its versions. "
             f"Received: path={str(path)!r}, which holds no SavedModel."
         )
+    if not (source.name.isascii() and source.name.isdecimal()):
+        raise ValueError(
+            "Argument `path` must be a folder that is named by its version number. Received: "
+            f"path={str(source)!r}. Rename it, to 1 in a folder of its own."
+        )
     return source
-
-
-def _target(source: Path, destination: str | os.PathLike[str] | None) -> Target:
-    if destination is not None:
-        return Target(Path(destination))
-    if source.name.isascii() and source.name.isdecimal():
-        return Target(source.parent, NEXT)
-    raise ValueError(
-        "The folder of the SavedModel must be named by its version number, unless `destination` is "
-        f"given. Received: path={str(source)!r}. Pass `destination`, the folder to write."
-    )
 
 
 def _provenance_of(source: Path) -> dict[str, Any]:
     """Reads the provenance; raises if the SavedModel was changed or not written by this package."""
-    extra = source / EXTRA
-    missing = [name for name in (PROVENANCE_FILE, HEAD_FILE) if not (extra / name).is_file()]
-    if missing:
-        raise ValueError(
-            "Argument `path` must be a SavedModel written by `export_savedmodel`. Received: "
-            f"{str(source)!r}, without {missing} in `assets.extra`. Export the model again."
-        )
     try:
-        before = read_provenance(extra)
+        before = dict(json.loads((source / EXTRA / PROVENANCE_FILE).read_text(encoding="utf-8")))
         is_same = before["files_sha256"] == files_sha256(source)
         # What the refresh reads from it.
-        _ = before["logits"], before.get("interval")
+        _ = before["logits"], before["interval"]
     except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
         raise ValueError(
-            f"Argument `path` must be a whole SavedModel. Received: {str(source)!r}, which is "
-            f"damaged ({type(error).__name__}: {error}). Export the model again."
+            "Argument `path` must be a whole SavedModel written by `export_savedmodel`. Received: "
+            f"{str(source)!r}, whose {EXTRA} is missing or damaged ({type(error).__name__}: "
+            f"{error}). Export the model again."
         ) from error
     if not is_same:
         raise ValueError(
@@ -225,22 +210,3 @@ def _provenance_of(source: Path) -> dict[str, Any]:
             "again."
         )
     return before
-
-
-def _check_served(source: Path, head: Head, keys: list[str]) -> None:
-    """Raises if the saved head is not the one that the SavedModel serves."""
-    tensors = read_tensors(source, keys)
-    served, weights = [tensors[key] for key in keys], _weights(head.served())
-    # Values computed from the head's weights on another machine differ in the last digits.
-    if len(weights) != len(served) or not all(
-        w.shape == np.shape(s) and np.allclose(w, s, rtol=1e-5, atol=1e-5, equal_nan=True)
-        for w, s in zip(weights, served, strict=True)
-    ):
-        raise ValueError(
-            f"The head in {str(source / 'assets.extra')!r} must be the head that the SavedModel "
-            "serves, but their weights differ. Export the model again."
-        )
-
-
-def _weights(layer: Head) -> list[np.ndarray]:
-    return [ops.convert_to_numpy(weight) for weight in without_posterior(layer.weights)]

@@ -1,6 +1,5 @@
-"""ONNX and LiteRT files give the Keras model's probabilities, or there is no file."""
+"""ONNX files give the Keras model's probabilities, or there is no file."""
 
-import importlib.util
 import sys
 
 import keras
@@ -9,21 +8,13 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration.export import export_litert, export_onnx, spec
-from keras_calibration.export.litert import run_litert
+from keras_calibration.export import export_onnx, spec
 from keras_calibration.export.onnx.export import run_onnx
 from served import symbolic_inputs
 from trained_heads import train_head
 
-HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
-NEEDS_ONNX = pytest.mark.skipif(
-    not HAS_ONNX,
-    reason='tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]".',
-)
-RUNTIMES = [
-    pytest.param(export_litert, run_litert, id="litert"),
-    pytest.param(export_onnx, run_onnx, id="onnx", marks=NEEDS_ONNX),
-]
+for package in ("tf2onnx", "onnx", "onnxruntime"):
+    pytest.importorskip(package)
 pytestmark = pytest.mark.tensorflow
 
 
@@ -65,13 +56,11 @@ def model():
     return found
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("export", "run"), RUNTIMES)
-def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
-    path = export(model, tmp_path / "deep" / "model", sample=make_inputs(64))
+def test_a_file_gives_the_models_outputs(model, tmp_path):
+    path = export_onnx(model, tmp_path / "deep" / "model", sample=make_inputs(64))
     inputs = make_inputs(301)
     inputs["class_"] = inputs.pop("class")
-    outputs = run(path, inputs)
+    outputs = run_onnx(path, inputs)
     inputs["class"] = inputs.pop("class_")
     tensors = {name: keras.ops.convert_to_tensor(values) for name, values in inputs.items()}
     expected = {
@@ -90,7 +79,6 @@ def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("export", "run"), RUNTIMES)
 @pytest.mark.parametrize(
     "curve",
     [
@@ -102,19 +90,18 @@ def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
     ],
     ids=lambda curve: type(curve).__name__,
 )
-def test_every_curve_can_be_exported(export, run, curve, tmp_path):
+def test_every_curve_can_be_exported(curve, tmp_path):
     model, rows = make_model(curve), make_inputs(400)
     model.head.field_network.adapt(rows)
     logits = np.asarray(model.base(rows))
     labels = np.random.default_rng(2).random(400) < 1 / (1 + np.exp(-logits[:, 0]))
     curve.fit(logits, labels)
-    assert export(model, tmp_path / "model", sample=make_inputs(64)).is_file()
+    assert export_onnx(model, tmp_path / "model", sample=make_inputs(64)).is_file()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("export", "run"), RUNTIMES)
 @pytest.mark.parametrize("kind", ["weighted mean", "trees"])
-def test_trees_and_a_weighted_mean_can_be_exported(kind, export, run, tmp_path):
+def test_trees_and_a_weighted_mean_can_be_exported(kind, tmp_path):
     rows = make_inputs(600)
     base = make_model().base_model
     fields = {"site": 9, "class": 5}
@@ -128,24 +115,16 @@ def test_trees_and_a_weighted_mean_can_be_exported(kind, export, run, tmp_path):
     features = {name: rows[name] for name in model.head.feature_names}
     model.head.fit(logits, labels, features)
     assert trees.fit_summary is None or trees.fit_summary.num_iterations > 0
-    if export is export_litert and tuple(map(int, tf.__version__.split(".")[:2])) < (2, 21):
-        # The converter of TensorFlow 2.18 to 2.20 makes other probabilities of trees.
-        with pytest.raises(RuntimeError, match="may differ"):
-            export(model, tmp_path / "model", sample=make_inputs(64))
-        return
-    path = export(model, tmp_path / "model", sample=make_inputs(64))
+    path = export_onnx(model, tmp_path / "model", sample=make_inputs(64))
     new = make_inputs(301)
-    # Of logits beyond 1e29, LiteRT's own sigmoid makes NaN.
     new["bid-price"][:4] = [50.0, -50.0, np.nan, 0.0]
-    received = run(path, {("class_" if n == "class" else n): c for n, c in new.items()})
+    received = run_onnx(path, {("class_" if n == "class" else n): c for n, c in new.items()})
     expected = np.asarray(model({n: keras.ops.convert_to_tensor(c) for n, c in new.items()}))
     np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
     assert np.abs(expected - received["uncalibrated_probability"]).max() > 0.05
 
 
 LOOKUPS = {
-    "string": ("string", keras.layers.StringLookup(vocabulary=["a", "b"])),
-    "lookup": ("int32", keras.layers.IntegerLookup(vocabulary=[3, 5])),
     "hashing": ("int32", keras.layers.Hashing(4)),
     "buckets": ("int32", keras.layers.IntegerLookup(vocabulary=[3, 5], num_oov_indices=2)),
     "strict": ("string", keras.layers.StringLookup(vocabulary=["a"], num_oov_indices=0)),
@@ -153,38 +132,24 @@ LOOKUPS = {
 
 
 @pytest.mark.parametrize(
-    ("export", "kind", "words"),
+    ("kind", "words"),
     [
-        (export_litert, "string", r"string inputs \['site'\]"),
-        (export_litert, "lookup", "lookup layers"),
-        (export_litert, "hashing", "lookup layers"),
-        (export_onnx, "hashing", "which is a Hashing"),
-        (export_onnx, "buckets", "which has num_oov_indices=2"),
-        (export_onnx, "strict", "which has num_oov_indices=0"),
+        ("hashing", "which is a Hashing"),
+        ("buckets", "which has num_oov_indices=2"),
+        ("strict", "which has num_oov_indices=0"),
     ],
 )
-def test_models_that_cannot_run_there_are_refused(export, kind, words, tmp_path):
+def test_models_that_cannot_run_there_are_refused(kind, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        export(make_model(site_spec=LOOKUPS[kind]), tmp_path / "new" / "model")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_an_operation_that_the_runtime_lacks_is_refused(tmp_path):
-    inputs = keras.Input((4,), name="x")
-    values = keras.ops.linalg.svd(keras.ops.reshape(inputs, (-1, 2, 2)), compute_uv=False)
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(values))
-    model = kc.models.CalibratedModel(base, kc.layers.ILPS())
-    with pytest.raises(ValueError, match=r"LiteRT does not support .* Nothing was written"):
-        export_litert(model, tmp_path / "new" / "model")
+        export_onnx(make_model(site_spec=LOOKUPS[kind]), tmp_path / "new" / "model")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(model, tmp_path):
-    path = tmp_path / "model.tflite"
+    path = tmp_path / "model.onnx"
     path.write_text("mine")
     with pytest.raises(ValueError, match="which exists"):
-        export_litert(model, path)
+        export_onnx(model, path)
     assert path.read_text() == "mine"
 
 
@@ -199,8 +164,8 @@ def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monk
         return outputs if is_traced else {name: v / 2 for name, v in outputs.items()}
 
     monkeypatch.setattr(spec, "head_outputs", halved)
-    with pytest.raises(RuntimeError, match="'serving_default/probability' of the LiteRT file may"):
-        export_litert(model, tmp_path / "model.tflite")
+    with pytest.raises(RuntimeError, match="'serving_default/probability' of the ONNX file may"):
+        export_onnx(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -212,11 +177,11 @@ def test_a_search_in_the_base_model_is_exported(tmp_path):
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(columns))
     model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
     model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
-    search = tf.searchsorted
     sample = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0], "float32")
-    export = export_onnx if HAS_ONNX else export_litert
-    assert export(model, tmp_path / "model", sample=sample).is_file()
-    assert tf.searchsorted is search
+    path = export_onnx(model, tmp_path / "model", sample=sample)
+    hostile = np.array([np.inf, -np.inf, -1.0, 1e30], "float32")
+    received = run_onnx(path, {"x": hostile})["probability"]
+    np.testing.assert_allclose(received, model.predict(hostile, verbose=0), rtol=0, atol=1e-6)
 
 
 @pytest.mark.quick_cases(1)
