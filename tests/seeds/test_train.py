@@ -644,7 +644,7 @@ def test_invalid_data_and_models(tmp_path):
         model.compile("sgd", "mse", **options)
         return model
 
-    widths = iter((1, 1, 2))
+    widths = iter((1, 1, 1, 2))
     for bad, message in [
         (lambda: keras.Sequential(), "must return a compiled"),
         (lambda: None, "must return a compiled"),

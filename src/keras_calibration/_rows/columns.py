@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from calibration_records import _columns
 from calibration_records._columns import exact_ids, refuse_fractions
@@ -36,6 +37,19 @@ def is_symbolic(values: object) -> bool:
     import tensorflow as tf
 
     return not (tf.executing_eagerly() and hasattr(values, "numpy"))
+
+
+def is_sparse(values: object) -> bool:
+    """Whether values are a sparse matrix of SciPy, or a sparse tensor of TensorFlow."""
+    return hasattr(values, "tocsr") or hasattr(values, "dense_shape")
+
+
+def as_csr(values: Any) -> Any:
+    """A sparse matrix or tensor of rank 2 by rows, which SciPy can take and Keras' `fit` takes."""
+    if hasattr(values, "tocsr"):
+        return values.tocsr()
+    places = np.asarray(values.indices).T
+    return sparse.csr_array((np.asarray(values.values), tuple(places)), tuple(values.shape))
 
 
 def as_array(values: Any, name: str = "it") -> np.ndarray:
@@ -161,4 +175,6 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
 
 
 def _in_numpy(values: Any) -> Any:
+    if hasattr(values, "toarray"):
+        return values.toarray()
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else values

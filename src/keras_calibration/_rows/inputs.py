@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from calibration_records._columns import by_name, holds, is_table, numbers_or_strings, suggestion
-from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
+from keras_calibration._rows.columns import column_of, ids_of, is_sparse, is_symbolic
 from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._typing import Inputs, Tensor
 
@@ -71,7 +71,10 @@ def clean_names(tensors: Inputs) -> list[str]:
     flat = keras.tree.flatten(tensors)
     names = [tensor.name for tensor in flat]
     if isinstance(tensors, Mapping):
-        names = [str(path[-1]) for path, _ in keras.tree.flatten_with_path(tensors)]
+        paths = [list(map(str, path)) for path, _ in keras.tree.flatten_with_path(tensors)]
+        names = [path[-1] for path in paths]
+        # Positions of two tuples are no names.
+        names = names if len({*names}) == len(names) else ["_".join(path) for path in paths]
     made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
     return [
         (f"inputs_{number}" if len(flat) > 1 else "inputs") if made_up.fullmatch(name) else name
@@ -106,7 +109,11 @@ def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ())
 
 def structured(inputs: Inputs, expected: Inputs) -> Inputs:
     """What `inputs_of` gives, in the structure that a model expects, and with its ranks."""
-    if isinstance(inputs, Mapping) and not isinstance(expected, Mapping):
+    if isinstance(inputs, Mapping) and isinstance(expected, Mapping):
+        more = {name: inputs[name] for name in inputs if name not in expected}
+        if more and len(inputs) == len(more) + len(expected):
+            return structured({name: inputs[name] for name in expected}, expected) | more
+    elif isinstance(inputs, Mapping) and len(inputs) == len(keras.tree.flatten(expected)):
         inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
     given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
     if len(given) != len(symbolic):
@@ -169,8 +176,8 @@ def _entered(
         pairs = enumerate(zip(x, expected, strict=True))
         parts = [entered(part, each, f"{name}[{n}]") for n, (part, each) in pairs]
         return parts if isinstance(x, list) else tuple(parts)
-    if x is None:
-        return x  # an optional input
+    if x is None or is_sparse(x):
+        return x  # an optional input, or one that Keras casts itself
     column = column_that_counts(x, repr(name), standing_in)
     return entering(column, repr(name), expected, name in ids or expected.name in ids)
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from calibration_records._columns import check_same_rows, is_table, warn_of_other_order
 from calibration_records._times import times_of
 from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import as_array, numbers_of, take
+from keras_calibration._rows.columns import as_array, as_csr, is_sparse, numbers_of, take
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import ORDER, time_given, with_times
@@ -46,9 +46,7 @@ class Reader:
 
     def inputs(self, x: Data) -> Data:
         """Arrays and tables as the model takes them; data sets are returned unchanged."""
-        if is_batches(x):
-            return x
-        return structured(as_inputs(x, self.structure, self.ids), self.structure)
+        return as_inputs(x, self.structure, self.ids)
 
     def values(self, x: Data) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The logits (n, 1) or (n, K), and the features by name, of arrays or a table."""
@@ -127,7 +125,7 @@ class Reader:
         weights = None if weights is None else numbers_of(weights, "Weights")
         standing_in = None if weights is None else rows_that_count(weights.reshape(-1))
         inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
-        num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
+        num_rows = max((part.shape[0] for part in keras.tree.flatten(inputs)), default=0)
         _check_one_output(y, num_rows)
         return _checked(_Given(inputs, numbers_of(y, "Labels"), weights, time))
 
@@ -193,10 +191,11 @@ def as_inputs(
     also: Collection[str] = (),
     standing_in: np.ndarray | None = None,
 ) -> Data:
-    """What `inputs_of` gives, with tensors for strings; data sets are returned unchanged."""
+    """Arrays and tables as a model takes them; data sets are returned unchanged."""
     if is_batches(x):
         return x
-    return keras.tree.map_structure(_as_input, inputs_of(x, expected, ids, also, standing_in))
+    inputs = inputs_of(x, expected, ids, also, standing_in)
+    return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 
 def is_batches(x: Data) -> bool:
@@ -262,11 +261,13 @@ def _checked(rows: _Given) -> _Given:
 
 def _is_arrays(x: Data) -> bool:
     is_structure = isinstance(x, dict | list | tuple) or is_table(x)
-    return is_structure or hasattr(x, "__array__") or ops.is_tensor(x)
+    return is_structure or hasattr(x, "__array__") or ops.is_tensor(x) or is_sparse(x)
 
 
 def _as_input(values: Tensor) -> Tensor:
     """A NumPy array, or a tensor for strings, because Keras accepts strings only as tensors."""
+    if is_sparse(values) and len(values.shape) == 2:
+        return as_csr(values)
     array = as_array(values)
     if array.dtype.kind not in "OSUT":
         return array

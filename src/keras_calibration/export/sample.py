@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from calibration_records._columns import suggestion
 from keras_calibration._graph.head_in_model import HeadInModel
-from keras_calibration._graph.outputs import symbolic_input
-from keras_calibration._rows.reader import as_inputs
+from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Features, Inputs, Tensor
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ def first_rows(columns: Features, specs: _Specs) -> dict[str, Tensor]:
     rows = {}
     for name, spec in specs.items():
         values = columns[name]
-        values = values if tf.is_tensor(values) else np.asarray(values)
+        values = values if tf.is_tensor(values) else as_array(values)
         values = tf.convert_to_tensor(values[:NUM_SAMPLE_ROWS])
         values = values if spec.dtype == tf.string else tf.cast(values, spec.dtype)
         rows[name] = tf.reshape(values, (-1, *spec.shape[1:]))
@@ -39,17 +37,13 @@ def first_rows(columns: Features, specs: _Specs) -> dict[str, Tensor]:
 
 def sample_rows(sample: Inputs, found: HeadInModel, specs: _Specs) -> dict[str, Tensor]:
     """The first rows of a sample, in the form that a model takes, by the model's inputs."""
-    structure = symbolic_input(found.model)
-    columns = as_inputs(sample, structure, found.ids)
-    if not isinstance(columns, Mapping):
-        flat = keras.tree.flatten(columns)
-        columns = dict(zip(specs, flat, strict=False))
-    missing = [name for name in specs if name not in columns]
-    if missing:
+    flat = keras.tree.flatten(found.reader.inputs(sample))
+    if len(flat) != len(specs):
         raise ValueError(
             f"Argument `sample` must have the model's inputs {sorted(specs)}. Received: "
-            f"{sorted(columns)}, without {missing}.{suggestion(missing, columns)}"
+            f"{len(flat)} arrays."
         )
+    columns = dict(zip(specs, flat, strict=True))
     rows = first_rows(columns, specs)
     num_rows = {name: len(values) for name, values in rows.items()}
     if len(set(num_rows.values())) != 1 or 0 in num_rows.values():

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_calibration._keras import compile_arguments, flatten_layers
+from keras_calibration._rows.columns import as_array
 
 # The settings of `compile` that change neither the program nor its result, but for rounding.
 _SPEED = ("run_eagerly", "steps_per_execution", "jit_compile")
@@ -213,6 +214,7 @@ def _describe_arrays(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return [_describe_arrays(array) for array in part]
     kind = "string" if part.dtype.kind in "OSU" else str(part.dtype)
+    part = as_array(part)
     return {"rows": len(part), "dtype": kind, "values": hash_array(part)}
 
 

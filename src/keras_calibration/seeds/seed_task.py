@@ -15,9 +15,13 @@ from keras import ops
 
 from calibration_records.runs.guarded import write_description
 from calibration_records.runs.ledger import Ledger
+from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._keras import restart_names, throwaway_layers
-from keras_calibration._typing import Data
+from keras_calibration._rows.columns import as_array, as_csr, column_of, is_sparse
+from keras_calibration._rows.inputs import inputs_of, structured
+from keras_calibration._typing import Data, Tensor
 from keras_calibration.callbacks.seed_variance import SeedVariance
+from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.seeds.description import (
     describe_callbacks,
     describe_model,
@@ -88,16 +92,7 @@ class SeedTask:
 
     def new_model(self, seed: int) -> keras.Model:
         """A model with the initial weights of a seed."""
-        # A model is named, and names its metrics, as in a process of its own.
-        restart_names()
-        set_seeds(**self.seeds_of(seed))
-        model = self.build_model()
-        if not isinstance(model, keras.Model) or not model.compiled:
-            raise ValueError(
-                "Argument `build_model` must return a compiled keras.Model. Received: "
-                f"build_model() returned {model!r}. Call model.compile(...) in it."
-            )
-        return model
+        return new_model(self.build_model, **self.seeds_of(seed))
 
     def describe(
         self, start: Start, callbacks: Sequence[keras.callbacks.Callback]
@@ -145,6 +140,20 @@ class SeedTask:
                 yield tensors(take_rows(self.rows, order[start : start + self.batch_size]))
 
 
+def new_model(build_model: Callable[[], keras.Model], **seeds: int) -> keras.Model:
+    """A compiled model with the initial weights of seeds."""
+    # A model is named, and names its metrics, as in a process of its own.
+    restart_names()
+    set_seeds(**seeds)
+    model = build_model()
+    if not isinstance(model, keras.Model) or not model.compiled:
+        raise ValueError(
+            "Argument `build_model` must return a compiled keras.Model. Received: "
+            f"build_model() returned {model!r}. Call model.compile(...) in it."
+        )
+    return model
+
+
 def fit_seed(task: SeedTask, seed: int) -> None:
     """Trains one seed by `fit`, and records it, unless it has ended in the ledger."""
     # A process may die after its seed is recorded, and before it can tell.
@@ -177,16 +186,21 @@ def own_random_numbers() -> Iterator[None]:
         np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-def as_rows(name: str, data: Data) -> Rows:
-    """Checks rows and converts them to arrays."""
+def as_rows(name: str, data: Data, model: keras.Model | None = None) -> Rows:
+    """Rows as arrays: the inputs of a model are read as everywhere."""
     if not isinstance(data, tuple) or not 2 <= len(data) <= 3:
         raise ValueError(
             f"Argument `{name}` must be a tuple (x, y) or (x, y, sample_weight) of arrays. "
             f"Received: {name} of type {type(data).__name__}. Read a tf.data.Dataset into arrays "
             "first, because every seed takes the rows in another order."
         )
-    rows = map_rows(_as_array, tuple(part for part in data if part is not None))
-    lengths = {len(array) if array.ndim else 0 for array in keras.tree.flatten(rows)}
+    x, *labels_and_weights = (part for part in data if part is not None)
+    if model is not None and (expected := symbolic_input(model)) is not None:
+        metrics = [metric for metric in model.metrics if isinstance(metric, FieldMetrics)]
+        also = [field for metric in metrics for field in metric.fields]
+        x = structured(inputs_of(x, expected, also=also), expected)
+    rows = map_rows(_as_array, (x, *labels_and_weights))
+    lengths = {array.shape[0] if array.ndim else 0 for array in keras.tree.flatten(rows)}
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(
             f"Argument `{name}` must be of arrays with the same number of rows, at least one. "
@@ -196,7 +210,7 @@ def as_rows(name: str, data: Data) -> Rows:
 
 
 def _as_array(values: Any) -> np.ndarray:
-    array = np.asarray(values)
+    array = as_csr(values) if is_sparse(values) else column_of(as_array(values), "data")
     # As `fit` does with arrays.
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
 
@@ -222,8 +236,19 @@ def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
 
 
 def tensors(rows: Rows) -> Rows:
-    """The rows with strings as tensors, which Keras does not accept as arrays."""
-    return map_rows(lambda a: ops.convert_to_tensor(a) if a.dtype.kind in "OSU" else a, rows)
+    """The rows as tensors: Keras takes neither arrays of strings nor arrays beside tensors."""
+    return map_rows(_tensor, rows)
+
+
+def _tensor(array: Any) -> Tensor:
+    if not is_sparse(array):
+        return ops.convert_to_tensor(array)
+    if keras.backend.backend() != "tensorflow":
+        return ops.convert_to_tensor(array.toarray())
+    import tensorflow as tf
+
+    cells = array.tocoo()
+    return tf.sparse.reorder(tf.SparseTensor(np.stack(cells.coords, 1), cells.data, cells.shape))
 
 
 def map_rows(function: Callable[[Any], Any], rows: Rows) -> Rows:
@@ -234,4 +259,4 @@ def map_rows(function: Callable[[Any], Any], rows: Rows) -> Rows:
 
 def num_rows_of(rows: Rows) -> int:
     """The number of rows."""
-    return len(keras.tree.flatten(rows)[0])
+    return int(keras.tree.flatten(rows)[0].shape[0])

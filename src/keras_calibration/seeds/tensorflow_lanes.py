@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.columns import is_sparse
 from keras_calibration._typing import Tensor
 from keras_calibration.seeds.seed_task import (
     Rows,
@@ -39,11 +40,11 @@ class TensorFlowLanes:
 
     def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
         self._models = list(models)
-        rows = map_rows(tf.constant, task.rows)
+        rows = map_rows(_in_graph, task.rows)
         self._train = [_training_graph(model, rows, task) for model in models]
         _check_randomness(models[0], self._train[0])
         if task.validation is not None:
-            validation = map_rows(tf.constant, task.validation)
+            validation = map_rows(_in_graph, task.validation)
             self._validate = [_validation_graph(model, validation, task) for model in models]
         self._threads = ThreadPoolExecutor(len(models))
 
@@ -133,7 +134,7 @@ def _for_each_batch(
     def batch(number: Tensor, size: int) -> None:
         # Of a size that XLA knows.
         chosen = tf.slice(order, [number * batch_size], [size])
-        step(map_rows(lambda array: tf.gather(array, chosen), rows))
+        step(map_rows(lambda array: _gathered(array, chosen), rows))
 
     def body(number: Tensor) -> tuple[Tensor]:
         batch(number, batch_size)
@@ -143,6 +144,31 @@ def _for_each_batch(
         tf.while_loop(lambda number: number < num_full, body, (0,), maximum_iterations=num_full)
     if rest:
         batch(num_full, rest)
+
+
+def _in_graph(array: Any) -> Tensor | _SparseRows:
+    return _SparseRows(array) if is_sparse(array) else tf.constant(array)
+
+
+def _gathered(array: Tensor | _SparseRows, chosen: Tensor) -> Tensor:
+    return array.take(chosen) if isinstance(array, _SparseRows) else tf.gather(array, chosen)
+
+
+class _SparseRows:
+    """A sparse matrix of which a graph can take rows: of a sparse tensor, it cannot."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.shape = matrix.shape
+        splits = matrix.indptr.astype("int64")
+        columns = matrix.indices.astype("int64")
+        self._columns = tf.RaggedTensor.from_row_splits(columns, splits)
+        self._values = tf.RaggedTensor.from_row_splits(matrix.data, splits)
+
+    def take(self, chosen: Tensor) -> tf.SparseTensor:
+        """The rows with the given numbers."""
+        columns, values = tf.gather(self._columns, chosen), tf.gather(self._values, chosen)
+        cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
+        return tf.SparseTensor(cells, values.flat_values, (chosen.shape[0], self.shape[1]))
 
 
 def _graph(

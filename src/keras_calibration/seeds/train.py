@@ -28,7 +28,14 @@ from keras_calibration.seeds.loky_workers import train_in_processes
 from keras_calibration.seeds.progress import SeedCount
 from keras_calibration.seeds.random_seeds import check_seed
 from keras_calibration.seeds.ray_cluster import train_on_ray
-from keras_calibration.seeds.seed_task import SeedTask, Start, as_rows, own_random_numbers
+from keras_calibration.seeds.seed_task import (
+    Rows,
+    SeedTask,
+    Start,
+    as_rows,
+    new_model,
+    own_random_numbers,
+)
 from keras_calibration.seeds.together import train_together
 
 ENGINES = ("vectorized", "processes", "ray")
@@ -157,8 +164,7 @@ def train(
     _check_functions(build_model, callbacks, until)
     one_of("engine", engine, ENGINES)
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    rows = as_rows("data", data)
-    validation = None if validation_data is None else as_rows("validation_data", validation_data)
+    rows, validation = _rows(build_model, seeds[0], data=data, validation_data=validation_data)
     task = SeedTask(
         build_model=build_model,
         rows=rows,
@@ -193,6 +199,15 @@ def train(
         train_missing(task, missing, num_parallel=num_parallel, on_end=count.on_end)
         ended = _ended(ledger, task, seeds)
     return [ended[seed] for seed in seeds if seed in ended]
+
+
+def _rows(
+    build_model: Callable[[], keras.Model], seed: int, **given: Data | None
+) -> list[Rows | None]:
+    """Rows as the model takes them, or None where there are none."""
+    with own_random_numbers():
+        model = new_model(build_model, initialization=seed, order=seed)
+    return [None if rows is None else as_rows(name, rows, model) for name, rows in given.items()]
 
 
 def _check_numbers(**numbers: int | None) -> None:

@@ -1,0 +1,185 @@
+"""Every door that takes `x` takes what Keras' `fit` takes, and gives what it gives for arrays."""
+
+import tempfile
+
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration.export.spec import Spec
+from keras_calibration.layers import FieldBias, PlattScaling
+from keras_calibration.models import CalibratedModel, FieldMetricsModel
+from tiers import slow_except
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+RNG = np.random.default_rng(0)
+NUM_ROWS = 96
+WORDS = RNG.choice(["a", "b", "ç"], NUM_ROWS)
+IDS = RNG.integers(0, 5, NUM_ROWS)
+NUMBERS = RNG.normal(size=NUM_ROWS).astype("float32")
+SHAPE = (NUM_ROWS, 4)
+MATRIX = np.where(RNG.random(SHAPE) < 0.5, RNG.normal(size=SHAPE), 0).astype("float32")
+Y = (RNG.random(NUM_ROWS) < 0.2 + 0.3 * (IDS > 2) + 0.2 * (NUMBERS > 0)).astype("float32")
+SPARSE = scipy.sparse.csr_matrix(MATRIX)
+FRAME = pd.DataFrame({"c": WORDS, "v": NUMBERS, "unread": [["list"]] * NUM_ROWS})
+SETTINGS = {"batch_size": 40, "verbose": 0}
+# The first form of each kind is that of plain arrays or tensors.
+FORMS = {
+    "string": [
+        tf.constant(WORDS),
+        WORDS,
+        WORDS[:, None].astype(object),
+        pd.Series(WORDS, dtype="category"),
+        pl.Series(WORDS),
+    ],
+    "int": [IDS, IDS.astype("uint8"), IDS.astype(float), tf.constant(IDS[:, None]), pd.Series(IDS)],
+    "float": [NUMBERS, NUMBERS.astype(float), tf.constant(NUMBERS), pl.Series(NUMBERS)],
+    "mixed": [
+        {"c": tf.constant(WORDS), "v": tf.constant(NUMBERS)},
+        {"c": WORDS.astype(object), "v": NUMBERS},
+        dict(FRAME),
+        FRAME,
+        pl.from_pandas(FRAME),
+    ],
+    "nested": [
+        {"c": tf.constant(WORDS), "more": (tf.constant(IDS), [tf.constant(NUMBERS)])},
+        {"c": WORDS.astype(object), "more": (IDS, [NUMBERS])},
+        {"c": FRAME["c"], "more": (pd.Series(IDS), [FRAME["v"]]), "unread": FRAME["unread"]},
+    ],
+    "sparse": [MATRIX, SPARSE, SPARSE.tocoo(), tf.sparse.from_dense(MATRIX)],
+    "matrix": [MATRIX, MATRIX.astype(float), pd.DataFrame(MATRIX), pl.DataFrame(MATRIX), SPARSE],
+}
+
+
+def base_of(kind, make=keras.Model):
+    """A model of all inputs of a kind, in their structure; always with the same weights."""
+    inputs = {
+        "string": keras.Input((), dtype="string", name="c"),
+        "int": keras.Input((), dtype="int64", name="i"),
+        "float": keras.Input((), name="v"),
+        "sparse": keras.Input((4,), name="m", sparse=True),
+        "matrix": keras.Input((4,), name="m"),
+    }
+    word, number, value = (inputs[name] for name in ("string", "int", "float"))
+    inputs["mixed"] = {"c": word, "v": value}
+    inputs["nested"] = {"c": word, "more": (number, [value])}
+    given, hidden = inputs[kind], []
+    for each in keras.tree.flatten(given):
+        if each.dtype == "string":
+            each = keras.layers.StringLookup(vocabulary=["a", "b"])(each)
+        if "int" in each.dtype:
+            start = keras.initializers.RandomNormal(seed=1)
+            hidden.append(keras.layers.Embedding(5, 1, embeddings_initializer=start)(each))
+        else:
+            hidden.append(keras.layers.Reshape((1,))(each) if len(each.shape) == 1 else each)
+    hidden = keras.layers.Concatenate()(hidden) if len(hidden) > 1 else hidden[0]
+    start = keras.initializers.RandomNormal(seed=2)
+    return make(given, keras.layers.Dense(1, "sigmoid", kernel_initializer=start)(hidden))
+
+
+def calibrated(kind):
+    return CalibratedModel(base_of(kind), PlattScaling())
+
+
+def trained_by(model):
+    """Keras' own `fit`, `evaluate` and `predict`, from the same weights each time."""
+    model.compile(keras.optimizers.SGD(), "binary_crossentropy")
+    start = model.get_weights()
+
+    def train(x):
+        model.set_weights(start)
+        model.fit(x, Y, validation_data=(x, Y), shuffle=False, **SETTINGS)
+        return [model.evaluate(x, Y, **SETTINGS), model.predict(x, **SETTINGS)]
+
+    return train
+
+
+def fit_head(kind):
+    model = calibrated(kind)
+
+    def fit(x):
+        # A row of weight 0 is dropped.
+        kc.fit_head(model, x, Y, np.minimum(np.arange(NUM_ROWS), 1), verbose=0)
+        return [model.head.get_weights(), kc.base_logits(model, x), *kc.interval(model, x)]
+
+    return fit
+
+
+def calibrate(kind):
+    base = base_of(kind)
+    return lambda x: kc.calibrate(base, x, Y, methods="platt", verbose=0).head.get_weights()
+
+
+def seeds(kind):
+    def build():
+        model = base_of(kind)
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    def train(x):
+        settings = {"pipeline": kind, "seeds": [1], "num_parallel": 1, **SETTINGS}
+        with tempfile.TemporaryDirectory() as ledger:
+            runs = kc.seeds.train(build, (x, Y), validation_data=(x, Y), ledger=ledger, **settings)
+        return [run["metrics"]["val_loss"] for run in runs]
+
+    return train
+
+
+# By its name, a function of a kind that makes one of inputs, which gives numbers.
+DOORS = {
+    "CalibratedModel": lambda kind: trained_by(calibrated(kind)),
+    "FieldMetricsModel": lambda kind: trained_by(base_of(kind, FieldMetricsModel)),
+    "fit_head": fit_head,
+    "calibrate": calibrate,
+    "export": lambda kind: lambda x: Spec.of(calibrated(kind), x).expected["probability"],
+    "seeds.train": seeds,
+}
+
+
+@pytest.mark.parametrize("kind", slow_except(["mixed", "sparse"], FORMS))
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_takes_every_kind_of_inputs(door, kind):
+    call = DOORS[door](kind)
+    expected, *others = [keras.tree.flatten(call(form)) for form in FORMS[kind]]
+    for found in others:
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "sparse"])
+def test_the_logits_are_those_of_the_base_model(kind):
+    base = base_of(kind)
+    for form in FORMS[kind]:
+        logits = kc.base_logits(CalibratedModel(base, PlattScaling()), form)
+        predictions = base.predict(FORMS[kind][0], verbose=0)
+        np.testing.assert_allclose(1 / (1 + np.exp(-logits)), predictions, rtol=1e-5)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_fit_refuses_every_door_refuses_by_name(door):
+    for x in ({"c": WORDS, "v": WORDS}, {"c": WORDS, "w": NUMBERS}, FRAME.assign(v=FRAME["c"])):
+        with pytest.raises(ValueError, match="'v'") as caught:
+            DOORS[door]("mixed")(x)
+        assert len(str(caught.value)) < 400
+
+
+def test_a_refresh_takes_columns_of_every_kind(tmp_path):
+    base = base_of("mixed")
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b"])
+    model = CalibratedModel(base, FieldBias({"c": lookup}))
+    kc.fit_head(model, FRAME, Y, verbose=0)
+    path = kc.export_savedmodel(model, tmp_path / "1", FRAME, verify="same_process")
+    logits, served = kc.base_logits(model, FRAME), []
+    for x in FORMS["mixed"]:
+        new = kc.refresh_savedmodel(path, logits, Y, x, from_logits=True, verify="same_process")
+        serve = tf.saved_model.load(new).signatures["serving_default"]
+        served.append(serve(**FORMS["mixed"][0])["probability"])
+    np.testing.assert_allclose(served[0], model.predict(FRAME, verbose=0), rtol=1e-5)
+    for other in served[1:]:
+        np.testing.assert_array_equal(other, served[0])
