@@ -98,18 +98,3 @@ def test_two_clicks_lead_from_the_front_page_to_an_answer():
         if page.stem != "index"
     }
     assert guides <= first
-
-
-def test_the_tests_that_pages_name_exist():
-    named = [
-        name
-        for page in PAGES
-        for name in re.findall(r"`(tests/[\w/]+\.py::\w+)`", page.read_text("utf-8"))
-    ]
-    missing = []
-    for name in named:
-        file, _, test = name.partition("::")
-        if f"def {test}(" not in (ROOT / file).read_text("utf-8"):
-            missing.append(name)
-    assert named
-    assert missing == []

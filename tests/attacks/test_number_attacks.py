@@ -1,7 +1,7 @@
 """Hostile rows for every metric: right to a few digits, or NaN with its warning.
 
-Each form of a metric sees rows drawn from the tables of kinds below: at once, and in three shards that
-are merged. The references (`metric_references.py`) get the same values in float64.
+Each form of a metric sees rows drawn from the tables of kinds below: at once, and in three shards
+that are merged. The references (`metric_references.py`) get the same values in float64.
 """
 
 import functools
