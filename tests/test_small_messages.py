@@ -95,11 +95,6 @@ def temperature():
 
 HINTS = {
     "a mean that the head cannot correct": (temperature, "PlattScaling", "initialize"),
-    "a mean squared error of no rows": (
-        lambda: float(kc.metrics.CalibratedQuadraticLoss().result()),
-        "no rows with a positive weight",
-        "from_logits",
-    ),
     "labels that are missing": (lambda: kc.calibrate(base(), X), "Pass x and y", r"fit\("),
     "probabilities as logits": (
         lambda: kc.layers.PlattScaling().fit(np.linspace(0, 1, N), Y),
