@@ -4,8 +4,8 @@ Every method is fitted on the same development rows of a cell and scored on the 
 cell is a table × a scorer × a number of development rows: the tables with a `base_logits.npz`; its
 fixed Keras logits, LightGBM, a random forest and logistic regression trained on the train part; and
 300, 1,000, 3,000, 10,000 or all development rows, drawn at random, the smaller ones several times.
-Methods are compared with those of their group, which see the same: the logit alone, one field, all
-columns, or the logits of several classes (the tables and rivals of class_calibrators.py).
+Methods are compared with those of their group, which see the same: the logit alone, one field, or
+all columns.
 
 Printed for each group: log loss and Brier score less those of raw; the win rate, which is the mean
 over cells of the share of the group's other methods with a higher log loss (a tie counts half); how
@@ -30,7 +30,7 @@ from typing import Any
 import lightgbm
 import numpy as np
 import pandas as pd
-from scipy.special import expit, log_softmax, logit
+from scipy.special import expit, logit
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -55,8 +55,7 @@ from markdown_table import markdown_table
 # Development rows → number of draws.
 DRAWS = {300: 5, 1_000: 3, 3_000: 2, 10_000: 1, 0: 1}
 MOST_TRAIN_ROWS, MOST_TEST_ROWS = 100_000, 50_000
-GROUPS = ("logit", "field", "all", "classes")
-CLASS_TABLES = ("mnist", "cifar10", "diabetes", "hotel")
+GROUPS = ("logit", "field", "all")
 NAMES = ("table", "scorer", "rows", "draw", "group", "method")
 CELL = ["table", "scorer", "rows"]
 
@@ -107,7 +106,7 @@ def read_results(path: pathlib.Path) -> list[dict[str, Any]]:
 def arenas(options: argparse.Namespace) -> Iterator[Arena]:
     """The tables and scorers that were asked for."""
     data = data_folder()
-    peers = read_peers(data / "peers.csv") if set(options.group) - {"classes"} else {}
+    peers = read_peers(data / "peers.csv")
     for name in [name for name in options.table or peers if name in peers]:
         table, development, test = read_table(data / name, peers[name]["raw"]["of"])
         shown = drawn(len(test.labels), MOST_TEST_ROWS, seed=0)
@@ -119,9 +118,6 @@ def arenas(options: argparse.Namespace) -> Iterator[Arena]:
             yield Arena(
                 name, scorer, replace(development, logits=logits[0]), scored_test, methods(table)
             )
-    if "classes" in options.group and "keras" in options.scorer:
-        for name in [name for name in options.table or CLASS_TABLES if name in CLASS_TABLES]:
-            yield class_arena(data, name, options.cache / f"{name}-classes.npz")
 
 
 def run(arena: Arena, options: argparse.Namespace, done: set[tuple[Any, ...]], file: Any) -> None:
@@ -177,12 +173,8 @@ def measure(fit: Fit, development: Part, test: Part) -> dict[str, Any]:
 
 def row_losses(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Log loss and squared error of each row."""
-    if logits.ndim == 1:
-        losses = np.logaddexp(0, logits) - labels * logits
-        return losses, (expit(logits) - labels) ** 2
-    logs = log_softmax(logits, axis=1)
-    one_hot = np.eye(logits.shape[1])[labels.astype(int)]
-    return -(one_hot * logs).sum(axis=1), ((np.exp(logs) - one_hot) ** 2).sum(axis=1)
+    losses = np.logaddexp(0, logits) - labels * logits
+    return losses, (expit(logits) - labels) ** 2
 
 
 def drawn(num_rows: int, most: int, seed: Any) -> np.ndarray:
@@ -275,38 +267,9 @@ def ours(fields: Any = (), numeric: Any = ()) -> Fit:
             numeric=numeric,
             verbose=0,
         )
-        if part.logits.ndim == 2:
-            return lambda test: model.head(test.logits)
         return lambda test: model.head(test.logits[:, None], test.features)
 
     return fit
-
-
-def class_arena(data: pathlib.Path, name: str, file: pathlib.Path) -> Arena:
-    """The base of class_calibrators.py, and the calibrators of its logits."""
-    import class_calibrators as classes
-
-    if not file.exists():
-        columns = {}
-        for part, rows in zip(("development", "test"), classes.DATA[name](data), strict=True):
-            columns |= {f"{part}_logits": rows.logits, f"{part}_labels": rows.labels}
-        np.savez(file, **columns)
-
-    def on_logits(fit: Any) -> Fit:
-        def fit_part(part: Part) -> Callable[[Part], Any]:
-            calibrated = fit(part)
-            return lambda test: calibrated(test.logits)
-
-        return fit_part
-
-    fits = {method: on_logits(fit) for method, fit in classes.METHODS.items()}
-    fits |= {"raw": lambda part: lambda test: test.logits, "calibrate": ours()}
-    with np.load(file) as saved:
-        parts = (
-            Part(saved[f"{part}_logits"].astype("float64"), saved[f"{part}_labels"], {})
-            for part in ("development", "test")
-        )
-        return Arena(name, "keras", *parts, {"classes": fits})
 
 
 # --- The tables.

@@ -1,6 +1,6 @@
 """The decisions of `compare`: `./dev run python benchmarks/compare_decisions.py`.
 
-Four tables, all by `compare` itself:
+Three tables, all by `compare` itself:
 
 - looks: how often it names a better pipeline where there is none, for whoever trains "about k more
   seeds each" and looks again: never, once, or until it is decided or the budget is spent. The runs
@@ -14,9 +14,7 @@ Four tables, all by `compare` itself:
   for another look, and with the level of one look. "P >= .9": how many of the draws with such a
   probability for either pipeline are right. With 1 and 2 runs each, the seed noise is that of five
   runs of each other pipeline;
-- the other loss: the same where one loss is asked and the other one is what counts;
-- days: false positives where the differences of successive days are autocorrelated, of pairs that
-  are taken for independent and of `days=True`.
+- the other loss: the same where one loss is asked and the other one is what counts.
 """
 
 import argparse
@@ -59,7 +57,6 @@ def main() -> None:
     studies = dict(archived_losses())
     looks_table(studies, options.trials)
     decisions_table(studies, options.draws)
-    days_table(options.trials)
     print(f"\n{time.time() - start:.0f} s")
 
 
@@ -263,38 +260,6 @@ def count_draw(
         for truth, is_b_better in enumerate(pair.is_b_better):
             if is_b_better is not None:
                 counts.setdefault((asked, truth), Counts()).add(found, is_b_better)
-
-
-# Days.
-
-
-def days_table(trials: int) -> None:
-    print(
-        "\nA better pipeline named where there is none, %: days taken for independent / `days=True`"
-    )
-    correlations = (0.0, 0.3, 0.5, 0.7, 0.85)
-    print("| days |", *(f"correlation {rho:g} |" for rho in correlations))
-    print("| --- |" + " ---: |" * len(correlations))
-    for num_days in (14, 28, 60, 90):
-        cells = []
-        for rho in correlations:
-            rng = np.random.default_rng([num_days, int(100 * rho)])
-            hits = np.zeros(2)
-            for _ in range(trials // 2):
-                differences = autoregressive(rng, num_days, rho)
-                for place, days in enumerate((False, True)):
-                    found = ask(np.zeros(num_days), differences, days=days, num_looks=1)
-                    hits[place] += found.verdict.better is not None
-            cells.append(" / ".join(f"{200 * hit / trials:.1f}" for hit in hits) + " |")
-        print(f"| {num_days} |", *cells, flush=True)
-
-
-def autoregressive(rng: np.random.Generator, num_days: int, rho: float) -> Runs:
-    """A stationary series with this correlation from day to day."""
-    noise = rng.normal(size=num_days)
-    for day in range(1, num_days):
-        noise[day] = rho * noise[day - 1] + np.sqrt(1 - rho**2) * noise[day]
-    return noise
 
 
 if __name__ == "__main__":

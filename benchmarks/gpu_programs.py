@@ -1,4 +1,4 @@
-"""The kernels on GPUs, predicted where there is none: `./dev gpu table`.
+"""The kernels on GPUs that are not there: `./dev gpu python benchmarks/gpu_programs.py`.
 
 Each kernel is lowered by the backend that Keras runs on and compiled for described GPUs, as the
 tests in `tests/gpu` do. For each: the bytes that its program moves over those that must move, the

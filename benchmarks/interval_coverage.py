@@ -1,15 +1,13 @@
 """Coverage of intervals of probabilities: `./dev run python benchmarks/interval_coverage.py`.
 
 Labels are drawn from known probabilities, heads are fitted to them, and the 95 % intervals of new
-rows are compared with the true probabilities. Four tables:
+rows are compared with the true probabilities. Three tables:
 
 - `FieldBias` with one field, by the number of rows of the field value. Each sample has 300 values
   with 0, 1, 10, 100 and 1000 rows each, with offsets from a normal distribution; the base logits
   are N(m, 1), where m makes the rate of positives the one named.
 - `FieldBias` with two fields, by how they occur together.
 - Calibrators of the logit alone, with truths of their own form.
-- The blends that `calibrate` chooses, of methods with intervals, by what is true and how much is
-  known; and how often the mean of the deviations, `Σ_k v_k s_k`, would hold the truth.
 
 In brackets: the root mean square of the errors in standard deviations of the posterior, 1 if the
 intervals are neither too wide nor too narrow, and above 1 if they are too narrow.
@@ -24,7 +22,7 @@ from keras import ops
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from keras_calibration import calibrate_scores, layers
+from keras_calibration import layers
 from keras_calibration.layers import FieldBias, Head
 
 SIZES = (0, 1, 10, 100, 1000)
@@ -47,7 +45,6 @@ def main() -> None:
     one_field(num_samples)
     two_fields(num_samples)
     curves(100 * num_samples)
-    blends(20 * num_samples)
 
 
 def one_field(num_samples: int) -> None:
@@ -163,94 +160,6 @@ CURVES: dict[str, tuple[Callable[[], Head], Callable[[Array], Array]]] = {
     "ILPS, one kink": (layers.ILPS, lambda x: np.where(x < -1, 1.4, 0.5) * (x + 1) - 1),
     "ILPS, waves": (layers.ILPS, lambda x: x + 0.35 * np.sin(2 * x)),
 }
-
-
-def blends(num_samples: int) -> None:
-    """What `calibrate` chooses, if it is a blend."""
-    print("\nBlends of `calibrate`: coverage in %")
-    title("rows, rate, truth", ["interval", "mean of s_k", "blends", "identity"])
-    for num_rows, rate in ((400, 0.3), (3000, 0.3), (3000, 0.03)):
-        for truth, spread in TRUTHS:
-            cells: list[list[tuple[Array, Array]]] = [[], []]
-            rest = []
-            for seed in range(num_samples):
-                generator = np.random.default_rng([seed, num_rows])
-                offsets = generator.normal(0, spread, 30)
-                share = generator.dirichlet(np.full(30, 0.5))
-                centre = centre_of(rate, np.hypot(1.2, spread))
-                rows, new = (
-                    drawn(generator, number, centre, truth, offsets, share)
-                    for number in (num_rows, 1000)
-                )
-                labels = (generator.random(num_rows) < expit(rows[2])).astype(float)
-                if labels.sum() < 12:
-                    continue
-                head = chosen_blend(rows[0], labels, rows[1] if spread else {})
-                if head is None:
-                    continue
-                rest.append(1 - sum(head.head_weights))
-                cells[0].append(covered(head, *new))
-                cells[1].append(covered_by_mean(head, *new))
-            name = f"{num_rows:,}, {rate:g}, {truth}" + (f", sites {spread:g}" if spread else "")
-            found = f"{len(rest):>14}{np.mean(rest) if rest else np.nan:>14.2f}"
-            line(name, cells if rest else [], found)
-
-
-TRUTHS = (  # the true logit of l, and the standard deviation of the offsets of 30 sites
-    ("0.8 l", 0.0),
-    ("kink", 0.0),
-    ("0.9 l", 0.15),
-    ("0.9 l", 0.5),
-    ("0.9 l", 1.2),
-)
-CURVES_OF_BLENDS: dict[str, Callable[[Array], Array]] = {
-    "0.8 l": lambda x: 0.8 * x,
-    "0.9 l": lambda x: 0.9 * x,
-    "kink": lambda x: np.where(x < -1, 1.3, 0.7) * (x + 1) - 1,
-}
-
-
-def drawn(
-    generator: np.random.Generator,
-    num_rows: int,
-    centre: float,
-    truth: str,
-    offsets: Array,
-    share: Array,
-) -> tuple[Array, dict[str, Array], Array]:
-    """Logits, features and true logits; some sites have many rows, others few."""
-    logits = generator.normal(centre, 1.2, num_rows)
-    site = generator.choice(len(share), num_rows, p=share)
-    return logits, {"site": site}, CURVES_OF_BLENDS[truth](logits) + offsets[site]
-
-
-def chosen_blend(logits: Array, labels: Array, features: dict[str, Array]) -> Any:
-    """The head of `calibrate`; None if it is no blend."""
-    model = calibrate_scores(
-        logits,
-        labels,
-        features or None,
-        from_logits=True,
-        fields={name: 30 for name in features},
-        methods=[*METHODS, *(["field_bias"] if features else [])],
-        verbose=0,
-    )
-    return model.head if isinstance(model.head, layers.BlendedHead) else None
-
-
-METHODS = ("bias", "temperature", "platt", "beta", "ilps")
-
-
-def covered_by_mean(
-    head: Any, logits: Array, features: dict[str, Array], truth: Array
-) -> tuple[Array, Array]:
-    """As `covered`, if the deviation were the mean of those of the parts."""
-    deviation = sum(
-        share * ops.convert_to_numpy(part.logit_standard_deviation(logits, features)).reshape(-1)
-        for share, part in zip(head.head_weights, head.heads, strict=True)
-    )
-    errors = (truth - ops.convert_to_numpy(head(logits, features)).reshape(-1)) / deviation
-    return np.abs(errors) <= 1.96, errors
 
 
 def covered(

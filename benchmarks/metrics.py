@@ -21,7 +21,7 @@ import numpy as np
 import scipy.optimize
 import tensorflow as tf
 
-from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+from keras_calibration.metrics import CalibratedLogLoss, LogLoss
 
 BIN_WIDTH = 1 / 4  # of the logits' bins within ±16
 
@@ -138,8 +138,6 @@ def update_table() -> None:
         "keras BinaryCrossentropy": keras.metrics.BinaryCrossentropy(from_logits=True),
         "LogLoss": LogLoss(from_logits=True),
         "CalibratedLogLoss": CalibratedLogLoss(from_logits=True),
-        "CalibratedLogLoss platt": CalibratedLogLoss(from_logits=True, correction="platt"),
-        "CalibrationGain": CalibrationGain(from_logits=True),
     }
     feeds = {name: looped(metric, x, y) for name, metric in metrics.items()}
     results = {

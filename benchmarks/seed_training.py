@@ -3,7 +3,7 @@
 Two models, batches of 1,024, Adam: three embeddings of 1,000 × 16 with an MLP of 64-64, and an MLP
 of 128-128 on 32 numbers. For each engine and number of seeds S, two sweeps with few and with more
 epochs are timed; their difference is the steady state, and the rest of the shorter sweep is what is
-paid once: building, tracing, compiling, starting processes. Fewer seeds train for more epochs, so
+paid once: building, tracing, compiling. Fewer seeds train for more epochs, so
 that the difference is much longer than what the rest varies by. `fit` trains one seed after the
 other in this process, each in a model of its own, as users do: its time per seed does not depend on
 their number, so that one seed is timed, its epochs after the first by a callback. It is timed anew
@@ -138,9 +138,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--engines", nargs="+", default=["vectorized", "vectorized, XLA", "processes"]
-    )
+    parser.add_argument("--engines", nargs="+", default=["vectorized", "vectorized, XLA"])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     options = parser.parse_args()
     print(f"Keras backend: {keras.backend.backend()}; {STEPS} steps of {BATCH} rows an epoch")

@@ -1,12 +1,12 @@
 """Runs packed programs where there is JAX, on its device: `python gpu_programs.pyz`.
 
-`./dev gpu table --pack gpu_programs.pyz` packs this file with the kernels as TensorFlow and JAX
-lower them for a GPU (StableHLO). On the machine that the file is carried to, JAX and NumPy are
-enough. For each program the bytes that must move, the time of a run (of many that are launched one
-after the other, until the last has ended; medians of rounds in turns), the share of the bandwidth
-of a copy, the ratio to a sigmoid of the same pass, the prediction, and the largest difference from
-what the same program gives on the machine's CPU, relative to the largest entry. The tables are
-Markdown.
+`./dev gpu python benchmarks/gpu_programs.py --pack gpu_programs.pyz` packs this file with the
+kernels as TensorFlow and JAX lower them for a GPU (StableHLO). On the machine that the file is
+carried to, JAX and NumPy are enough. For each program the bytes that must move, the time of a
+run (of many that are launched one after the other, until the last has ended; medians of rounds in
+turns), the share of the bandwidth of a copy, the ratio to a sigmoid of the same pass, the
+prediction, and the largest difference from what the same program gives on the machine's CPU,
+relative to the largest entry. The tables are Markdown.
 """
 
 import argparse

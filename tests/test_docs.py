@@ -18,7 +18,7 @@ PAGES = ["docs/architecture.md", "docs/data_flow.md", "CONTRIBUTING.md"]
 def test_the_architecture_page_lists_every_room():
     text = (ROOT / PAGES[0]).read_text("utf-8")
     rooms = {path.parent.name for path in (ROOT / "src").glob("*/*/**/*.py")}
-    assert len(rooms) > 20
+    assert len(rooms) > 15
     assert {room for room in rooms if f"── {room}/ " not in text} == set()
 
 
@@ -40,17 +40,14 @@ def test_files_that_a_page_names_are_there(page):
     assert missing == set()
 
 
-@pytest.mark.parametrize(
-    "page", ["docs/topics/evidence.md", "src/keras_calibration/callbacks/logit_average.py"]
-)
-def test_figures_from_the_studies_stand_on_their_pages(page):
+def test_figures_from_the_studies_stand_on_their_pages():
     studies = ["examples/calibrated_metric/README.md", "examples/RESULTS.md"]
     shown = {
         number
         for study in studies
         for number in re.findall(r"\d+\.\d+", (ROOT / study).read_text("utf-8"))
     }
-    text = (ROOT / page).read_text("utf-8")
+    text = (ROOT / "docs/topics/evidence.md").read_text("utf-8")
     quoted = [
         number
         for paragraph in text.split("\n\n")
@@ -153,16 +150,16 @@ def test_the_page_on_serving(run_page):
 # What LightGBM 4.5 and 4.6 say with scikit-learn 1.6 and 1.7.
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:'force_all_fin")
 def test_the_page_on_lightgbm(run_page, tmp_path):
-    """The file gives what LightGBM and the calibration give, and its refresh keeps the trees."""
+    """The file gives what LightGBM and the calibration give, and the next one has the same trees."""
     onnx = pytest.importorskip("onnx")
     names = run_page("guides/lightgbm.md")
     assert "TensorFlow: False  Keras: False" in names["done"].stdout
     assert names["difference"] < 1e-6
     features, site = names["features"], names["site"]
-    scores = names["booster"].predict_proba(features)[:, 1]
-    expected = names["model"].predict({"score": scores, "site": site}, verbose=0)
-    session = names["onnxruntime"].InferenceSession("ctr.onnx", names["quiet"])
+    score = names["booster"].predict_proba(features)[:, 1]
+    session = names["onnxruntime"].InferenceSession("ctr-2.onnx")
     found = session.run(["probability"], {"features": features, "site": site})[0]
+    expected = names["newer"].predict({"score": score, "site": site}, verbose=0)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     before, after = (onnx.load(tmp_path / name) for name in ("ctr.onnx", "ctr-2.onnx"))
     trees = [

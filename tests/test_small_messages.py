@@ -8,12 +8,9 @@ import warnings
 
 import keras
 import numpy as np
-import pandas as pd
 import pytest
 
 import keras_calibration as kc
-from calibration_records.monitoring import MonitorReport
-from keras_calibration.calibration import CalibrationReport
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -51,11 +48,6 @@ P = np.full(N, 0.3)
 def test_labels_that_are_words(fit):
     with pytest.raises(ValueError, match=r"Labels must be numbers.*strings.*Recode"):
         fit()
-
-
-def test_labels_of_every_output():
-    with pytest.raises(ValueError, match=r"list of 2 arrays with 400 rows.*y\[0\]"):
-        kc.calibrate(base(), X, [Y, Y], verbose=0)
 
 
 def test_a_field_with_ids_beyond_its_number():
@@ -103,11 +95,6 @@ def temperature():
 
 HINTS = {
     "a mean that the head cannot correct": (temperature, "PlattScaling", "initialize"),
-    "a mean squared error of no rows": (
-        lambda: float(kc.metrics.CalibratedQuadraticLoss().result()),
-        "no rows with a positive weight",
-        "from_logits",
-    ),
     "labels that are missing": (lambda: kc.calibrate(base(), X), "Pass x and y", r"fit\("),
     "probabilities as logits": (
         lambda: kc.layers.PlattScaling().fit(np.linspace(0, 1, N), Y),
@@ -124,30 +111,6 @@ def test_hints_name_what_the_function_has(case):
     with pytest.raises((ValueError, UserWarning, RuntimeWarning), match=named) as told:
         call()
     assert re.search(not_named, str(told.value)) is None
-
-
-def test_callbacks_that_are_a_list(tmp_path):
-    with pytest.raises(ValueError, match="`callbacks` must be a function of a seed"):
-        kc.seeds.train(
-            base, (X, Y), ledger=tmp_path, pipeline="p", seeds=[0], epochs=1, callbacks=[]
-        )
-
-
-def test_a_typo_in_the_fields_of_the_classifier():
-    pytest.importorskip("sklearn")
-    from keras_calibration.sklearn import NeuralCalibrator
-
-    frame = pd.DataFrame({"price": PRICE, "site": SITE})
-    with pytest.raises(ValueError, match=r"column 'sitee'.*Did you mean 'site'"):
-        NeuralCalibrator(fields=["sitee"]).fit(frame, Y)
-
-
-def test_reports_in_a_notebook():
-    found = kc.scoring.multicalibration_error(Y, np.full(N, 0.4), {"<b>": SITE}, min_rows=1)
-    assert found._repr_html_().startswith("<pre>Multicalibration error")
-    assert "<b>" not in found._repr_html_()
-    for report in (CalibrationReport, MonitorReport):
-        assert hasattr(report, "_repr_html_")
 
 
 def test_the_help_of_a_command_loads_no_keras(tmp_path):

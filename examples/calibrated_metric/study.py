@@ -31,7 +31,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_calibration.callbacks import LogitAverage, SeedVariance
+from keras_calibration.callbacks import SeedVariance
 from keras_calibration.metrics import CalibratedLogLoss, LogLoss
 from keras_calibration.seeds import Ledger, set_seeds
 from keras_calibration.statistics import (
@@ -46,8 +46,6 @@ from id_table import Rows, read_rows  # noqa: E402
 from seed_bootstrap import accuracies, bootstrap_draws, pairwise_wins  # noqa: E402
 from start_anew import set_dropout_seed, start_anew  # noqa: E402
 
-# Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
-NUM_EVALUATIONS, NUM_AVERAGED = 20, 5
 # The pairs used: the better pipeline is known, and not so clear that every metric detects it.
 MAX_P_VALUE, MAX_ACCURACY = 0.01, 0.985
 PAPERS = "val_papers_calibrated_log_loss"
@@ -55,10 +53,6 @@ METRICS = {
     "log loss": "val_log_loss",
     "papers' calibrated log loss": PAPERS,
     "ours, cross-fitted": "val_calibrated_log_loss",
-    "log loss, logits averaged": "val_averaged_log_loss",
-    "ours, logits averaged": "val_averaged_calibrated_log_loss",
-    "log loss, mean of evaluations": "val_mean_log_loss",
-    "ours, mean of evaluations": "val_mean_calibrated_log_loss",
 }
 
 
@@ -218,7 +212,6 @@ def train_seeds(
             ),
         ],
     )
-    num_steps = -(-len(rows.train) // pipeline.batch_size)
     # If only the order is shared, each pipeline has its own initialisations.
     first = sum(name.encode()) * 1000 if shared == "order" else 0
     for seed in seeds:
@@ -227,12 +220,6 @@ def train_seeds(
         if pipeline.dropout:
             roles |= set_dropout_seed(model, first + seed)
         order = np.random.default_rng(seed).permutation(len(rows.train))
-        average = LogitAverage(
-            (rows.held_out, rows.held_out_labels),
-            num_evaluations=NUM_AVERAGED,
-            every=max(1, num_steps // NUM_EVALUATIONS),
-            from_logits=True,
-        )
         record = SeedVariance(
             ledger,
             pipeline=name,
@@ -250,7 +237,7 @@ def train_seeds(
             validation_data=(rows.held_out, rows.held_out_labels),
             validation_batch_size=8192,
             verbose=0,
-            callbacks=[average, record],
+            callbacks=[record],
         )
     return len(seeds)
 
@@ -271,8 +258,8 @@ def gather(
 
 def report(values: dict[str, dict[str, NDArray[np.float64]]], shared: str) -> None:
     """Prints the pipelines, the pairs whose better pipeline is known, and the detection rates."""
-    print(f"\n{'':<20}{'log loss':>20}{'calibrated':>20}{'calibrated, mean':>20}")
-    shown = ("val_log_loss", "val_calibrated_log_loss", "val_mean_calibrated_log_loss")
+    print(f"\n{'':<20}{'log loss':>20}{'calibrated':>20}")
+    shown = ("val_log_loss", "val_calibrated_log_loss")
     for name, metrics in values.items():
         cells = (f"{metrics[k].mean():.5f} ± {metrics[k].std(ddof=1):.5f}" for k in shown)
         print(f"{name:<20}" + "".join(f"{cell:>20}" for cell in cells))

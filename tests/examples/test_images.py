@@ -3,7 +3,6 @@
 import gzip
 import importlib.util
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -54,68 +53,6 @@ def folder(tmp_path_factory):
             with gzip.open(path, "wb", compresslevel=1) as file:
                 file.write(bytes(header) + values.tobytes())
     return folder
-
-
-@pytest.mark.parametrize("name", ["cifar10", "mnist"])
-def test_images_have_their_labels(images, folder, name):
-    read = getattr(images, f"read_{name}")
-    train, held_out = read(folder, 90, 60)
-    shape = (8, 8, 3) if name == "cifar10" else (28, 28, 1)
-    assert train.pixels.shape == (90, *shape)
-    assert held_out.pixels.shape == (60, *shape)
-    for part in (train, held_out):
-        brightness = part.pixels.mean(axis=(1, 2, 3))
-        np.testing.assert_allclose(brightness, 25.0 * part.labels + 5, atol=2)
-        assert len(set(part.labels)) == 10
-        # Not in the order of the file.
-        assert np.any(np.diff(part.labels.astype(int)) < 0)
-    with pytest.raises(SystemExit, match="--rows and --held-out"):
-        read(folder, 90, 20_000)
-
-
-def test_images_shrink_to_means(images):
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 6, 4, 2)).astype(np.uint8)
-    found = images.shrink(pixels, 2)
-    for i, y, x, c in np.ndindex(3, 3, 2, 2):
-        square = pixels[i, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2, c]
-        assert found[i, y, x, c] == np.rint(square.mean())
-    with pytest.raises(SystemExit, match="divides 6 and 4"):
-        images.shrink(pixels, 4)
-
-
-def test_the_error_rate_is_one_minus_the_accuracy(images):
-    rng = np.random.default_rng(0)
-    labels, logits = rng.integers(0, 4, 50), rng.normal(size=(50, 4)).astype("float32")
-    found = np.asarray(images.error(labels, logits))
-    np.testing.assert_array_equal(found, np.argmax(logits, axis=1) != labels)
-
-
-def test_the_clock_starts_with_reset_state(images):
-    clock = images.Seconds()
-    time.sleep(0.02)
-    first = clock.result()
-    clock.update_state([0], [1])
-    assert 0.02 <= first <= clock.result() < 5
-    clock.reset_state()
-    assert clock.result() < first
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["cifar10", "mnist"])
-def test_pipelines_differ_in_what_they_say(images, monkeypatch, name):
-    monkeypatch.setattr(sys, "argv", ["images.py", "--depth", "8", "--width", "2"])
-    pipelines = images.choose_pipelines(images.parse_arguments())
-    shape = (8, 8, 3) if name == "cifar10" else (7, 7, 1)
-    sizes = {}
-    for pipeline_name in ("base", "deeper", "wider", "densenet", "no_batch_normalization"):
-        model = images.build_model(pipelines[pipeline_name], shape, 100, augment=True)
-        sizes[pipeline_name] = model.count_params()
-        flips = any("flip" in layer.name for layer in model.layers)
-        assert flips == (name == "cifar10")
-    assert len(set(sizes.values())) == len(sizes)
-    assert sizes["base"] < min(sizes["deeper"], sizes["wider"])
-    # Every pair compares two pipelines that exist.
-    assert {name for pair in images.PAIRS for name in pair[1:]} == set(pipelines)
 
 
 @pytest.mark.slow

@@ -66,15 +66,6 @@ def test_an_unpacked_ledger_has_the_runs_at_the_kept_epochs(folder, tmp_path):
     assert len(Ledger(tmp_path / "again").runs(status="finished")) == 3
 
 
-def test_files_beside_the_ledger_come_back_rounded(folder, tmp_path):
-    ledger_archive.pack(folder, tmp_path / "s.jsonl.xz", ABOUT)
-    ledger_archive.unpack(tmp_path / "s.jsonl.xz", tmp_path / "again")
-    assert (tmp_path / "again" / "seconds.csv").read_text() == "a,3,1.5\nb,1,0.2\n"
-    lines = (tmp_path / "again" / "block_losses.jsonl").read_text().splitlines()
-    assert len(lines) == 2
-    assert json.loads(lines[0])["losses"] == {"val_loss": [0.1234568, 1.0, -2e-9]}
-
-
 def test_what_identifies_a_machine_is_left_out_or_refused(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "node", lambda: "workstation-7")
     file = tmp_path / "s.jsonl.xz"
@@ -87,73 +78,6 @@ def test_what_identifies_a_machine_is_left_out_or_refused(folder, tmp_path, monk
         ledger_archive.pack(folder, file, {**ABOUT, "command": "on workstation-7"})
     assert " cores" in ledger_archive.machine()
     assert "workstation-7" not in ledger_archive.machine()
-
-
-def test_the_first_line_says_what_made_the_study(folder, tmp_path):
-    file = tmp_path / "s.jsonl.xz"
-    ledger_archive.pack(folder, file, ABOUT)
-    about = ledger_archive.read(file).about
-    assert {**about, **ABOUT} == about
-    assert (about["num_runs"], about["versions"]) == (5, {"keras": "3"})
-    line = ledger_archive.about_table([about]).splitlines()[2]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[:4] == ["stocks/range", "5", "`python stocks.py`", "2 min"]
-    assert cells[5:] == ["012345678", ABOUT["machine"]]
-
-
-@pytest.mark.parametrize("study", ["/etc", "../x", "a/../../x", "", "a\\b"])
-def test_a_study_stays_below_the_output_folder(folder, tmp_path, study):
-    with pytest.raises(ValueError, match="folder below --output"):
-        ledger_archive.pack(folder, tmp_path / "s.jsonl.xz", {**ABOUT, "study": study})
-    about = {"format": 1, **ABOUT, "study": study, "versions": {}}
-    (tmp_path / "s.jsonl.xz").write_bytes(lzma.compress(json.dumps(about).encode()))
-    with pytest.raises(ValueError, match="folder below --output"):
-        ledger_archive.unpack_all(tmp_path, tmp_path / "output")
-
-
-def test_other_files_and_full_folders_are_refused(folder, tmp_path):
-    for name, content in {
-        "a": b"text",
-        "b": lzma.compress(b"{}"),
-        "c": lzma.compress(b"["),
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match="that `pack` has written"):
-            ledger_archive.read(tmp_path / name)
-    (tmp_path / "d").write_bytes(lzma.compress(b'{"format": 2}'))
-    with pytest.raises(ValueError, match="has the format 2"):
-        ledger_archive.read(tmp_path / "d")
-    ledger_archive.pack(folder, tmp_path / "s.jsonl.xz", ABOUT)
-    with pytest.raises(ValueError, match="new or empty"):
-        ledger_archive.unpack(tmp_path / "s.jsonl.xz", folder)
-    with pytest.raises(ValueError, match="ledger with runs"):
-        ledger_archive.pack(tmp_path / "nothing", tmp_path / "s.jsonl.xz", ABOUT)
-
-
-def test_a_page_from_archives_is_the_page_from_ledgers(tmp_path, monkeypatch, capsys):
-    generator = np.random.default_rng(0)
-    ledger = Ledger(tmp_path / "output" / "stocks" / "range")
-    metrics = ("quadratic_loss", "calibrated_quadratic_loss", "cross_fitted_quadratic_loss")
-    for pipeline in ("base", "half_hidden", "one_more_layer", "two_more_layers"):
-        for seed in range(12):
-            record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
-            values = {name: [float(generator.normal(1, 0.1))] for name in (*metrics, "seconds")}
-            record |= {"configuration": {"hidden_size": len(pipeline)}, "num_rows": 7}
-            ledger.append({**record, "metrics": values})
-    page = page_of(tmp_path / "output")
-    file = tmp_path / "archives" / "stocks_range.jsonl.xz"
-    arguments = ["pack", str(tmp_path / "output" / "stocks" / "range"), str(file)]
-    arguments += ["--study", "stocks/range", "--command", "python stocks.py", "--seconds", "9"]
-    run(monkeypatch, *arguments, "--commit", "0123456789")
-    run(monkeypatch, "unpack", str(file.parent), str(tmp_path / "again"))
-    assert page_of(tmp_path / "again") == page
-    run(monkeypatch, "show", str(file.parent))
-    assert "| stocks/range | 48 " in capsys.readouterr().out
-
-
-def page_of(folder):
-    studies = results.find_studies([folder])
-    return [*results.page_parts([], studies), *results.table_parts([], studies)]
 
 
 def run(monkeypatch, *arguments):

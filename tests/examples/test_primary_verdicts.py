@@ -92,23 +92,6 @@ def test_a_fold_is_judged_as_the_others_decide():
     np.testing.assert_allclose(turned_pair.gains, found.gains)
 
 
-def test_pairs_that_nobody_can_tell_or_miss_do_not_count():
-    generator = np.random.default_rng(4)
-    folds = world(generator, means=(0.0, 0.0, 0.0, 30.0), rows=0.0)
-    assert primary.decide(folds, 0, 3) is None
-    assert primary.decide(folds, 3, 0) is None
-    same = [Fold(fold.plain[[0, 0]], fold.calibrated[[0, 0]]) for fold in folds]
-    assert primary.decide(same, 0, 1) is None
-
-
-def test_equal_pipelines_are_told_apart_in_one_of_twenty():
-    generator = np.random.default_rng(5)
-    decided = [
-        primary.decide(world(generator, means=(0.0, 0.0), rows=0.0), 0, 1) for _ in range(400)
-    ]
-    assert 0.02 < np.mean([each is not None for each in decided]) < 0.08
-
-
 @pytest.fixture(scope="module")
 def simulated():
     """Effects in worlds without bias, and in worlds with bias."""

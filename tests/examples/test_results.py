@@ -1,14 +1,13 @@
 """The page of results, from ledgers that are made up and from those in the repository."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 import results
 from keras_calibration.seeds import Ledger
-from results import claims_table, field_aware_claims, pair_claims
+from results import claims_table, field_aware_claims
 
 pytestmark = pytest.mark.slow
 
@@ -38,19 +37,6 @@ def write_tables(folder, losses):
                 line["without_block"] = {metric: without.tolist() for metric in METRICS}
                 lines.append(json.dumps(line))
     (ledger.path / "jackknife.jsonl").write_text("\n".join(lines), encoding="utf-8")
-
-
-def write_stocks(folder, losses):
-    """Runs of `stocks.py`: pipeline → (quadratic losses, calibrated ones) of the seeds."""
-    ledger = Ledger(folder / "stocks" / "range")
-    for pipeline, (plain, calibrated) in losses.items():
-        for seed, values in enumerate(zip(plain, calibrated, strict=True)):
-            names = ("quadratic_loss", "calibrated_quadratic_loss")
-            metrics = {name: [value] for name, value in zip(names, values, strict=True)}
-            metrics |= {"cross_fitted_quadratic_loss": [values[1]], "seconds": [2.0]}
-            run = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
-            run |= {"configuration": {"hidden_size": len(pipeline)}, "num_rows": 7}
-            ledger.append({**run, "metrics": metrics})
 
 
 def cells(page, *starts):
@@ -91,73 +77,3 @@ def test_claims_are_tested_over_the_data_sets(tmp_path):
     assert line[3:6] == ["0 of 9", "0", "8"]
     assert float(line[6].split()[0]) < 0
     assert "Platt scaling" not in table
-
-
-def test_the_scale_of_a_gain_is_the_loser(tmp_path):
-    write_tables(tmp_path, {"a": {"ILPS": [0.2, 0.3], "Platt scaling": [0.4, 0.6]}})
-    (group,) = results.find_groups([tmp_path])
-    claim = Claim("ILPS", "Platt scaling", "log_loss")
-    assert field_aware_claims.scale_of(claim, group) == pytest.approx(0.5)
-    assert field_aware_claims.scale_of(claim._replace(metric="auc"), group) == 1
-    assert field_aware_claims.difference(claim, group).value == pytest.approx(0.25, abs=1e-4)
-
-
-def test_gains_of_pairs(tmp_path):
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(2, 60))
-    steady = 1 + 1e-6 * rng.normal(size=60)
-    losses = {
-        "base": (1 + noise[0], steady),
-        # Known by 30 seeds, seldom by one; the calibrated loss always tells.
-        "half_hidden": (1.8 + noise[1], steady + 1),
-        # So much worse that there is nothing to gain.
-        "one_more_layer": (9 + noise[1], steady + 1),
-        # The calibrated loss says the opposite.
-        "one_more_epoch": (1.8 + noise[1], steady - 1),
-    }
-    write_stocks(tmp_path, losses)
-    studies = results.find_studies([tmp_path, tmp_path / "nothing"])
-    study = "Stocks, range of the next day"
-    assert [found.title for found in studies] == [study]
-    page = pair_claims.kinds_table(pair_claims.kind_lines(studies))
-    found = cells(page, study, "hidden size")
-    assert found[2] == "1 of 1"
-    assert 60 < float(found[3]) < 85
-    assert found[4:6] == ["100.0", "100.0"]
-    # The paper has the smaller network as the better one.
-    assert found[-1] == "0 of 1"
-    assert cells(page, study, "layers")[2:6] == ["0 of 1", "–", "–", "–"]
-    assert cells(page, study, "epochs")[4:6] == ["0.0", "0.0"]
-
-
-def test_the_axis_has_a_line_for_each_study(tmp_path):
-    rng = np.random.default_rng(3)
-    steady = [1 + 0.1 * rng.normal(size=40) for _ in range(2)]
-    bias = [0.3 * rng.normal(size=40) for _ in range(2)]
-    losses = {
-        "base": (steady[0] + bias[0], steady[0]),
-        "half_hidden": (steady[1] + bias[1] + 0.3, steady[1] + 0.3),
-    }
-    write_stocks(tmp_path, losses)
-    line = cells(pair_claims.axis_table(results.find_studies([tmp_path])), "Stocks, range")
-    assert abs(float(line[1]) - 90) < 6
-    assert abs(float(line[2]) - np.sqrt(0.1)) < 0.08
-
-
-def test_the_page_and_the_picture_are_written(tmp_path, monkeypatch, capsys):
-    write_tables(tmp_path, {"a": {"Model-1": [0.5, 0.6], "calibrate": [0.4, 0.5]}})
-    monkeypatch.setattr("sys.argv", ["results.py", "--from", str(tmp_path)])
-    monkeypatch.setattr("sys.argv", [*sys.argv, "--page", str(tmp_path / "RESULTS.md")])
-    results.main()
-    assert "Wrote" in capsys.readouterr().out
-    assert results.PICTURE in (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
-    assert (tmp_path / results.PICTURE).stat().st_size > 10_000
-    assert "√(d / (d + 1))" in (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
-
-
-def test_no_runs_are_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    page = tmp_path / "RESULTS.md"
-    monkeypatch.setattr("sys.argv", ["results.py", "--from", str(tmp_path), "--page", str(page)])
-    with pytest.raises(SystemExit, match="run the studies first"):
-        results.main()
-    assert not page.exists()

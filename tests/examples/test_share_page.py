@@ -11,9 +11,7 @@ sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"
 import share_page
 from primary_clicks import PLANS
 from primary_verdicts import Fold, decide
-from share_page import Point, by_tables, mean_gain, slope
-
-from verdicts import LEVEL
+from share_page import Point, by_tables, slope
 
 pytestmark = pytest.mark.slow
 
@@ -48,37 +46,6 @@ def test_the_error_is_that_of_a_jackknife_over_tables():
     # A point without pairs has no part in it.
     assert by_tables([*found, Point("adult_49k", 32, 0.5, math.nan, 0)], slope) == result
     assert by_tables(found[:12], slope) is None
-
-
-def test_a_slope_of_zero_is_called_positive_in_one_of_twenty():
-    generator = np.random.default_rng(1)
-    effects = [by_tables(points(generator), slope) for _ in range(500)]
-    p_values = np.array([each.p_value for each in effects])
-    assert 0.02 < np.mean(p_values <= LEVEL) < 0.08
-    assert 0.02 < np.mean(p_values >= 1 - LEVEL) < 0.08
-    rising = [by_tables(points(generator, slope_of=10.0), slope) for _ in range(100)]
-    assert np.mean([each.p_value <= LEVEL for each in rising]) > 0.95
-
-
-def test_complete_points_have_verdicts():
-    generator = np.random.default_rng(2)
-    flat = [
-        point._replace(gain=0.3 * generator.normal()) if point.share < 0.3 else point
-        for point in points(generator, slope_of=20.0)
-    ]
-    page = share_page.markdown(flat)
-    assert "| D1" in page
-    assert "| E1" in page
-    assert page.count("| reproduced") == 2
-    assert share_page.markdown(flat[:-1]).count("| runs under way") == 2
-    assert share_page.markdown([]).count("| runs under way") == 2
-    # A hypothesis counts only if those before it were reproduced.
-    after = share_page.markdown(flat, before=["reproduced", "undecided"])
-    assert after.count("| reproduced") == 0
-    assert after.count("| undecided") == 2
-    small = by_tables([point for point in flat if point.share < 0.1], mean_gain)
-    expected = [point.gain for point in flat if point.share < 0.1]
-    assert small.value == pytest.approx(np.mean(expected))
 
 
 def test_a_fold_is_a_point_as_the_other_decides():

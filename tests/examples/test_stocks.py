@@ -1,6 +1,5 @@
 """The study of stock prices: what a model sees, how it is scored, and the whole of it, small."""
 
-import argparse
 import importlib.util
 import itertools
 import json
@@ -56,13 +55,6 @@ def folder(bars, tmp_path):
     table.loc[101, "low"] = table.loc[101, "high"]
     table.sample(frac=1.0, random_state=0).to_csv(tmp_path / "data.csv.xz", index=False)
     return tmp_path
-
-
-def test_bars_are_repaired_and_sorted(stocks, bars, folder):
-    found = stocks.read_bars(folder, num_stocks=2)
-    expected = bars[bars["Name"] != "C"].drop([100, 101]).reset_index(drop=True)
-    assert found["date"].max() == "2018-02-07"
-    pd.testing.assert_frame_equal(found, expected)
 
 
 @pytest.mark.parametrize("target", ["range", "volume", "return"])
@@ -124,21 +116,6 @@ def test_later_bars_change_nothing_earlier(stocks, bars):
     )
 
 
-@pytest.mark.parametrize("retrain_every", [1, 3, 10])
-def test_rounds_train_on_earlier_months_only(stocks, retrain_every):
-    months = np.random.default_rng(0).integers(-6, 7, 500).astype(np.int32)
-    rounds = list(stocks.training_rounds(months, retrain_every))
-    assert len(rounds) == -(-7 // retrain_every)
-    for train, predicted in rounds:
-        assert months[train].max() < months[predicted].min()
-        assert np.ptp(months[predicted]) < retrain_every
-    predicted = np.concatenate([predicted for _, predicted in rounds])
-    np.testing.assert_array_equal(np.sort(predicted), np.flatnonzero(months >= 0))
-    trained = np.concatenate([train for train, _ in rounds])
-    assert len(np.unique(trained)) == len(trained)
-    assert set(np.flatnonzero(months < 0)) <= set(trained)
-
-
 def test_losses_are_those_of_numpy(stocks):
     rng = np.random.default_rng(0)
     months = rng.integers(0, 4, 1000).astype(np.int32)
@@ -162,20 +139,6 @@ def test_losses_are_those_of_numpy(stocks):
     third = 4 * (corrected[1] ** 2).sum() / np.count_nonzero(months > 0)
     np.testing.assert_allclose(blocks["calibrated_quadratic_loss"][2], third)
     assert blocks["calibrated_quadratic_loss"][0] == 0
-
-
-def test_pairs_have_the_ratios_of_the_paper(stocks):
-    arguments = argparse.Namespace(pipelines=None, l2_scale=1e-6)
-    base = stocks.Pipeline(hidden_size=64, num_layers=2, batch_size=2000, epochs=4)
-    pipelines = stocks.choose_pipelines(base, arguments)
-    assert {name for pair in stocks.PAIRS for name in pair[1:]} == set(pipelines)
-    fields = ("hidden_size", "num_layers", "batch_size", "epochs", "l2")
-    values = {field: {getattr(each, field) for each in pipelines.values()} for field in fields}
-    assert values["hidden_size"] == {32, 64, 96, 128}
-    assert values["num_layers"] == {2, 3, 4}
-    assert values["batch_size"] == {1000, 2000, 3000}
-    assert values["epochs"] == {4, 5, 6}
-    assert values["l2"] == {0, 3e-6, 4e-6, 5e-6, 6e-6, 7e-6}
 
 
 @pytest.mark.slow
@@ -211,45 +174,3 @@ def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsy
     assert stocks.markdown(ledger).count("| L2 penalty |") == 3
     with pytest.raises(SystemExit, match="other settings"):
         run("--epochs", "2")
-
-
-def test_only_missing_seeds_are_trained(stocks, tmp_path):
-    ledger = Ledger(tmp_path)
-    assert stocks.missing_seeds(ledger, "base", {"epochs": 1}, range(3)) == [0, 1, 2]
-    run = {"pipeline": "base", "seed": 1, "status": "finished", "configuration": {"epochs": 1}}
-    ledger.append(run)
-    assert stocks.missing_seeds(ledger, "base", {"epochs": 1}, range(3)) == [0, 2]
-    assert stocks.missing_seeds(ledger, "l2", {"epochs": 1}, range(2)) == [0, 1]
-
-
-@pytest.mark.slow
-def test_a_run_does_not_depend_on_the_runs_before_it(stocks, bars):
-    examples = stocks.make_examples(bars, "range", 3, 4)
-    pipeline = stocks.Pipeline(hidden_size=2, batch_size=128)
-    model = stocks.build_model(pipeline, examples)
-    first, _, again = (
-        stocks.train_run(model, pipeline, examples, retrain_every=2, seed=seed).record["metrics"]
-        for seed in (5, 6, 5)
-    )
-    np.testing.assert_allclose(first["quadratic_loss"], again["quadratic_loss"], rtol=1e-6)
-
-
-def test_impossible_months_are_refused(stocks, bars):
-    with pytest.raises(SystemExit, match="--test-months from 2 to 17"):
-        stocks.make_examples(bars, "range", 3, 18)
-    with pytest.raises(SystemExit, match="fewer --test-months"):
-        stocks.make_examples(bars, "range", 3, 12)
-
-
-@pytest.mark.slow
-def test_the_real_table(stocks, data_root):
-    bars = stocks.read_bars(data_root / "stocks_ohlcv_100", 100)
-    assert bars["date"].max() == "2018-02-07"
-    examples = stocks.make_examples(bars, "volume", 10, 24)
-    assert examples.test_months[0] == "2016-03"
-    windows = examples.windows(np.arange(len(examples.targets)))
-    assert np.isfinite(windows).all()
-    assert np.isfinite(examples.targets).all()
-    # Volume is persistent: yesterday's says a lot about today's.
-    correlation = np.corrcoef(windows[:, -1, stocks.COLUMNS.index("volume")], examples.targets)
-    assert correlation[0, 1] > 0.5

@@ -1,9 +1,6 @@
 """Independent computations in NumPy float64, which the stories are held against."""
 
-import re
-
 import numpy as np
-import pytest
 
 
 def sigmoid(logits):
@@ -48,24 +45,3 @@ def field_ece(labels, probabilities, field, weights=None):
     rows = pd.DataFrame({"residual": weights * (labels - probabilities), "field": field})
     sums = rows.groupby("field", dropna=False, observed=True)["residual"].sum()
     return float(sums.abs().sum() / np.sum(weights))
-
-
-_OF_THE_PACKAGE = re.compile(r"(Arguments?|Labels|Predictions|Times|Fields?|Column|Input|The) ")
-
-
-def value_or_error(compute):
-    """What a call returns, and None; or None, and the message of its `ValueError`."""
-    try:
-        return compute(), None
-    except ValueError as error:
-        return None, str(error)
-
-
-def right_or_refused(compute, expected, **tolerance):
-    """Asserts that a call gives what is right, or refuses in the words of the package."""
-    value, message = value_or_error(compute)
-    if message is None:
-        assert value == pytest.approx(expected, **tolerance)
-    else:
-        assert _OF_THE_PACKAGE.match(message), message
-        assert "Received" in message

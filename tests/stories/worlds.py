@@ -94,28 +94,9 @@ def activation_layer():
     return keras.Model(inputs, keras.layers.Activation("sigmoid")(logit))
 
 
-def linear_activation_layer():
-    """A logit that went through `Activation("linear")`."""
-    inputs = _price_and_site()
-    logit = _weights(activation=None)(inputs["price"])
-    return keras.Model(inputs, keras.layers.Activation("linear")(logit))
-
-
 def sigmoid_of_ops():
     """A `Dense` layer with the function of `keras.ops`."""
     return _functional(activation=ops.sigmoid)
-
-
-def flattened():
-    """A sigmoid whose output is squeezed to (batch,)."""
-    inputs = _price_and_site()
-    return keras.Model(inputs, ops.squeeze(_weights()(inputs["price"]), axis=1))
-
-
-def reshaped():
-    """A `Flatten` layer after the sigmoid."""
-    inputs = _price_and_site()
-    return keras.Model(inputs, keras.layers.Flatten()(_weights()(inputs["price"])))
 
 
 def nested():
@@ -156,21 +137,6 @@ def shared_layer():
     return keras.Model(inputs, shared(inputs["price"]))
 
 
-def normalized_and_dropped_out():
-    """BatchNormalization, Dropout and an adapted Normalization before the sigmoid."""
-    inputs = _price_and_site()
-    normalization = keras.layers.Normalization(mean=[0.0], variance=[1.0])
-    hidden = keras.layers.BatchNormalization()(normalization(inputs["price"]))
-    return keras.Model(inputs, _weights()(keras.layers.Dropout(0.5)(hidden)))
-
-
-def embedded():
-    """A base model with an `Embedding` of the site, which has learnt nothing."""
-    inputs = _price_and_site("int64")
-    nothing = keras.layers.Embedding(len(SITES), 1, embeddings_initializer="zeros")(inputs["site"])
-    return keras.Model(inputs, _weights()(inputs["price"] + nothing))
-
-
 def bfloat16():
     """A base model that computes in bfloat16, with a hidden layer."""
     inputs = _price_and_site()
@@ -178,16 +144,6 @@ def bfloat16():
         8, kernel_initializer=keras.initializers.Constant(1 / 8), dtype="mixed_bfloat16"
     )(inputs["price"])
     return keras.Model(inputs, _weights(dtype="mixed_bfloat16")(hidden))
-
-
-def trained_and_compiled():
-    """A base model that was compiled and trained with metrics of its own."""
-    base = _functional()
-    base.compile("sgd", "binary_crossentropy", metrics=["auc"])
-    rows = World.draw(64, seed=9)
-    base.fit({"price": rows.price, "site": rows.site}, rows.labels, verbose=0)
-    base.get_layer("output").set_weights([np.array([[_SLOPE]]), np.array([_BASE_BIAS])])
-    return base
 
 
 def named_with_spaces():
@@ -205,19 +161,9 @@ def columns(world, site=None):
     return {"price": world.price[:, None], "site": site}
 
 
-def as_strings(world):
-    """Arrays by name, the site as strings, as NumPy has them."""
-    return columns(world, SITES[world.site])
-
-
 def flat_columns(world):
     """Arrays by name, all of shape (n,), whole numbers in 64 bits, prices in float64."""
     return {"price": world.price.astype("float64"), "site": world.site}
-
-
-def more_columns(world):
-    """Arrays by name, and columns that no model asked for."""
-    return {**columns(world), "age": np.arange(len(world.site)), "country": SITES[world.site]}
 
 
 def price_alone(world):
@@ -230,11 +176,6 @@ def frame(world):
     import pandas as pd
 
     return pd.DataFrame({"site": SITES[world.site], "price": world.price})
-
-
-def series(world):
-    """What `dict(frame)` gives."""
-    return dict(frame(world))
 
 
 def spaced(world):
