@@ -115,5 +115,5 @@ def test_some_features_of_a_part(table):
     features, labels = table.part("test", ["device"])
     assert list(features) == ["device"]
     assert features["device"].shape == labels.shape
-    with pytest.raises(ValueError, match=r"of which .'devise'"):
+    with pytest.raises(ValueError, match=r"Received: .'devise'"):
         table.part("test", ["devise"])

@@ -6,7 +6,6 @@ Bins and the columns of a row are written once for tensors and NumPy, and once m
 import numpy as np
 import pandas as pd
 import pytest
-from calibration_records.monitoring.moment_losses import MomentLosses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, xlog1py, xlogy
@@ -14,6 +13,7 @@ from scipy.special import expit, xlog1py, xlogy
 from calibration_records._logit_bins import MOMENT_BINS
 from calibration_records.logs.query import logit_moments as moments_query
 from calibration_records.logs.query import moments_of
+from calibration_records.monitoring.bounds import PeriodLosses
 from keras_calibration._ops.logit_moments import (
     bias_root,
     by_group,
@@ -80,25 +80,25 @@ def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
     logits = rng.normal(shift, spread, 300)
     labels = (rng.random(300) < expit(logits + bias)).astype(float)
     moments = moments_of_rows(labels, logits)
-    losses, summary = MomentLosses(moments), by_group(moments)
+    losses, summary = PeriodLosses(moments), by_group(moments)
     found, expected = losses.bias, float(bias_root(summary)[0])
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
     if np.isfinite(found):
-        received = losses.loss(found)
+        received = losses.mean_loss(found) * 300
         np.testing.assert_allclose(
             received, float(log_loss_and_weight(summary, np.array([found]))[0][0]), rtol=1e-12
         )
         p = expit(logits + found)
         exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + found)).sum()
         np.testing.assert_allclose(received, exact, rtol=2e-6)
-        entropy, middle, variance = losses.entropy(found)
+        entropy, _, high = losses.bounds(0.99)
         own = xlogy(p, p) + xlog1py(1 - p, -p)
-        np.testing.assert_allclose(entropy, -own.sum(), rtol=1e-5, atol=1e-7)
-        weights = p * (1 - p)
-        x = logits + found
-        np.testing.assert_allclose(middle, weights @ x / weights.sum(), rtol=1e-5, atol=1e-6)
-        expected = weights @ (x - middle) ** 2
-        np.testing.assert_allclose(variance, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(entropy, -own.mean(), rtol=1e-5, atol=1e-9)
+        # The width is at least that of the variance of the rows.
+        x, weights = logits + found, p * (1 - p)
+        deviation = x - weights @ x / weights.sum()
+        least = np.sqrt(2 * weights @ deviation**2 * np.log(2 / 0.01)) / 300
+        assert high - entropy >= least * (1 - 1e-4)
 
 
 @pytest.mark.parametrize("ratio", [1e-24, 1e-12, 1.0, 1e12, 1e24])
@@ -109,7 +109,7 @@ def test_the_bias_is_found_at_any_rate_of_positives(ratio, logit):
     bin_number = np.searchsorted(EDGES, logit, side="right")
     moments[bin_number, :2] = 1 / np.sqrt(ratio), np.sqrt(ratio)
     moments[bin_number, 4:] = moments[bin_number, :2].sum() * np.array([-1, 0, 1, 0])
-    found = MomentLosses(moments).bias, float(bias_root(by_group(moments))[0])
+    found = PeriodLosses(moments).bias, float(bias_root(by_group(moments))[0])
     np.testing.assert_allclose(found, np.log(ratio) - logit, rtol=1e-9)
 
 
@@ -121,7 +121,7 @@ def test_rows_that_do_not_determine_a_bias_have_none():
         # The rows of label 1 are 1e24 times as many: what is rounded is more than those of label 0.
         weights = np.where(labels > 0, 1e12, 1e-12)
         moments = moments_of_rows(labels, logits, weights)
-        found, expected = MomentLosses(moments).bias, float(bias_root(by_group(moments))[0])
+        found, expected = PeriodLosses(moments).bias, float(bias_root(by_group(moments))[0])
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         if np.isfinite(found):
             excess = weights @ expit(-np.where(labels > 0, 1, -1) * (logits + found))

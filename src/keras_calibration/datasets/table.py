@@ -8,18 +8,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration_records._check import one_of
+from calibration_records._check import at_least, known, one_of
 
 PARTS = ("train", "development", "test")
 
 
 def split_parts(num_rows: int) -> dict[str, slice]:
     """The 60/20/20 split of rows in split order: the slice of each part, none of them empty."""
-    if num_rows < 5:
-        raise ValueError(
-            "Argument `num_rows` must be at least 5, to be split into train, development and test. "
-            f"Received: num_rows={num_rows}."
-        )
+    at_least("num_rows", num_rows, 5, "It is split into train, development and test.")
     borders = (0, int(0.6 * num_rows), int(0.8 * num_rows), num_rows)
     return {part: slice(borders[i], borders[i + 1]) for i, part in enumerate(PARTS)}
 
@@ -83,11 +79,6 @@ class Table:
         """
         one_of("name", name, list(self.parts))
         columns = list(self.features if columns is None else columns)
-        missing = [column for column in columns if column not in self.features]
-        if missing:
-            raise ValueError(
-                f"Argument `columns` must name features of the table, {list(self.features)}. "
-                f"Received: columns={columns}, of which {missing} are not features."
-            )
+        known("Argument `columns` must name features of the table", columns, self.features)
         rows = self.parts[name]
         return {column: self.features[column][rows] for column in columns}, self.labels[rows]

@@ -89,16 +89,16 @@ class MulticalibrationError(ShownAsText):
     @property
     def relative_error(self) -> float:
         """The error as a share of the rate of the rarer class; NaN with labels of one class."""
-        return self._relative(self.error)
+        return self.error / self._rarer
 
     @property
     def relative_smallest_detectable(self) -> float:
         """The smallest detectable error as a share of the rate of the rarer class."""
-        return self._relative(self.smallest_detectable)
+        return self.smallest_detectable / self._rarer
 
-    def _relative(self, error: float) -> float:
-        rarer = min(self.rate, 1 - self.rate)
-        return error / rarer if rarer > 0 else float("nan")
+    @property
+    def _rarer(self) -> float:
+        return min(self.rate, 1 - self.rate) or float("nan")
 
     def __str__(self) -> str:
         shown = list(dict.fromkeys([*self.segments[:_NUM_SHOWN], self.overall]))
