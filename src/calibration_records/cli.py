@@ -203,11 +203,6 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
         help="is the model calibrated again before it is served? yes: the calibrated loss decides; "
         "no: the plain loss",
     )
-    command.add_argument(
-        "--days",
-        action="store_true",
-        help="the seeds are days in order of time, whose differences are alike from day to day",
-    )
 
 
 def _epoch(text: str) -> int | str:
@@ -239,7 +234,6 @@ def _comparison_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "confidence": options.confidence,
         "num_looks": options.looks,
         "recalibrated": None if options.recalibrated is None else options.recalibrated == "yes",
-        "days": options.days,
         "directions": {
             **dict.fromkeys(options.maximize, "max"),
             **dict.fromkeys(options.minimize, "min"),
