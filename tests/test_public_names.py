@@ -18,7 +18,7 @@ TOP = """
 """
 ROOMS = {
     "callbacks": """
-        LogitAverage SeedVariance
+        SeedVariance
     """,
     "datasets": """
         generate_click_log

@@ -63,7 +63,7 @@ def test_a_single_name_is_a_name():
     assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
     scores = np.linspace(0.1, 0.9, N)
     kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", methods="identity", **QUICK)
-    with pytest.raises(ValueError, match=r"Received: \['prise'\].*Did you mean 'price'"):
+    with pytest.raises(ValueError, match=r"Received: \['prise'\]"):
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)
 
 

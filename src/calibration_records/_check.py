@@ -56,14 +56,7 @@ def not_negative(name: str, value: Any, remedy: str = "", *, also: str = "") -> 
 
 
 def share(name: str, value: Any, remedy: str = "", *, of: str = "", ends: str = "") -> None:
-    """Refuses all but numbers between 0 and 1.
-
-    Args:
-        name: Name of the argument.
-        value: The number.
-        remedy: How to mend it.
-        of: What it is a share of, or an example, as the rest of the sentence.
-        ends: The ends that are allowed, of "01".
+    """Refuses all but numbers between 0 and 1; `ends` are those that are allowed, of "01".
 
     Example:
         >>> share("forget", 2, ends="01", of=": the share of the old weight to drop")
@@ -129,27 +122,17 @@ def listed(name: str, value: Any, of: str) -> None:
 
 
 def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "") -> None:
-    """Refuses names that are not available; says which, and what may have been meant.
-
-    Args:
-        what: The beginning of the message, as "Argument `columns` must name features of the table".
-        names: The names.
-        available: Those that may be named.
-        remedy: How to mend it.
+    """Refuses names that are not available, and says which are.
 
     Example:
         >>> known("Argument `numeric` must name columns", ["prise"], ["price", "site"])
         Traceback (most recent call last):
         ...
         ValueError: Argument `numeric` must name columns, ['price', 'site']. Received: ['prise'].
-        Did you mean 'price'?
     """
     if missing := [name for name in names if name not in available]:
-        # Loaded only here: commands start without NumPy.
-        from calibration_records._columns import suggestion
-
-        mend = suggestion(missing, available) + (f" {remedy}" if remedy else "")
-        raise ValueError(f"{what}, {[*available]}. Received: {missing}.{mend}")
+        mend = f" {remedy}" if remedy else ""
+        raise ValueError(f"{what}, {[*available][:20]}. Received: {missing}.{mend}")
 
 
 def named_once(what: str, names: Iterable[Any]) -> None:

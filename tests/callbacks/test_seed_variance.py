@@ -3,11 +3,7 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 
 import keras
@@ -143,17 +139,7 @@ def test_record_of_a_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_monitor_chooses_what_is_shown_not_what_is_recorded(tmp_path):
-    train(tmp_path, 1, monitor="loss")
-    history = train(tmp_path, 2, monitor="loss")
-    assert [name for name in history if name.startswith("seed/")] == [
-        f"seed/loss_{statistic}" for statistic in ("count", "mean", "std")
-    ]
-    assert [list(run["metrics"]) for run in Ledger(tmp_path).runs()] == [["loss", "val_loss"]] * 2
-
-
-@pytest.mark.slow
-def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
+def test_the_calibrated_loss_brings_its_bias(tmp_path):
     for seed in (1, 2, 3):
         model = make_model(seed)
         model.compile(loss="binary_crossentropy", metrics=[CalibratedLogLoss()])
@@ -162,15 +148,6 @@ def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
             X, Y, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[callback]
         ).history
     runs = Ledger(tmp_path).runs()
-    plain, calibrated = (
-        np.array([run["metrics"][name][-1] for run in runs])
-        for name in ("val_loss", "val_calibrated_log_loss")
-    )
-    expected = 1 - calibrated.std(ddof=1) / plain.std(ddof=1)
-    statistics = callback.statistics(1)
-    found = statistics["val_calibrated_log_loss"]["std_reduction"]
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert "std_reduction" not in statistics["val_loss"]
     assert [name for name in history if name.startswith("seed/")] == [
         f"seed/val_calibrated_log_loss_{statistic}" for statistic in ("count", "mean", "std")
     ]
@@ -190,11 +167,6 @@ def test_the_record_has_the_seeds_of_roles(tmp_path):
     assert (run["seeds"], run["num_rows"]) == (seeds, 64)
 
 
-def test_other_pipelines_are_left_out(tmp_path):
-    train(tmp_path, 1, pipeline="other", epochs=1)
-    assert train(tmp_path, 2, epochs=1)["seed/val_loss_count"] == [1.0]
-
-
 def test_callbacks_after_it_see_the_keys(tmp_path):
     stopping = keras.callbacks.EarlyStopping("seed/val_loss_count", mode="max", patience=1)
     logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
@@ -206,14 +178,6 @@ def test_callbacks_after_it_see_the_keys(tmp_path):
         rows = list(csv.DictReader(file))
     for name, values in history.items():
         np.testing.assert_array_equal([float(row[name]) for row in rows], values)
-
-
-def test_two_callbacks_do_not_monitor_each_other(tmp_path):
-    second = SeedVariance(tmp_path / "second", "small", 1, verbose=0)
-    history = train(tmp_path / "first", 1, after=[second], epochs=1)
-    assert not any(name.startswith("seed/seed/") for name in history)
-    for folder in ("first", "second"):
-        assert set(Ledger(tmp_path / folder).runs()[0]["metrics"]) == {"loss", "val_loss"}
 
 
 @pytest.mark.quick_cases(1)
@@ -245,18 +209,6 @@ def test_epochs_that_earlier_runs_lack(tmp_path):
     assert callback.statistics(1)["loss"]["count"] == 1.0
     # Each run's last values.
     assert callback.statistics()["loss"]["count"] == 3.0
-
-
-@pytest.mark.slow
-def test_metrics_not_measured_in_every_epoch(tmp_path):
-    for seed in (1, 2):
-        callback = SeedVariance(tmp_path, "small", seed, monitor="val_loss", verbose=0)
-        history = fit(callback, seed, epochs=4, validation_freq=2)
-    first, second = (run["metrics"]["val_loss"] for run in Ledger(tmp_path).runs())
-    assert [value is None for value in first] == [True, False, True, False]
-    means = [np.mean([first[1], second[1]]), np.mean([first[3], second[3]])]
-    np.testing.assert_allclose(history["seed/val_loss_mean"], means, rtol=1e-12)
-    assert [callback.statistics(epoch)["val_loss"]["count"] for epoch in range(4)] == [0, 2, 0, 2]
 
 
 @pytest.mark.slow
@@ -306,24 +258,6 @@ def test_warns_of_a_seed_that_changes_nothing(tmp_path):
         make_model(1).fit(X, Y, epochs=1, verbose=0, callbacks=[callback])
 
 
-@pytest.mark.slow
-def test_warns_of_metrics_that_keras_numbered(tmp_path):
-    def fit_named(seed, name):
-        model = make_model(seed)
-        auc = keras.metrics.AUC(name=name)
-        model.compile(loss="binary_crossentropy", metrics=[auc], run_eagerly=True)
-        callback = SeedVariance(tmp_path, "small", seed, verbose=0)
-        model.fit(X, Y, epochs=2, verbose=0, callbacks=[callback])
-        return callback.statistics()
-
-    fit_named(1, "auc")
-    with pytest.warns(UserWarning, match=r"metrics \['auc_1'\], .* have \['auc'\] instead"):
-        statistics = fit_named(2, "auc_1")
-    assert statistics["auc_1"]["count"] == 1.0
-    statistics = fit_named(3, "auc")
-    assert (statistics["loss"]["count"], statistics["auc"]["count"]) == (3.0, 2.0)
-
-
 def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
     train(tmp_path, 1, epochs=0, verbose=1)
     assert Ledger(tmp_path).runs()[0]["epochs"] == []
@@ -349,19 +283,6 @@ def test_prints_a_table_over_the_last_values(tmp_path, capsys):
         np.testing.assert_allclose(list(map(float, found[2:])), expected, rtol=1e-5)
 
 
-def test_prints_nothing_when_not_verbose(tmp_path, capsys):
-    train(tmp_path, 1, verbose=0)
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.slow
-def test_the_table_has_no_nan(tmp_path, capsys):
-    train(tmp_path, 1, verbose=1)
-    lines = capsys.readouterr().out.splitlines()
-    assert "nan" not in "".join(lines)
-    assert lines[-1].split()[3] == "-"  # the standard deviation
-
-
 def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
     with pytest.warns(UserWarning, match=r"monitor='val_auc'; the logs have \['loss', 'val_loss'"):
         history = train(tmp_path, 1, monitor="val_auc")
@@ -374,19 +295,14 @@ def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
     [
         ({"pipeline": ""}, "must be a non-empty string"),
         ({"seed": "one"}, "must be an int.*seed='one'"),
-        ({"monitor": ["loss"]}, r"must be the name of one metric.*monitor=\['loss'\]"),
+        ({"monitor": ["loss"]}, r"`monitor` must be"),
         ({"configuration": object()}, "must consist of JSON values"),
+        ({"configurations": 1}, "remove"),
     ],
 )
 def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         SeedVariance(**{"ledger": tmp_path, "pipeline": "small", "seed": 1, **arguments})
-
-
-@pytest.mark.parametrize("name", ["status", "metrics", "configurations"])
-def test_records_no_field_that_training_sets(tmp_path, name):
-    with pytest.raises(TypeError, match=f"unknown arguments .*{name}"):
-        SeedVariance(tmp_path, "small", 1, **{name: "finished"})
 
 
 def test_a_damaged_file_does_not_stop_training(tmp_path):
@@ -405,14 +321,6 @@ def call_at(epoch, action):
             action()
 
     return keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end)
-
-
-def test_a_folder_deleted_during_training_is_made_anew(tmp_path):
-    folder = tmp_path / "runs"
-    with pytest.warns(UserWarning, match="Cannot finish the record"):
-        history = train(folder, 1, after=[call_at(1, lambda: shutil.rmtree(folder))])
-    (run,) = Ledger(folder).runs(status="finished")
-    assert run["metrics"]["val_loss"] == history["val_loss"]
 
 
 @pytest.mark.slow
@@ -438,9 +346,7 @@ def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
         history = train(folder, 1, after=[call_at(1, fill_disk)])
     assert len(history["loss"]) == 3
     messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
-    assert [text.startswith("Cannot write to the ledger") for text in messages[:-1]] == [True] * (
-        1 - since
-    )
+    assert len(messages) == 2 - since
     assert "No space left on device" in messages[-1]
     (path,) = refuge.glob("*/*.json")
     assert str(path) in messages[-1]
@@ -451,20 +357,12 @@ def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     folder.mkdir(exist_ok=True)
     shutil.copy(path, folder)
     assert run in Ledger(folder).runs()
-
-
-@pytest.mark.slow
-def test_a_run_that_can_be_kept_nowhere_trains_to_its_end(tmp_path, monkeypatch):
-    def refuse(self, *arguments, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Ledger, "_write", refuse)
-    monkeypatch.setattr(Ledger, "runs", refuse)
+    # Where no folder can be written, the training goes on all the same.
+    monkeypatch.setattr(Ledger, "_write", lambda *arguments: refuse(Ledger(folder)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.warns(UserWarning, match="the ledger") as warned:
-        assert len(train(tmp_path, 1)["loss"]) == 3
-    messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
-    assert [text.split(" the")[0] for text in messages[:2]] == ["Cannot read", "Cannot write to"]
-    assert messages[2].endswith("Its metrics are in the history that `fit` returns.")
+        assert len(train(folder, 2)["loss"]) == 3
+    assert "nowhere else: its metrics are in the history" in str(warned[-1].message)
 
 
 # The held-out labels are those of training, flipped: each epoch is worse than the one before.
@@ -533,21 +431,10 @@ def test_a_callback_that_is_not_named_leaves_the_kept_epoch_open(tmp_path):
     stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
     with pytest.warns(UserWarning, match=r"has stopped the training.*after=\[early_stopping\]"):
         train(tmp_path, 1, after=[stopping], epochs=9, options=WORSE)
-    # One that has not stopped it cannot be seen; `compare` tells where that matters.
+    # One that has not stopped it cannot be seen.
     stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
     train(tmp_path, 2, after=[stopping], options=WORSE)
     assert [run["kept_epoch"] for run in Ledger(tmp_path).runs()] == [None, None]
-
-
-def test_callbacks_of_another_fit_are_refused(tmp_path):
-    stopping = keras.callbacks.EarlyStopping()
-    callback = SeedVariance(tmp_path, "small", 1, after=[stopping], verbose=0)
-    with pytest.raises(ValueError, match=r"`after` must be callbacks of the same fit.*EarlyStopp"):
-        fit(callback, 1)
-    assert len(Ledger(tmp_path)) == 0
-    for wrong in (stopping, [EOFError]):
-        with pytest.raises(ValueError, match="`after` must be a list of callbacks"):
-            SeedVariance(tmp_path, "small", 1, after=wrong)
 
 
 def test_records_which_direction_is_better(tmp_path):
@@ -611,74 +498,3 @@ def test_of_several_workers_the_chief_alone_writes(tmp_path, monkeypatch, capsys
 def test_who_is_the_chief(monkeypatch, task, index, cluster, expected):
     work_as(monkeypatch, task, index, cluster)
     assert is_chief() is expected
-
-
-# Keras' own `fit` does not run under this strategy: its callbacks are called by the loop.
-WORKER = """
-import json, sys
-import tensorflow as tf
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-import keras
-from keras_calibration.callbacks import SeedVariance
-from keras_calibration.callbacks.chief import is_chief
-with strategy.scope():
-    keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-callback = SeedVariance(sys.argv[1], "small", 3, verbose=0)
-callback.set_model(model)
-callback.on_train_begin()
-logs = {"loss": 0.5}
-callback.on_epoch_end(0, logs)
-callback.on_train_end()
-print(json.dumps(logs))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-def test_two_workers_record_one_run(tmp_path):
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            ports.append(probe.getsockname()[1])
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(tmp_path / "runs")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={
-                **os.environ,
-                "TF_CONFIG": json.dumps(
-                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
-                ),
-            },
-        )
-        for index in range(2)
-    ]
-    logs = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in workers]
-    assert [entry["seed/loss_count"] for entry in logs] == [1.0, 1.0]
-    (run,) = Ledger(tmp_path / "runs").runs()
-    assert (run["status"], run["metrics"]) == ("finished", {"loss": [0.5]})
-
-
-@pytest.mark.tensorflow
-def test_tensorboard_shows_the_statistics_of_the_progress_line(tmp_path):
-    pytest.importorskip("tensorboard", reason="Keras logs for TensorBoard only where it is there.")
-    import tensorflow as tf
-
-    log = tmp_path / "log"
-    train(tmp_path / "runs", 7, epochs=1, after=[keras.callbacks.TensorBoard(log)])
-    (path,) = (log / "train").glob("*tfevents*")
-    events = map(
-        tf.compat.v1.Event.FromString, tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
-    )
-    tags = {value.tag for event in events for value in event.summary.value}
-    assert "epoch_seed/val_loss_count" in tags
-
-
-def test_has_no_batch_hooks():
-    hooks = [name for name in vars(SeedVariance) if name.startswith("on_")]
-    assert hooks == ["on_train_begin", "on_epoch_end", "on_train_end"]

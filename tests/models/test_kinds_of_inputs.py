@@ -116,14 +116,14 @@ def calibrate(kind):
     return lambda x: kc.calibrate(base, x, Y, methods="platt", verbose=0).head.get_weights()
 
 
-def seeds(kind):
+def seeds(kind, engine):
     def build():
         model = base_of(kind)
         model.compile("sgd", "binary_crossentropy")
         return model
 
     def train(x):
-        settings = {"pipeline": kind, "seeds": [1], "num_parallel": 1, **SETTINGS}
+        settings = {"pipeline": kind, "seeds": [1], "engine": engine, **SETTINGS}
         with tempfile.TemporaryDirectory() as ledger:
             runs = kc.seeds.train(build, (x, Y), validation_data=(x, Y), ledger=ledger, **settings)
         return [run["metrics"]["val_loss"] for run in runs]
@@ -138,7 +138,8 @@ DOORS = {
     "fit_head": fit_head,
     "calibrate": calibrate,
     "export": lambda kind: lambda x: Spec.of(calibrated(kind), x).expected["probability"],
-    "seeds.train": seeds,
+    "seeds.train": lambda kind: seeds(kind, "vectorized"),
+    "seeds.train by fit": lambda kind: seeds(kind, "loop"),
 }
 
 

@@ -220,7 +220,7 @@ def test_as_a_program(folder):
     command = [sys.executable, "-m", "calibration_records.cli", "compare", folder, "dcn", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "Received: 'nothing'" in done.stderr
+    assert "Received: ['nothing']" in done.stderr
 
 
 @pytest.mark.slow

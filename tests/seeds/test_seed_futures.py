@@ -1,13 +1,12 @@
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
 from keras_calibration.seeds.seed_futures import train_by_futures
 
 
-def place(started, errors):
-    """A place where each seed ends at once, with the next of its errors."""
+def submit_to(started, errors):
+    """Each seed ends at once, with the next of its errors."""
 
     def submit(seed):
         started.append(seed)
@@ -22,7 +21,7 @@ def place(started, errors):
 def test_a_failed_seed_waits_again_behind_the_others():
     started, ended = [], []
     errors = {3: [MemoryError("out of memory")]}
-    train_by_futures([place(started, errors)], [3, 1, 2], lambda seed: ended.append(seed))
+    train_by_futures(submit_to(started, errors), [3, 1, 2], 1, lambda: ended.append(started[-1]))
     assert started == [3, 1, 2, 3]
     assert ended == [1, 2, 3]
 
@@ -31,36 +30,20 @@ def test_too_many_failures_of_one_seed_are_raised_with_the_last_error():
     started, ended = [], []
     errors = {1: [OSError("first")], 2: [OSError("first"), OSError("second")]}
     with pytest.raises(RuntimeError, match=r"Seed 2 failed:\nsecond\n.*in the ledger"):
-        train_by_futures([place(started, errors)], [1, 2], lambda seed: ended.append(seed))
+        train_by_futures(submit_to(started, errors), [1, 2], 1, lambda: ended.append(started[-1]))
     assert ended == [1]
 
 
-def test_a_process_that_dies_is_told_from_an_error():
-    errors = {1: [BrokenProcessPool("terminated abruptly")] * 2}
-    with pytest.raises(RuntimeError, match=r"Its process died.*memory ran out"):
-        train_by_futures([place([], errors)], [1], lambda seed: False)
-
-
-def test_no_more_seeds_once_it_is_decided():
-    started = []
-    train_by_futures([place(started, {})], [1, 2, 3], lambda seed: seed == 2)
-    assert started == [1, 2]
-
-
-def test_each_place_has_one_seed_at_a_time():
+def test_no_more_seeds_than_asked_for_run_at_once():
     futures = {}
 
     def submit(seed):
+        assert sum(not future.done() for future in futures.values()) < 2
         futures[seed] = Future()
-        if len(futures) == 2:  # both places are busy
-            futures[2].set_result(None)
-        elif len(futures) > 2:
+        if len(futures) > 1:  # both places are busy
             futures[seed].set_result(None)
         return futures[seed]
 
-    def on_end(seed):
-        if seed == 3:
-            futures[1].set_result(None)
-
-    train_by_futures([submit] * 2, [1, 2, 3], on_end)
+    ended = iter((2, 3))
+    train_by_futures(submit, [1, 2, 3], 2, lambda: next(ended, 0) == 3 and futures[1].set_result(0))
     assert list(futures) == [1, 2, 3]

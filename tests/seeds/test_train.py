@@ -1,17 +1,10 @@
-import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import operator
 import os
-import pickle
 import random
-import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import keras
@@ -20,8 +13,7 @@ import pytest
 
 import keras_calibration
 from keras_calibration.callbacks import SeedVariance
-from keras_calibration.seeds import Ledger, compare, set_seeds, train
-from keras_calibration.seeds.keras_settings import KerasSettings
+from keras_calibration.seeds import Ledger, set_seeds, train
 from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 from seed_pipelines import (
     HELD_OUT,
@@ -53,6 +45,12 @@ class KeptWeights(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.kept[self.seed] = [np.array(weight) for weight in self.model.get_weights()]
+
+
+@pytest.fixture
+def one_core(monkeypatch):
+    """One seed at a time."""
+    monkeypatch.setattr("keras_calibration.seeds.together.num_cores", lambda: 1)
 
 
 def kept_in(kept, more=lambda: ()):
@@ -105,7 +103,7 @@ def assert_same_records(records, others, rtol):
     for record, other in zip(records, others, strict=True):
         assert set(record) == set(other)
         # `fit` alone has neither a description of the training nor what the user adds to it.
-        other_fields = {"run_id", "created", "metrics", "training", "configuration"}
+        other_fields = {"run_id", "created", "metrics", "training", "configuration", "num_rows"}
         for name in set(record) - other_fields:
             assert record[name] == other[name], name
         assert list(record["metrics"]) == list(other["metrics"])
@@ -136,7 +134,6 @@ def test_each_seed_is_what_fit_gives(tmp_path, optimizer):
         validation_data=HELD_OUT,
         callbacks=kept_in(weights),
         verbose=0,
-        num_parallel=2,
         **SHAPE,
     )
     for seed in (3, 1):
@@ -170,7 +167,6 @@ def test_callbacks_act_on_each_seed_alone(tmp_path):
         callbacks=kept_in(weights, callbacks),
         configuration="the rate is doubled",
         verbose=0,
-        num_parallel=3,
     )
     for seed in range(3):
         theirs = solo(
@@ -198,25 +194,11 @@ def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
         callback = keras.callbacks.LambdaCallback(on_epoch_end=diverge)
         return [callback]
 
-    runs = small(
-        tmp_path / "one", seeds=range(3), callbacks=callbacks, configuration=1, num_parallel=3
-    )
+    runs = small(tmp_path / "one", seeds=range(3), callbacks=callbacks, configuration=1)
     assert [run["status"] for run in runs] == ["finished", "diverged", "finished"]
     assert math.isnan(runs[1]["metrics"]["loss"][1])
     alone = small(tmp_path / "two", seeds=[0, 2], configuration=1)
     assert_same_records([runs[0], runs[2]], alone, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_shared_order_changes_the_weights_alone(tmp_path):
-    first, second = (
-        small(tmp_path / "own", seeds=[1, 2]),
-        small(tmp_path / "one", seeds=[1, 2], order=2),
-    )
-    assert second[0]["seeds"] == {"initialization": 1, "order": 2}
-    assert first[0]["metrics"] != second[0]["metrics"]
-    assert first[0]["initial_weights"] == second[0]["initial_weights"]
-    assert_same_records(first[1:], second[1:], rtol=1e-6)
 
 
 @pytest.mark.quick_cases(2)
@@ -264,22 +246,6 @@ def test_weights_of_rows_and_lists_of_inputs(tmp_path):
             np.testing.assert_allclose(run["metrics"][name][epoch], history[name][0], 1e-5)
 
 
-@pytest.mark.tensorflow
-def test_string_inputs(tmp_path):
-    def build():
-        words = keras.Input((), dtype="string")
-        lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
-        model = keras.Sequential([words, lookup, keras.layers.Dense(1, "sigmoid")])
-        model.compile("sgd", "binary_crossentropy")
-        return model
-
-    x = np.array(["a", "b", "c", "b"] * 16)
-    y = (x == "a").astype("float32")
-    runs = train(build, (x, y), ledger=tmp_path, pipeline="p", seeds=[0], epochs=9, verbose=0)
-    losses = runs[0]["metrics"]["loss"]
-    assert losses[-1] < losses[0]
-
-
 class Watch(keras.callbacks.Callback):
     """Notes what `fit` calls, and stops the training where it is told to."""
 
@@ -317,9 +283,9 @@ class Watch(keras.callbacks.Callback):
 def vectorized_and_fit(tmp_path, build, callbacks, epochs=3, seeds=(0, 1)):
     """The records of the engine and of `fit`."""
     runs = small_of(tmp_path / "together", build, callbacks, epochs, seeds)
-    task = SeedTask(
-        build, SMALL, SMALL, str(tmp_path / "fit"), "p", epochs, 32, callbacks=callbacks
-    )
+    folder = str(tmp_path / "fit")
+    shape = {"epochs": epochs, "validation": SMALL, "callbacks": callbacks}
+    task = SeedTask(build_model=build, rows=SMALL, ledger=folder, pipeline="p", **shape)
     for seed in seeds:
         fit_seed(task, seed)
     return runs, Ledger(tmp_path / "fit").runs()
@@ -336,7 +302,6 @@ def small_of(ledger, build, callbacks, epochs, seeds):
         validation_data=SMALL,
         callbacks=callbacks,
         verbose=0,
-        num_parallel=2,
     )
 
 
@@ -372,7 +337,7 @@ def test_callbacks_are_called_as_by_fit(tmp_path, stops_at):
 
 
 def test_a_stop_before_the_first_batch_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"stop_training before epoch 0.*engine='processes'"):
+    with pytest.raises(ValueError, match=r"stop_training before epoch 0.*engine='loop'"):
         small(tmp_path, seeds=[0], callbacks=lambda seed: [Watch([], "on_epoch_begin")])
     assert ended_seeds(tmp_path) == []
 
@@ -419,13 +384,13 @@ NOT_OF_THE_SEED = {
     "constant": (drawn_constant, "outputs that differ by"),
     "attribute": (drawn_attribute, "outputs that differ by"),
     "adapted": (adapted_to_a_sample, "outputs that differ by"),
-    "rate": (drawn_rate, "dropout.rate"),
+    "rate": (drawn_rate, "another configuration of model"),
 }
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", NOT_OF_THE_SEED)
-def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
+def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, one_core, case):
     layer, message = NOT_OF_THE_SEED[case]
 
     def build():
@@ -440,7 +405,6 @@ def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
         ledger=tmp_path,
         pipeline="p",
         verbose=0,
-        num_parallel=1,
         configuration=1,
     )
     with pytest.raises(ValueError, match=rf"`build_model`.*seed 4 and seed 5 with .*{message}"):
@@ -449,25 +413,6 @@ def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
     assert ended_seeds(tmp_path) == [4]
     sweep(seeds=[5])
     assert [run["seed"] for run in sweep(seeds=[4, 5])] == [4, 5]
-
-
-@pytest.mark.slow
-def test_constants_in_weights_are_each_seeds_own(tmp_path):
-    class Features(keras.layers.Layer):
-        def build(self, shape):
-            self.c = self.add_weight(shape=(3, 2), initializer="normal", trainable=False)
-
-        def call(self, x):
-            return keras.ops.tanh(keras.ops.matmul(x, self.c))
-
-    def build():
-        model = keras.Sequential([keras.Input((3,)), Features(), keras.layers.Dense(1, "sigmoid")])
-        model.compile("sgd", "binary_crossentropy")
-        return model
-
-    runs, others = vectorized_and_fit(tmp_path, build, None)
-    assert_same_records(runs, others, rtol=1e-5)
-    assert runs[0]["metrics"] != runs[1]["metrics"]
 
 
 def tensorflow_noise(shape):
@@ -499,7 +444,6 @@ def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
             pipeline="p",
             seeds=[0],
             verbose=0,
-            num_parallel=1,
             configuration=1,
         )
     assert ended_seeds(tmp_path) == []
@@ -520,26 +464,13 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
 
     sweep = functools.partial(small, seeds=range(5), callbacks=lambda seed: [Interrupt()])
     with pytest.raises(KeyboardInterrupt):
-        sweep(tmp_path, num_parallel=2)
+        sweep(tmp_path)
     assert num_before <= len(ended_seeds(tmp_path)) < 5
     runs = sweep(tmp_path)
     assert sorted(ended_seeds(tmp_path)) == [0, 1, 2, 3, 4]
     assert_same_records(runs, small(tmp_path / "whole", seeds=range(5)), rtol=1e-6)
     assert sweep(tmp_path) == runs
     assert sorted(ended_seeds(tmp_path)) == [0, 1, 2, 3, 4]
-
-
-def test_seeds_of_another_training_are_refused(tmp_path):
-    small(tmp_path, seeds=[0], configuration={"units": 1})
-    for arguments, difference in [
-        ({"configuration": {"units": 2}}, r"configuration={'units': 1}, not {'units': 2}"),
-        ({}, r"configuration={'units': 1}, not None"),
-        ({"configuration": {"units": 1}, "epochs": 3}, r"epochs=2, not 3"),
-        ({"configuration": {"units": 1}, "epochs": 1}, r"epochs=2, not 1"),
-    ]:
-        with pytest.raises(ValueError, match=f"seed 0 is in the ledger with {difference}"):
-            small(tmp_path, seeds=[0, 1], **arguments)
-    assert ended_seeds(tmp_path) == [0]
 
 
 @pytest.mark.slow
@@ -557,47 +488,19 @@ def test_random_numbers_and_names_of_the_user_go_on(tmp_path):
     assert [first, drawn()] == expected
 
 
-@pytest.mark.slow
-def test_stops_when_the_comparison_is_decided(tmp_path, capsys):
-    ledger = Ledger(tmp_path)
-    for seed in range(20):
-        ledger.append(
-            {"pipeline": "bad", "seed": seed, "status": "finished", "epochs": [0],
-             "metrics": {"loss": [9.0 + seed / 100]}, "directions": {"loss": "min"}}
-        )  # fmt: skip
-
-    def until(ledger):
-        return compare(ledger, "bad", "p", metric="loss", num_looks=None)
-
-    runs = small(tmp_path, seeds=range(20), until=until, verbose=1, num_parallel=1)
-    assert 4 <= len(runs) < 20
-    assert until(ledger).verdict.decided
-    shown = capsys.readouterr().out
-    assert "20 seeds, 1 at once" in shown
-    assert f"{len(runs)}/20" in shown
-    assert "standard error" in shown
-    # Nothing is left to train.
-    assert small(tmp_path, seeds=range(20), until=until) == runs
-
-
-LOCK = threading.Lock()
-
 BAD = {
     "engine": ({"engine": "cloud"}, "`engine` must be one of"),
-    "epochs": ({"epochs": 0}, "`epochs` must be an int of at least 1"),
-    "batch size": ({"batch_size": 1.5}, "`batch_size` must be an int"),
-    "at once": ({"num_parallel": 0}, "`num_parallel` must be"),
+    "epochs": ({"epochs": 0}, "`epochs` must be"),
+    "batch size": ({"batch_size": 1.5}, "`batch_size` must be"),
     "no seeds": ({"seeds": []}, "`seeds` must contain different ints"),
     "repeated": ({"seeds": [1, 1]}, "`seeds` must contain different ints"),
     "negative": ({"seeds": [-1]}, "`seeds` must be an int"),
-    "order": ({"order": "one"}, "`order` must be an int"),
     "held-out rows": ({"validation_data": SMALL[0]}, "`validation_data` must be a tuple"),
     "pipeline": ({"pipeline": ""}, "pipeline"),
     "list of callbacks": ({"callbacks": []}, r"`callbacks` must be a function"),
-    "model": ({"until": "decided"}, r"`until` must be a function"),
     "batches": (
         {"callbacks": lambda seed: [keras.callbacks.TerminateOnNaN()]},
-        "TerminateOnNaN.*engine='processes'",
+        "TerminateOnNaN.*engine='loop'",
     ),
     "batches of a function": (
         {
@@ -606,11 +509,7 @@ BAD = {
             ],
             "configuration": 1,
         },
-        "on_train_batch_end.*engine='processes'",
-    ),
-    "lock": (
-        {"engine": "processes", "callbacks": lambda seed, lock=LOCK: []},
-        "functions that can be sent to other processes.*cannot pickle.*lock",
+        "on_train_batch_end.*engine='loop'",
     ),
 }
 
@@ -623,7 +522,7 @@ def test_invalid_arguments_leave_no_trace(tmp_path, case):
     assert ended_seeds(tmp_path / "runs") == []
 
 
-def test_invalid_data_and_models(tmp_path):
+def test_invalid_data_and_models(tmp_path, one_core):
     arguments = {"ledger": tmp_path, "pipeline": "p", "seeds": [0], "verbose": 0}
     x, y = SMALL
     for data, message in [
@@ -644,7 +543,7 @@ def test_invalid_data_and_models(tmp_path):
         model.compile("sgd", "mse", **options)
         return model
 
-    widths = iter((1, 1, 1, 2))
+    widths = iter((1, 1, 2))
     for bad, message in [
         (lambda: keras.Sequential(), "must return a compiled"),
         (lambda: None, "must return a compiled"),
@@ -660,8 +559,8 @@ def test_invalid_data_and_models(tmp_path):
         model.compile("sgd", "mse")
         return model
 
-    with pytest.raises(ValueError, match=r"seed 0 and seed 0 with .*dense.units=1, not 2"):
-        train(changing, SMALL, num_parallel=1, **arguments)
+    with pytest.raises(ValueError, match=r"seed 0 and seed 0 with another configuration of model"):
+        train(changing, SMALL, **arguments)
     assert ended_seeds(tmp_path) == []
 
 
@@ -678,15 +577,15 @@ def test_a_step_that_returns_other_logs_is_refused(tmp_path):
         model.compile("sgd", "mse")
         return model
 
-    with pytest.raises(ValueError, match=r"whose step returns \['own'\].*\['loss'\].*processes"):
+    with pytest.raises(ValueError, match=r"whose step returns \['own'\].*\['loss'\].*loop"):
         train(build, SMALL, ledger=tmp_path, pipeline="p", seeds=[0], verbose=0)
-    fit_seed(SeedTask(build, SMALL, None, str(tmp_path), "p", 1, 32), 0)
+    fit_seed(SeedTask(build_model=build, rows=SMALL, ledger=str(tmp_path), pipeline="p"), 0)
     assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["own"]
 
 
 def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):
     small(tmp_path, seeds=[3])
-    task = SeedTask(build_small, SMALL, None, str(tmp_path), "p", 2, 32)
+    task = SeedTask(build_model=build_small, rows=SMALL, ledger=str(tmp_path), pipeline="p")
     fit_seed(task, 3)
     fit_seed(task, 4)
     assert ended_seeds(tmp_path) == [3, 4]
@@ -705,40 +604,83 @@ def test_mixed_precision(tmp_path, policy):
         assert losses[-1] < losses[0]
 
 
-def test_the_order_of_a_seed_does_not_depend_on_other_arguments():
-    task = SeedTask(build_small, SMALL, None, "runs", "p", 2, 32)
-    orders = [task.row_order(7, epoch) for epoch in (0, 1)]
-    assert all(sorted(order) == list(range(203)) for order in orders)
-    assert list(orders[0]) != list(orders[1])
-    shared = dataclasses.replace(task, order=7)
-    np.testing.assert_array_equal(shared.row_order(1, 0), orders[0])
+@pytest.mark.parametrize("engine", ["vectorized", "loop"])
+def test_progress_is_shown(tmp_path, capsys, engine):
+    small(tmp_path, seeds=[0], engine=engine, verbose=1)
+    small(tmp_path, seeds=[0, 1, 2], engine=engine, verbose=1)
+    shown = capsys.readouterr().out
+    assert "1 of 3 seeds are in the ledger" in shown
+    assert "2/2" in shown
+    assert "standard error" in shown
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_other_engines_give_what_fit_gives_though_one_is_killed(tmp_path, engine, monkeypatch):
-    if engine == "ray":
-        pytest.importorskip("ray")
-        # Ray's processes find the modules of the tests by it.
-        monkeypatch.setenv("PYTHONPATH", MODULES)
+def test_the_loop_trains_what_only_fit_trains(tmp_path):
+    """A `fit` of the model's own, and callbacks that act on batches."""
+    rates = []
+
+    class OwnFit(keras.Sequential):
+        def fit(self, *arguments, **options):
+            return super().fit(*arguments, **options)
+
+    def build():
+        model = OwnFit([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    def callbacks(seed):
+        return [
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: rates.append(seed)
+            )
+        ]
+
+    runs = train(
+        build,
+        SMALL,
+        ledger=tmp_path,
+        pipeline="p",
+        seeds=[0, 1],
+        engine="loop",
+        verbose=0,
+        callbacks=callbacks,
+        **SHAPE,
+    )
+    assert rates == [0] * 14 + [1] * 14
+    assert_same_records(runs, small(tmp_path / "lanes", seeds=[0, 1]), rtol=1e-5)
+
+
+def test_the_order_of_a_seed_does_not_depend_on_other_arguments():
+    task = SeedTask(build_model=build_small, rows=SMALL, ledger="runs", pipeline="p")
+    orders = [task.row_order(7, epoch) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(203)) for order in orders)
+    assert list(orders[0]) != list(orders[1])
+    again = dataclasses.replace(task, batch_size=3, ledger="others")
+    np.testing.assert_array_equal(again.row_order(7, 0), orders[0])
+
+
+@pytest.mark.slow
+def test_ray_gives_what_fit_gives_though_a_process_is_killed(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    # Ray's processes find the modules of the tests by it.
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     callbacks = DieOnce(tmp_path, seed=1)
     runs = train(
         build_model,
         TRAINING,
-        ledger=tmp_path / engine,
+        ledger=tmp_path / "ray",
         pipeline="p",
         seeds=range(4),
         validation_data=HELD_OUT,
         verbose=0,
-        engine=engine,
-        num_parallel=2,
+        engine="ray",
         callbacks=callbacks,
         configuration=1,
         **SHAPE,
     )
     assert (tmp_path / "died").exists()
-    assert sorted(ended_seeds(tmp_path / engine)) == [0, 1, 2, 3]
-    statuses = [run["status"] for run in Ledger(tmp_path / engine).runs()]
+    assert sorted(ended_seeds(tmp_path / "ray")) == [0, 1, 2, 3]
+    statuses = [run["status"] for run in Ledger(tmp_path / "ray").runs()]
     assert sorted(statuses) == ["finished"] * 4 + ["started"]
     for seed in range(4):
         alone = solo(tmp_path / "solo", seed)
@@ -749,12 +691,10 @@ def test_other_engines_give_what_fit_gives_though_one_is_killed(tmp_path, engine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeypatch):
+def test_other_processes_have_the_settings_of_this_one(tmp_path, monkeypatch):
     """Also if a module of the user starts TensorFlow when it is imported."""
-    if engine == "ray":
-        pytest.importorskip("ray")
-        monkeypatch.setenv("PYTHONPATH", MODULES)
+    pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     image_format, epsilon = keras.config.image_data_format(), keras.config.epsilon()
     try:
         keras.config.set_dtype_policy("mixed_bfloat16")
@@ -763,7 +703,7 @@ def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeyp
         sweep = functools.partial(
             train, build_half, SMALL, pipeline="p", seeds=[0], verbose=0, **SHAPE
         )
-        runs = sweep(ledger=tmp_path / engine, engine=engine, num_parallel=1)
+        runs = sweep(ledger=tmp_path / "ray", engine="ray")
         alone = sweep(ledger=tmp_path / "alone")
     finally:
         keras.config.set_dtype_policy("float32")
@@ -773,140 +713,14 @@ def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeyp
 
 
 @pytest.mark.slow
-def test_settings_are_those_of_the_process_that_calls():
-    settings = KerasSettings.current()
-    image_format = keras.config.image_data_format()
-    try:
-        keras.config.set_floatx("float16")
-        keras.config.set_epsilon(0.5)
-        keras.config.set_dtype_policy("mixed_float16")
-        keras.config.set_image_data_format("channels_first")
-        others = pickle.loads(pickle.dumps(KerasSettings.current()))
-        settings.apply()
-        assert KerasSettings.current() == settings
-        assert keras.layers.Dense(1).compute_dtype == "float32"
-        others.apply()
-        assert keras.config.floatx() == "float16"
-        assert keras.layers.Dense(1).compute_dtype == "float16"
-        assert KerasSettings.current() == others
-    finally:
-        settings.apply()
-        keras.config.set_image_data_format(image_format)
-
-
-PROGRAM = """
-import numpy as np
-import keras
-from keras_calibration.seeds import train
-
-rng = np.random.default_rng(0)
-rows = rng.normal(size=(203, 3)).astype("float32"), rng.random(203).round().astype("float32")
-SHIFT = np.full(30_000, 0.5, "float32")  # large enough for a file that the processes share
-
-
-class Shift(keras.layers.Layer):
-    def call(self, x):
-        return x + SHIFT[:3]
-
-
-def build(units):
-    layers = [keras.Input((3,)), Shift(), keras.layers.Dense(units), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse")
-    return model
-
-
-arguments = dict(pipeline="p", seeds=[0, 1], epochs=2, verbose=0, num_parallel=2)
-first = train(lambda: build(4), rows, ledger="runs", engine="processes", **arguments)
-again = train(lambda: build(4), rows, ledger="alone", **arguments)
-for run, other in zip(first, again, strict=True):
-    np.testing.assert_allclose(run["metrics"]["loss"], other["metrics"]["loss"], rtol=1e-6)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["session", "program"])
-def test_functions_of_a_session_and_of_a_program_without_a_guard(tmp_path, kind):
-    """Processes do not import the program again: lambdas and classes of a notebook are sent."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, *(["program.py"] if kind == "program" else ["-c", PROGRAM])],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert sorted(ended_seeds(tmp_path / "runs")) == [0, 1]
-
-
-KILLED = """
-import sys
-from keras_calibration.seeds import train
-from seed_pipelines import SHAPE, SMALL, build_small
-
-ledger, engine = sys.argv[1:]
-arguments = {"pipeline": "p", "seeds": range(200), "engine": engine, "num_parallel": 2}
-train(build_small, SMALL, ledger=ledger, verbose=0, **arguments, **SHAPE)
-"""
-
-
-def is_of_group(group):
-    """Whether each process of the machine is alive and of a group of processes."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, number = file.read_text().rpartition(")")[2].split()[:3]
-            yield state != "Z" and int(number) == group
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("engine", "number"),
-    [("vectorized", "SIGKILL"), ("processes", "SIGKILL"), ("processes", "SIGINT")],
-)
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine, number):
-    program = tmp_path / "program.py"
-    program.write_text(KILLED)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    path = os.pathsep.join([str(TESTS), *sys.path])
-    process = subprocess.Popen(
-        [sys.executable, str(program), str(tmp_path / "runs"), engine],
-        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)},
-        start_new_session=True,
-    )
-    while not ended_seeds(tmp_path / "runs") and process.poll() is None:
-        time.sleep(0.01)
-    others = {path.name for path in temporary.iterdir()}
-    # Its processes must end by themselves: they would train beside those of the next call.
-    if number == "SIGINT":
-        os.killpg(process.pid, signal.SIGINT)  # as ^C in a terminal
-    else:
-        process.kill()
-    process.wait()
-    while any(is_of_group(process.pid)):
-        time.sleep(0.01)
-    assert bool(others) == (engine == "processes")
-    assert not list(temporary.iterdir()), "the rows of the sweep are still on disk"
-    num_ended = len(ended_seeds(tmp_path / "runs"))
-    assert 0 < num_ended < 200
-    runs = small(tmp_path / "runs", seeds=range(200))
-    assert sorted(ended_seeds(tmp_path / "runs")) == list(range(200))
-    assert all(len(run["metrics"]["loss"]) == SHAPE["epochs"] for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_a_seed_that_always_fails_is_named_and_the_others_are_kept(tmp_path, engine, monkeypatch):
-    if engine == "ray":
-        pytest.importorskip("ray")
-        monkeypatch.setenv("PYTHONPATH", MODULES)
+def test_a_seed_that_always_fails_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     with pytest.raises(RuntimeError, match=r"Seed 2 failed[^$]*the disk is full"):
         small(
             tmp_path,
             seeds=range(3),
-            engine=engine,
-            num_parallel=1,
+            engine="ray",
             callbacks=Fail(2),
             configuration=1,
         )

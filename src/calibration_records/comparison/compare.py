@@ -35,7 +35,7 @@ from calibration_records.statistics.accuracy import (
     same_seed_accuracy,
 )
 from calibration_records.statistics.bias import bias_share, surviving_share
-from calibration_records.statistics.difference import seeds_needed
+from calibration_records.statistics.difference import seeds_needed, standard_error
 from calibration_records.statistics.estimate import MIN_RUNS
 
 # Power of the minimum detectable effect.
@@ -56,7 +56,6 @@ def compare(
     num_looks: int | str | None = ADVISED,
     directions: Mapping[str, str] | None = None,
     recalibrated: bool | None = None,
-    days: bool = False,
 ) -> Comparison:
     """Tells whether pipeline B is better than A, or whether the difference is seed noise.
 
@@ -72,8 +71,8 @@ def compare(
         metric: Name of the deciding metric. Its held-out values (`val_…`) are used if recorded.
         epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
             (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best), or the last
-            one, with a note where that is not known and matters. `"last"`, or an int. `"best"`:
-            the best epoch of each run by the deciding metric, which flatters every run.
+            one where that is not known. `"last"`, or an int. `"best"`: the best epoch of each run
+            by the deciding metric, which flatters every run.
         delta: Largest difference that does not matter, in the metric's unit. Without it, the
             verdict is never "no difference".
         confidence: Coverage of the intervals, in (0, 1).
@@ -89,9 +88,6 @@ def compare(
             calibrated loss of the pair to which `metric` belongs decides, and a gain that is
             "calibration only" makes neither pipeline better. False: the plain loss decides, and
             the verdict is never "calibration only". `None`: `metric` decides.
-        days: Whether the seeds are days, in their order: on each, both pipelines were trained and
-            scored on the next. Then the intervals allow for differences that are alike from day to
-            day, and a verdict needs 14 days that both have.
 
     Returns:
         A `Comparison`: print it, or read `verdict` and `difference`.
@@ -118,9 +114,7 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    question = Question(
-        a, b, metric, epoch, delta, confidence, num_looks, directions, recalibrated, days
-    )
+    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions, recalibrated)
     return compare_runs(ledger.runs(), question)
 
 
@@ -139,7 +133,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     )
     plan = make_plan(runs, question)
     noise = None
-    if 0 < plan.num_runs < MIN_RUNS and not plan.days:
+    if 0 < plan.num_runs < MIN_RUNS:
         noise = seed_noise(records, runs, deciding, question, maximize=maximize)
     common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
     # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
@@ -158,7 +152,6 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         gain=None if question.recalibrated is False else calibration.get("gain_difference"),
         delta=question.delta,
         more_seeds=power.get("more_seeds", 1),
-        unit=plan.unit,
         obstacle=plan.obstacle(deciding, *runs),
         is_borrowed=noise is not None,
     )
@@ -178,34 +171,13 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         epoch=question.epoch,
         num_looks=question.num_looks,
         recalibrated=question.recalibrated,
-        days=question.days,
         seed_noise=noise,
         plain_metric=plain,
         calibrated_metric=calibrated,
         **calibration,
         **power,
     )
-    notes = (*_unknown_epoch_notes(comparison, records, question), *make_notes(comparison))
-    return dataclasses.replace(comparison, notes=notes)
-
-
-def _unknown_epoch_notes(
-    comparison: Comparison, records: Sequence[RunRecord], question: Question
-) -> list[str]:
-    """A note where it matters which epoch the runs kept, and the ledger does not tell."""
-    used = [run for runs in (comparison.a, comparison.b) for run in runs.records]
-    unknown = sum(run["kept_epoch"] is None and len(run["epochs"]) > 1 for run in used)
-    if question.epoch != "kept" or not unknown:
-        return []
-    best = compare_runs(records, question._replace(epoch="best")).verdict
-    if (best.outcome, best.better) == (comparison.verdict.outcome, comparison.verdict.better):
-        return []
-    return [
-        f"which epoch {unknown} of {len(used)} runs kept is not recorded, and the last one is "
-        f"used; with the best epoch of each run, the verdict is: {best}; if EarlyStopping or "
-        "ModelCheckpoint kept the best weights, pass epoch='best' (--epoch best), or record it "
-        "by SeedVariance(after=...)"
-    ]
+    return dataclasses.replace(comparison, notes=make_notes(comparison))
 
 
 def _compare_metric(
@@ -215,14 +187,11 @@ def _compare_metric(
     paired_a, paired_b = plan.values(metric, *runs)
     sign = -1 if direction == "max" else 1
     beats = same = difference = judged = None
-    if direction is None or plan.days:
-        # How often B beats A would need days that are independent.
-        pass
-    elif plan.paired:
+    if direction is not None and plan.paired:
         sides = (sign * paired_b, sign * paired_a)
         beats = independent_seed_accuracy(*sides, confidence=plan.shown)
         same = same_seed_accuracy(*sides, confidence=plan.shown)
-    elif min(a.size, b.size) > 0:
+    elif direction is not None and min(a.size, b.size) > 0:
         beats = accuracy_interval(sign * b, sign * a, confidence=plan.shown)
     if min(a.size, b.size) > 0:
         difference, judged = plan.differences(paired_a, paired_b)
@@ -258,13 +227,13 @@ def _calibration(
     if plan.num_runs < plan.fewest:
         return found
     found["surviving_share"] = surviving_share(
-        losses, corrected, **plan.pairing, confidence=plan.shown
+        losses, corrected, paired=plan.paired, confidence=plan.shown
     )
     found["seeds_needed"] = {
         name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
         for name, (a, b) in ((plain, losses), (calibrated, corrected))
     }
-    if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS and not plan.days:
+    if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS:
         found["bias_share"] = bias_share(
             losses, corrected, paired=plan.paired, confidence=plan.shown
         )
@@ -273,16 +242,14 @@ def _calibration(
 
 def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
     """The variance of the difference, of one run each."""
-    if plan.days:
-        return float(plan.standard_error(a, b)[0] ** 2 * a.size)
     if plan.paired:
         return float(np.var(b - a, ddof=1))
     return float(a.var(ddof=1) + b.var(ddof=1))
 
 
 def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
-    """Seeds of each pipeline, or days, that show a difference of this size."""
-    needed = seeds_needed(effect, variance, **plan.pairing, confidence=plan.level)
+    """Seeds of each pipeline that show a difference of this size."""
+    needed = seeds_needed(effect, variance, paired=plan.paired, confidence=plan.level)
     return max(plan.fewest, needed)
 
 
@@ -295,20 +262,18 @@ def _power(
 ) -> dict[str, Any]:
     """The fields of a comparison that tell what its seeds can show; none without a seed noise."""
     difference = deciding.judged or deciding.difference
-    if difference is None and noise is None:
-        return {}
     a, b = plan.values(deciding.metric, *runs)
-    effect = delta if delta is not None else float(b.mean() - a.mean())
     if noise is not None:
         error, degrees = noise.standard_error(a.size, b.size), float(noise.degrees)
         variance = 2 * noise.std**2
-    else:
-        error, degrees = plan.standard_error(a, b)
-        variance = _variance(a, b, plan)
-    if noise is not None or difference is None:
         half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
-    else:
+    elif difference is not None:
+        error, degrees = standard_error(a, b, paired=plan.paired)
+        variance = _variance(a, b, plan)
         half = (difference.high - difference.low) / 2
+    else:
+        return {}
+    effect = delta if delta is not None else float(b.mean() - a.mean())
     needed = _seeds_needed(effect, variance, plan)
     return {
         "standard_error": error,

@@ -35,7 +35,6 @@ class Comparison(ShownAsText):
         epoch: Epoch whose values were compared, as requested.
         num_looks: Planned number of looks, as in `compare`.
         recalibrated: Whether the model is calibrated again before it is served, if that was told.
-        days: Whether the seeds are days, in order of time.
         seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
@@ -73,7 +72,6 @@ class Comparison(ShownAsText):
     epoch: int | str = "kept"
     num_looks: int | str | None = 1
     recalibrated: bool | None = None
-    days: bool = False
     seed_noise: SeedNoise | None = None
     standard_error: float | None = None
     degrees: float | None = None
@@ -146,15 +144,13 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # The records of the runs are in the ledger.
         names = [field.name for field in fields(value) if field.name != "records"]
-        return {name: _plain(getattr(value, name)) for name in names}
-    if hasattr(value, "_asdict"):
-        return {name: _plain(part) for name, part in value._asdict().items()}
-    if isinstance(value, Enum):
-        return value.value
+        value = {name: getattr(value, name) for name in names}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.value if isinstance(value, Enum) else value

@@ -28,11 +28,8 @@ def comparison_text(comparison: Comparison) -> str:
 
 def heading(comparison: Comparison) -> str:
     """One line that names the pipelines, their numbers of runs and the pairing."""
-    pairing = (
-        f"{len(comparison.shared_seeds)} shared {'days' if comparison.days else 'seeds'}"
-        if comparison.shared_seeds
-        else "independent seeds"
-    )
+    number = len(comparison.shared_seeds)
+    pairing = f"{number} shared seeds" if number else "independent seeds"
     sides = [
         f"{side} = {shorten(runs.pipeline, 26)} (m = {len(runs)})"
         for side, runs in (("A", comparison.a), ("B", comparison.b))
@@ -58,11 +55,9 @@ def figures(comparison: Comparison) -> list[str]:
             f"calibration: {part} of the difference in {comparison.plain_metric} survives it; to "
             f"show this difference, {_seeds_text(comparison)}"
         )
-    bias = comparison.bias_share
+    bias, loss = comparison.bias_share, comparison.plain_metric
     if bias is not None and math.isfinite(bias.low):
-        lines.append(
-            f"bias: {interval(bias, '.0%')} of the seed variance of {comparison.plain_metric}"
-        )
+        lines.append(f"bias: {interval(bias, '.0%')} of the seed variance of {loss}")
     return lines
 
 
@@ -71,24 +66,22 @@ def probability_line(comparison: Comparison) -> str:
     probability = comparison.probability_b_better()
     shown = f"{probability:.0%}" if 0.01 <= probability <= 0.99 else f"{probability:.1%}"
     shown = "over 99.9%" if probability > 0.999 else "under 0.1%" if probability < 0.001 else shown
-    noise = comparison.seed_noise
-    if noise is None:
-        return f"P(B is better) {shown}, by {comparison.metric} and a flat prior"
+    text = f"P(B is better) {shown}, by {comparison.metric}"
+    if (noise := comparison.seed_noise) is None:
+        return f"{text} and a flat prior"
     pipelines = "pipeline" if noise.num_pipelines == 1 else "pipelines"
     return (
-        f"P(B is better) {shown}, by {comparison.metric}, a flat prior and a seed standard "
-        f"deviation of {noise.std:.2g}, from {noise.num_runs} runs of {noise.num_pipelines} "
-        f"{pipelines} of the ledger"
+        f"{text}, a flat prior and a seed standard deviation of {noise.std:.2g}, from "
+        f"{noise.num_runs} runs of {noise.num_pipelines} {pipelines} of the ledger"
     )
 
 
 def _seeds_text(comparison: Comparison) -> str:
     """How many seeds each loss needs to show the difference of these two pipelines."""
-    unit = "days" if comparison.days else "seeds each"
     parts: list[str] = []
     for name, number in (comparison.seeds_needed or {}).items():
         size = f"about {number:,}" if number <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS:,}"
-        parts.append(f"{name} needs {size} {unit if not parts else ''}".rstrip())
+        parts.append(f"{name} needs {size} {'' if parts else 'seeds each'}".rstrip())
     return ", ".join(parts)
 
 

@@ -8,11 +8,7 @@ import numpy as np
 
 from calibration_records.comparison.pipeline_runs import PipelineRuns
 from calibration_records.comparison.question import ADVISED, NUM_ADVISED_LOOKS, Question
-from calibration_records.statistics.difference import (
-    always_valid_difference,
-    mean_difference,
-    standard_error,
-)
+from calibration_records.statistics.difference import always_valid_difference, mean_difference
 from calibration_records.statistics.estimate import MIN_RUNS, Estimate, RunValues, fewest_runs
 
 # Runs are paired if the pipelines share at least this part of the smaller one's seeds.
@@ -28,7 +24,6 @@ class Plan(NamedTuple):
         shown: confidence of each interval that is shown: that of this look alone if no number of
             looks was planned.
         num_looks: planned looks at the ledger, as in `compare`.
-        days: whether the seeds are days, in order of time.
         num_runs: number of pairs, or of runs of the pipeline with fewer.
         fewest: fewest of them that allow a verdict.
     """
@@ -37,7 +32,6 @@ class Plan(NamedTuple):
     level: float
     shown: float
     num_looks: int | str | None
-    days: bool
     num_runs: int
     fewest: int
 
@@ -45,16 +39,6 @@ class Plan(NamedTuple):
     def paired(self) -> bool:
         """Whether the runs are paired by seed."""
         return bool(self.seeds)
-
-    @property
-    def unit(self) -> str:
-        """What is repeated: `"seed"` or `"day"`."""
-        return "day" if self.days else "seed"
-
-    @property
-    def pairing(self) -> dict[str, bool]:
-        """How runs belong together, as arguments of the statistics."""
-        return {"paired": self.paired, "autocorrelated": self.days and self.paired}
 
     def values(self, metric: str, *pipelines: PipelineRuns) -> list[np.ndarray]:
         """The values of a metric in the runs that are compared, an array a pipeline."""
@@ -76,26 +60,21 @@ class Plan(NamedTuple):
         if self.num_looks is None:
             # Pairs in the order of time, or of the shared seeds.
             return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=confidence)
-        return mean_difference(a, b, **self.pairing, confidence=confidence)
-
-    def standard_error(self, a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-        """The standard error of the difference and its degrees of freedom, of two runs or more."""
-        return standard_error(a, b, **self.pairing)
+        return mean_difference(a, b, paired=self.paired, confidence=confidence)
 
     @property
     def method(self) -> str:
         """The method of the intervals in words."""
-        pairing = f"paired by {self.unit}" if self.paired else f"independent {self.unit}s"
+        pairing = "paired by seed" if self.paired else "independent seeds"
         if self.num_looks is None:
             return f"always-valid t, {pairing}"
         test = "Student's t" if self.paired else "Welch's t"
-        slow = " and autocorrelated" if self.days and self.paired else ""
         looks = f", Bonferroni's level for {self.num_looks} looks"
         if self.num_looks == ADVISED:
             looks = f"; decided if p < {1 - self.level:.2g}, which allows for another look"
         elif self.num_looks == 1:
             looks = ""
-        return f"{test}, {pairing}{slow}{looks}"
+        return f"{test}, {pairing}{looks}"
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
         """Why no verdict is possible; `None` if one is."""
@@ -104,8 +83,6 @@ class Plan(NamedTuple):
                 return f"no finished run of {runs.pipeline} with {metric}"
         if self.num_runs >= self.fewest:
             return None
-        if self.days:
-            return f"{self.num_runs} shared days; at least {self.fewest} are needed"
         numbers = " and ".join(str(len(runs)) for runs in pipelines)
         independent = f" ({MIN_RUNS} if they share none)" if self.fewest > MIN_RUNS else ""
         return f"{numbers} runs; train at least {self.fewest} seeds each{independent}"
@@ -116,7 +93,7 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
     a, b = runs
     shared = tuple(seed for seed in a.seeds if seed in set(b.seeds))
     smaller = min(len(a), len(b))
-    share_seeds = question.days or len(shared) >= max(1, _MIN_SHARED_PART * smaller)
+    share_seeds = len(shared) >= max(1, _MIN_SHARED_PART * smaller)
     looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks or 1
     # Each of several looks errs with its share of the risk; the always-valid interval needs none.
     level = 1 - (1 - question.confidence) / int(looks)
@@ -126,7 +103,6 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
         level=level,
         shown=question.confidence if question.num_looks == ADVISED else level,
         num_looks=question.num_looks,
-        days=question.days,
         num_runs=len(shared) if share_seeds else smaller,
-        fewest=fewest_runs(paired=share_seeds, autocorrelated=question.days),
+        fewest=fewest_runs(paired=share_seeds),
     )

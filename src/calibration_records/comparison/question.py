@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from calibration_records._check import confidence_level, positive, refused
+from calibration_records._check import confidence_level, integer, known, one_of, positive, refused
 from calibration_records.runs.metric_names import DIRECTIONS, direction_of, loss_pairs
 from calibration_records.runs.run_record import RunRecord
 
@@ -29,7 +28,6 @@ class Question(NamedTuple):
     num_looks: int | str | None = ADVISED
     directions: Mapping[str, str] | None = None
     recalibrated: bool | None = None
-    days: bool = False
 
 
 def check_question(question: Question) -> None:
@@ -41,48 +39,25 @@ def check_question(question: Question) -> None:
             "Arguments `a` and `b` must be different pipelines. Received: "
             f"a={question.a!r}, b={question.b!r}."
         )
-    is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
-    if not (is_number or epoch in ("kept", "last", "best")):
-        raise ValueError(
-            "Argument `epoch` must be 'kept', 'last', 'best' or an integer of at least 0. "
-            f"Received: epoch={epoch!r}."
-        )
+    if epoch not in ("kept", "last", "best"):
+        integer("epoch", epoch, 0, "Or pass 'kept', 'last' or 'best'.")
     if delta is not None:
         positive("delta", delta, also=", in the unit of the metric, or None")
-    looks = question.num_looks
-    if (
-        looks is not None
-        and looks != ADVISED
-        and (isinstance(looks, str) or not 1 <= looks <= MAX_LOOKS)
-    ):
-        raise ValueError(
-            f"Argument `num_looks` must be {ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any "
-            f"number of looks. Received: num_looks={looks!r}."
-        )
-    if question.days and looks is None:
-        raise ValueError(
-            "Argument `num_looks` must be a number if `days=True`. Received: num_looks=None. "
-            "Intervals that hold at every look need runs that are independent."
-        )
+    if question.num_looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
+        expected = f"{ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any number of looks"
+        raise refused("num_looks", expected, question.num_looks)
     if question.recalibrated not in (None, True, False):
         raise refused("recalibrated", "True, False or None", question.recalibrated)
-    if any(direction not in DIRECTIONS for direction in directions.values()):
-        raise ValueError(
-            "Argument `directions` must map metrics to 'min' or 'max'. Received: "
-            f"directions={dict(directions)!r}."
-        )
+    for direction in directions.values():
+        one_of("directions", direction, DIRECTIONS)
 
 
 def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[str]:
     """The metrics of the runs of either pipeline."""
-    pipelines = {record["pipeline"] for record in records}
-    for name in (question.a, question.b):
-        if name not in pipelines:
-            raise ValueError(
-                "Arguments `a` and `b` must be pipelines of the ledger, for example "
-                f"{sorted(pipelines)[:20]}. Received: {name!r}. `keras-calibration runs` lists "
-                "them."
-            )
+    pipelines = sorted({record["pipeline"] for record in records})
+    known(
+        "Arguments `a` and `b` must be pipelines of the ledger", (question.a, question.b), pipelines
+    )
     compared = _compared(records, question)
     return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
 
@@ -128,11 +103,9 @@ def deciding_metric(question: Question, names: Sequence[str]) -> str:
     if question.recalibrated is None:
         return resolve_metric(question.metric, names)
     for metric in (f"val_{question.metric}", question.metric):
-        pairs = [pair for pair in loss_pairs(metric, names) if metric in pair]
-        for plain, calibrated in pairs:
-            loss = calibrated if question.recalibrated else plain
-            if loss in names:
-                return loss
+        for pair in loss_pairs(metric, names):
+            if metric in pair and pair[question.recalibrated] in names:
+                return pair[question.recalibrated]
     kind = "calibrated" if question.recalibrated else "plain"
     raise ValueError(
         f"Argument `recalibrated` must have a {kind} loss to choose. Received: "
@@ -147,8 +120,6 @@ def resolve_metric(metric: str, names: Sequence[str]) -> str:
     for candidate in (f"val_{metric}", metric):
         if candidate in names:
             return candidate
-    close = difflib.get_close_matches(metric, names) or list(names)
-    raise ValueError(
-        f"Argument `metric` must be recorded for both pipelines, for example {close[:10]}. "
-        f"Received: metric={metric!r}. On the command line, pass --metric NAME."
-    )
+    remedy = "On the command line, pass --metric NAME."
+    known("Argument `metric` must be recorded for both pipelines", [metric], names, remedy)
+    return metric

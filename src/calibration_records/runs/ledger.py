@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,8 @@ from calibration_records.runs.run_record import (
     validate_record,
 )
 
-# Older temporary files are from killed processes: no write takes this long.
-_STALE_SECONDS = 24 * 3600
-# The time in a run id, and the names of files that begin with one.
-_TIME = "%Y%m%dT%H%M%S%fZ"
 # Names that JSON has in one form only, without escapes.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .:+-]+")
-_ID = re.compile(r"\d{8}T\d{12}Z-")
 
 
 class Ledger:
@@ -42,7 +36,7 @@ class Ledger:
     under the same run id. A run that died in between stays `"started"` and is counted as
     unfinished. Other records are never replaced.
 
-    A record is a dict of JSON values (schema version 1):
+    A record is a dict of JSON values:
 
     - `pipeline` (required): non-empty string; the runs of a pipeline differ only in their seed
     - `seed` (required): int
@@ -59,21 +53,18 @@ class Ledger:
     - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`
-    - `training`: reference to the description of model, optimizer and data by which `seeds.train`
-      knows its runs, or `None`
-    - `schema_version`, `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
+    - `training`: the hashes of model, settings and rows by which `seeds.train` knows its runs, or
+      `None`
+    - `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
-    Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
-    `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. Where
-    a clock was set back, or the clocks of two hosts differ, a new run still sorts behind those that
-    are there. The bias that a calibrated loss fitted is a metric with the suffix `_bias`, for
-    example `val_calibrated_log_loss_bias`.
-
-    Descriptions of trainings are in the folder `trainings`.
+    Metrics may be NaN or infinite: the file stores them as the strings `"nan"`, `"inf"` and
+    `"-inf"`, and `runs` returns floats. Files are named by run id, which sorts by time. The bias
+    that a calibrated loss fitted is a metric with the suffix `_bias`, for example
+    `val_calibrated_log_loss_bias`.
 
     Args:
         path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
-            ignored. `append` deletes temporary files of killed processes after a day.
+            ignored.
 
     Raises:
         ValueError: `path` is not a folder.
@@ -104,9 +95,6 @@ class Ledger:
                 "Argument `path` must be a folder, or a path where one can be created. Received: "
                 f"path={str(self.path)!r}, which is a file."
             )
-        self._is_swept = False
-        # The newest run id, and the time of the folder when it was found.
-        self._newest, self._stamp = "", 0
 
     @classmethod
     def from_frame(
@@ -178,10 +166,8 @@ class Ledger:
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
             sync(self.path.parent)
-        run_id = f"{self._time_after_all(now):{_TIME}}-{uuid.uuid4().hex}"
+        run_id = f"{now:%Y%m%dT%H%M%S%fZ}-{uuid.uuid4().hex}"
         self._write(run_id, now.isoformat(), record)
-        self._newest, self._stamp = run_id, self._folder_time()
-        self._sweep()
         return run_id
 
     def finish(self, run_id: str, record: RunRecord) -> None:
@@ -202,17 +188,11 @@ class Ledger:
                 "status='started'. Use `append` to record another run."
             )
         path = self._file(run_id)
-        if not path.is_file():
+        started = from_json(path.read_bytes(), str(path)) if path.is_file() else None
+        if started is None or started["status"] != "started":
             raise ValueError(
-                f"Argument `run_id` must be a run of the ledger {str(self.path)!r}. Received: "
-                f"run_id={run_id!r}. Use `append` to record a new run."
-            )
-        started = _read(path)
-        if started["status"] != "started":
-            raise ValueError(
-                "Argument `run_id` must be a run with status='started'. Received: "
-                f"run_id={run_id!r} with status={started['status']!r}. Use `append` to record a "
-                "new run."
+                "Argument `run_id` must be a run with status='started' of the ledger "
+                f"{str(self.path)!r}. Received: run_id={run_id!r}. Use `append` for a new run."
             )
         self._write(run_id, started["created"], record)
 
@@ -235,15 +215,25 @@ class Ledger:
 
         Raises:
             ValueError: `status` is unknown; a `*.json` file in the folder that may be of the
-                pipeline is damaged, is not a record, or was written by a newer version of this
-                package.
+                pipeline is damaged or is not a record.
 
         Warns:
             UserWarning: Files were skipped, with `skip_damaged=True`.
         """
         one_of("status", status, (*STATUSES, None))
         damaged: list[Exception] = []
-        records = self._read_all(pipeline, damaged if skip_damaged else None)
+        records = []
+        for path in self._files():
+            try:
+                text = path.read_bytes()
+                # Each run of a training reads the earlier ones: to parse those of all pipelines
+                # takes longer than a small training.
+                if not _is_of_another(text, pipeline):
+                    records.append(from_json(text, str(path)))
+            except (ValueError, OSError) as error:
+                if not skip_damaged:
+                    raise
+                damaged.append(error)
         if damaged:
             warn(
                 f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
@@ -252,9 +242,7 @@ class Ledger:
         return [
             record
             for record in records
-            if record is not None
-            and pipeline in (None, record["pipeline"])
-            and status in (None, record["status"])
+            if pipeline in (None, record["pipeline"]) and status in (None, record["status"])
         ]
 
     def __len__(self) -> int:
@@ -280,64 +268,6 @@ class Ledger:
             return []
         return [self.path / name for name in sorted(names)]
 
-    def _read_all(
-        self, pipeline: str | None, damaged: list[Exception] | None
-    ) -> list[dict[str, Any] | None]:
-        """All records, with `None` for those that are certainly of another pipeline.
-
-        Errors go to the list `damaged`, if given, with `None` for the record.
-        """
-
-        def read(path: Path) -> dict[str, Any] | None:
-            try:
-                text = path.read_bytes()
-                # Each run of a training reads the earlier ones: to parse those of all pipelines
-                # takes longer than a small training.
-                return None if _is_of_another(text, pipeline) else from_json(text, str(path))
-            except (ValueError, OSError) as error:
-                if damaged is None:
-                    raise
-                damaged.append(error)
-                return None
-
-        return [read(path) for path in self._files()]
-
-    def _time_after_all(self, now: datetime) -> datetime:
-        """`now`, or the moment after the newest run: clocks are set back, and hosts' clocks differ.
-
-        The later of two runs of a seed counts, so a later run must sort behind the earlier one.
-        """
-        if self._folder_time() != self._stamp:
-            self._newest = max(
-                (path.name for path in self._files() if _ID.match(path.name)), default=""
-            )
-        newest = self._newest.partition("-")[0]
-        if f"{now:{_TIME}}" > newest:
-            return now
-        try:
-            return datetime.strptime(newest, _TIME).replace(tzinfo=UTC) + timedelta(microseconds=1)
-        except (ValueError, OverflowError):
-            return now
-
-    def _folder_time(self) -> int:
-        """When a file of the folder was last created, renamed or deleted, in nanoseconds."""
-        return self.path.stat().st_mtime_ns
-
-    def _sweep(self) -> None:
-        """Deletes temporary files of killed processes, once per object, after its first write."""
-        if self._is_swept:
-            return
-        self._is_swept = True
-        for folder in (self.path, self.path / "trainings"):
-            # Another process may delete a file first.
-            with contextlib.suppress(OSError):
-                # By the clock of the file system, which is the same for all hosts.
-                now = self.path.stat().st_mtime
-                for path in folder.glob("*.tmp"):
-                    with contextlib.suppress(OSError):
-                        if now - path.stat().st_mtime > _STALE_SECONDS:
-                            path.unlink()
-
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
         text = to_json({"run_id": run_id, "created": created}, record)
         write_atomically(self._file(run_id), text.encode("ascii"))
@@ -349,7 +279,3 @@ def _is_of_another(text: bytes, pipeline: str | None) -> bool:
     if pipeline is None or not _PLAIN_NAME.fullmatch(pipeline) or not text.rstrip().endswith(b"}"):
         return False
     return f'"{pipeline}"'.encode() not in text
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return from_json(path.read_bytes(), str(path))

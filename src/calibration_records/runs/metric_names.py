@@ -34,12 +34,10 @@ def direction_of(metric: str) -> str | None:
         ('max', 'min', None)
     """
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    found = [
-        direction
-        for direction, known in (("max", _MAXIMIZED), ("min", _MINIMIZED))
-        if words & known and not words & _NEITHER
-    ]
-    return found[0] if len(found) == 1 else None
+    is_max, is_min = bool(words & _MAXIMIZED), bool(words & _MINIMIZED)
+    if words & _NEITHER or is_max == is_min:
+        return None
+    return "max" if is_max else "min"
 
 
 def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tuple[None, None]:

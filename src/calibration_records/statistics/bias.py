@@ -1,7 +1,6 @@
 """What calibration does to seed variance and difference: bias share and surviving share."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,6 @@ from calibration_records.statistics.estimate import (
 )
 
 Array = NDArray[np.float64]
-
-
-class _Sums(NamedTuple):
-    """A numerator and a denominator, of all runs of a group and without each of them."""
-
-    above: float
-    below: float
-    above_without: Array
-    below_without: Array
 
 
 def bias_share(
@@ -71,16 +61,23 @@ def bias_share(
         Efron and Stein (1981), *The jackknife estimate of variance*.
     """
     pipelines = _check_losses(plain, calibrated, paired, confidence)
-    sums = []
-    for losses, corrected in pipelines:
-        above, above_without = _cross_products(losses, losses - corrected)
-        below, below_without = _cross_products(losses, losses)
-        sums.append(_Sums(above, below, above_without, below_without))
+    # The numerator and the denominator of each pipeline, of all runs and without each of them.
+    groups = [
+        np.stack([_cross_products(losses, other) for other in (losses - corrected, losses)])
+        for losses, corrected in pipelines
+    ]
     if paired:
         # Leaving out a seed leaves out its run of every pipeline.
-        sums = [_Sums(*(sum(parts) for parts in zip(*sums, strict=True)))]
-    value, error, degrees = _jackknife(sums)
-    half = float(special.stdtrit(degrees, (1 + confidence) / 2)) * error
+        groups = [np.sum(groups, axis=0)]
+    total = np.sum([group[:, 0] for group in groups], axis=0)
+    # A variance of 0 gives NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(total[0] / total[1]) if total[1] > 0 else np.nan
+        left = [total[:, None] - group[:, :1] + group[:, 1:] for group in groups]
+        ratios = [above / below for above, below in left]
+        error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
+    degrees = sum(ratio.size - 1 for ratio in ratios)
+    half = float(special.stdtrit(degrees, (1 + confidence) / 2) * error)
     return Estimate(value, value - half, value + half, confidence)
 
 
@@ -89,7 +86,6 @@ def surviving_share(
     calibrated: Sequence[RunValues],
     *,
     paired: bool = False,
-    autocorrelated: bool = False,
     confidence: float = 0.95,
 ) -> Estimate:
     """The share of the difference of two pipelines that survives calibration: ΔC / ΔL.
@@ -103,7 +99,6 @@ def surviving_share(
         plain: Plain losses of A and of B, each of shape `(num_runs,)`, at least 3 runs.
         calibrated: Calibrated losses of the same runs.
         paired: Whether run i of both pipelines has the same seed.
-        autocorrelated: Whether run i of both pipelines is of day i, see `mean_difference`.
         confidence: Coverage of the interval, in (0, 1).
 
     Returns:
@@ -122,9 +117,7 @@ def surviving_share(
     Reference:
         Fieller (1954), *Some problems in interval estimation*.
     """
-    pipelines = _check_losses(
-        plain, calibrated, paired or autocorrelated, confidence, centred=False
-    )
+    pipelines = _check_losses(plain, calibrated, paired, confidence, centred=False)
     (plain_a, calibrated_a), (plain_b, calibrated_b) = pipelines
     plain_difference = float(plain_b.mean() - plain_a.mean())
     if plain_difference == 0:
@@ -134,7 +127,7 @@ def surviving_share(
 
     def variance(weight_calibrated: float, weight_plain: float) -> tuple[float, float]:
         a, b = (weight_calibrated * c + weight_plain * p for p, c in pipelines)
-        error, degrees = standard_error(a, b, paired=paired, autocorrelated=autocorrelated)
+        error, degrees = standard_error(a, b, paired=paired)
         return error**2, degrees
 
     _, degrees = variance(1.0, -share)
@@ -153,28 +146,11 @@ def surviving_share(
     return Estimate(share, min(float(low), share), max(float(high), share), confidence)
 
 
-def _jackknife(groups: list[_Sums]) -> tuple[float, float, float]:
-    """The ratio of the sums over all groups, its standard error and degrees of freedom."""
-    above, below = sum(group.above for group in groups), sum(group.below for group in groups)
-    variance, degrees = 0.0, 0
-    # A variance of 0 gives NaN.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = above / below if below > 0 else np.nan
-        for group in groups:
-            ratios = (above - group.above + group.above_without) / (
-                below - group.below + group.below_without
-            )
-            num = ratios.size
-            variance += (num - 1) * float(np.var(ratios))
-            degrees += num - 1
-    return value, float(np.sqrt(variance)), degrees
-
-
-def _cross_products(x: Array, y: Array) -> tuple[float, Array]:
-    """Σ (x − x̄)(y − ȳ) over all runs, and the same without each of them."""
+def _cross_products(x: Array, y: Array) -> Array:
+    """Σ (x − x̄)(y − ȳ) over all runs, and then the same without each of them."""
     terms = (x - x.mean()) * (y - y.mean())
     # The means move too: without run i of n, the sum loses n/(n − 1) of its term.
-    return float(terms.sum()), terms.sum() - x.size / (x.size - 1) * terms
+    return terms.sum() - x.size / (x.size - 1) * np.r_[0.0, terms]
 
 
 def _check_losses(

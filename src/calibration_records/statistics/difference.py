@@ -19,26 +19,18 @@ MAX_SEEDS = 100_000
 
 
 def mean_difference(
-    a: RunValues,
-    b: RunValues,
-    *,
-    paired: bool = False,
-    autocorrelated: bool = False,
-    confidence: float = 0.95,
+    a: RunValues, b: RunValues, *, paired: bool = False, confidence: float = 0.95
 ) -> Estimate:
     """The mean of B minus the mean of A, with Student's interval.
 
     Unpaired: Welch's interval, SE² = s_a²/m_a + s_b²/m_b. Paired: with the differences
-    dᵢ = bᵢ − aᵢ, SE² = s_d²/m; the effect of a shared seed cancels. Autocorrelated: the pairs are
-    in order of time and alike from one to the next, and SE is that of their slow changes
-    (`standard_error`). There is no p-value where no exact test reaches the 5 % level: with three
-    runs or five pairs; nor with fewer than 14 autocorrelated pairs.
+    dᵢ = bᵢ − aᵢ, SE² = s_d²/m; the effect of a shared seed cancels. There is no p-value where no
+    exact test reaches the 5 % level: with three runs or five pairs.
 
     Args:
         a: Values of A, shape `(num_runs_a,)`, at least 2.
         b: Values of B, shape `(num_runs_b,)`, at least 2.
         paired: Whether aᵢ and bᵢ have the same seed.
-        autocorrelated: Whether aᵢ and bᵢ are of day i. Such runs are paired.
         confidence: Coverage of the interval, in (0, 1).
 
     Raises:
@@ -52,15 +44,13 @@ def mean_difference(
         Welch (1947), *The generalization of Student's problem*.
     """
     confidence_level("confidence", confidence)
-    paired = paired or autocorrelated
     if paired:
         a, b = check_paired(a=a, b=b)
     else:
         a, b = check_runs("a", a, at_least=2), check_runs("b", b, at_least=2)
-    error, degrees = standard_error(a, b, paired=paired, autocorrelated=autocorrelated)
-    fewest = fewest_runs(paired=paired, autocorrelated=autocorrelated)
-    value = float(b.mean() - a.mean())
-    return t_estimate(value, error, degrees, confidence, is_tested=min(a.size, b.size) >= fewest)
+    error, degrees = standard_error(a, b, paired=paired)
+    is_tested = min(a.size, b.size) >= fewest_runs(paired=paired)
+    return t_estimate(float(b.mean() - a.mean()), error, degrees, confidence, is_tested=is_tested)
 
 
 def always_valid_difference(
@@ -147,21 +137,18 @@ def seeds_needed(
     variance: float,
     *,
     paired: bool = False,
-    autocorrelated: bool = False,
     confidence: float = 0.95,
     power: float = 0.8,
 ) -> int:
     """The number of seeds of each pipeline that detects `effect` with the given power.
 
     It is the smallest m whose minimum detectable effect is at most `effect`, with m − 1 degrees of
-    freedom if paired, 2 (m − 1) if not, and ⌊0.4 m^⅔⌉ if autocorrelated.
+    freedom if paired, and 2 (m − 1) if not.
 
     Args:
         effect: Difference of the means to detect, in the metric's unit; the sign does not matter.
-        variance: s_a² + s_b² of unpaired runs, s_d² of paired differences, or m SE² of
-            autocorrelated ones.
+        variance: s_a² + s_b² of unpaired runs, or s_d² of paired differences.
         paired: Whether the pipelines share their seeds.
-        autocorrelated: Whether the runs are of successive days, see `mean_difference`.
         confidence: Coverage of the interval that must exclude 0.
         power: Probability of detection.
 
@@ -181,10 +168,7 @@ def seeds_needed(
     """
 
     def detects(num_runs: int) -> bool:
-        if autocorrelated:
-            degrees = _num_cosines(num_runs)
-        else:
-            degrees = (num_runs - 1) * (1 if paired else 2)
+        degrees = (num_runs - 1) * (1 if paired else 2)
         detectable = minimum_detectable_effect(
             variance, num_runs, degrees, confidence=confidence, power=power
         )
@@ -200,30 +184,14 @@ def seeds_needed(
 
 
 def standard_error(
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    *,
-    paired: bool = False,
-    autocorrelated: bool = False,
+    a: NDArray[np.float64], b: NDArray[np.float64], *, paired: bool = False
 ) -> tuple[float, float]:
     """The standard error of mean(b) − mean(a), and its degrees of freedom.
-
-    If dᵢ = bᵢ − aᵢ are autocorrelated, SE² = Σ_j Λ_j² / (v m) with the v = ⌊0.4 m^⅔⌉ slowest
-    cosines Λ_j = √(2/m) Σ_i dᵢ cos(π j (i − ½)/m), j = 1 … v, which vary as √m times the mean does.
 
     Example:
         >>> standard_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
         (1.4142135623730951, 2.0)
-
-    Reference:
-        Lazarus, Lewis, Stock, Watson (2018), *HAR inference: recommendations for practice*.
     """
-    if autocorrelated:
-        num, degrees = a.size, _num_cosines(a.size)
-        angles = np.pi / num * np.outer(np.arange(1, degrees + 1), np.arange(num) + 0.5)
-        # Centred, so that rounding of a large mean does not enter.
-        cosines = np.sqrt(2 / num) * np.cos(angles) @ (b - a - np.mean(b - a))
-        return float(np.linalg.norm(cosines) / np.sqrt(degrees * num)), degrees
     if paired:
         return float(np.std(b - a, ddof=1) / np.sqrt(a.size)), a.size - 1
     parts = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
@@ -234,8 +202,3 @@ def standard_error(
         return 0.0, float(sizes.sum() - 2)
     # Shares of the total first: the squares of small variances would be 0.
     return float(np.sqrt(total)), 1 / float(np.sum((parts / total) ** 2 / (sizes - 1)))
-
-
-def _num_cosines(num_days: int) -> int:
-    """How many cosines the variance of an autocorrelated mean is estimated from."""
-    return max(1, round(0.4 * num_days ** (2 / 3)))

@@ -12,8 +12,6 @@ RunValues = Sequence[float] | NDArray[np.floating]
 # Fewest runs of each pipeline with which an exact two-sided test can reach the 5 % level: a test of
 # ranks for independent runs (p = 2/70), and the sign-flip test for pairs (p = 2/64).
 MIN_RUNS, MIN_PAIRS = 4, 6
-# Fewest days, whose differences are alike from one to the next: two weeks.
-MIN_DAYS = 14
 
 
 class Estimate(NamedTuple):
@@ -69,9 +67,9 @@ def t_estimate(
     return Estimate(value, value - half, value + half, confidence, p_value)
 
 
-def fewest_runs(*, paired: bool, autocorrelated: bool = False) -> int:
-    """The fewest runs of each pipeline, pairs or days that allow a verdict."""
-    return MIN_DAYS if autocorrelated else MIN_PAIRS if paired else MIN_RUNS
+def fewest_runs(*, paired: bool) -> int:
+    """The fewest runs of each pipeline, or pairs, that allow a verdict."""
+    return MIN_PAIRS if paired else MIN_RUNS
 
 
 def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.float64]:

@@ -51,18 +51,16 @@ def probability_better(
     if prior_scale is None:
         # With scipy, so that the command line need not load TensorFlow.
         return float(special.stdtr(degrees, (-margin - difference) / standard_error))
-    tfd = _tensorflow_distributions()
-    error = np.float64(standard_error)
-    likelihood = tfd.StudentT(df=np.float64(degrees), loc=np.float64(difference), scale=error)
-    prior = tfd.Normal(loc=np.float64(0), scale=np.float64(prior_scale))
+    tfd, error = _tensorflow_distributions(), float(standard_error)
+    likelihood = tfd.StudentT(np.float64(degrees), np.float64(difference), np.float64(error))
+    prior = tfd.Normal(np.float64(0), np.float64(prior_scale))
     # The prior has no mass beyond nine scales; the step resolves prior and likelihood.
     width = 9 * prior_scale
-    num_points = int(min(200_001, max(2001, 40 * width / float(error))))
-    step = 2 * width / num_points
-    grid = -width + step * (np.arange(num_points) + 0.5)
-    logs = np.asarray(likelihood.log_prob(grid) + prior.log_prob(grid))
+    num_points = int(min(200_001, max(2001, 40 * width / error)))
+    edges = np.linspace(-width, width, num_points + 1)
+    middles = (edges[1:] + edges[:-1]) / 2
+    logs = np.asarray(likelihood.log_prob(middles) + prior.log_prob(middles))
     masses = np.exp(logs - logs.max())
-    edges = -width + step * np.arange(num_points + 1)
     cumulative = np.concatenate([[0.0], np.cumsum(masses)]) / masses.sum()
     return float(np.interp(-margin, edges, cumulative))
 

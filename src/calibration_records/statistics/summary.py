@@ -40,26 +40,19 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
         )
     finite = array[np.isfinite(array)]
     count = finite.size
-    summary = {
-        "count": count,
-        "mean": np.nan,
-        "std": np.nan,
-        "min": np.nan,
-        "max": np.nan,
-        "num_diverged": array.size - count,
-    }
-    if count == 0:
-        return summary
-    summary["min"], summary["max"] = float(finite.min()), float(finite.max())
-    # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish; scaling by a power
-    # of two is exact.
-    _, exponent = np.frexp(np.abs(finite).max())
-    scaled = np.ldexp(finite, -exponent)
-    # Rounding can move the mean of equal values past them; their spread is 0.
-    mean = np.clip(scaled.mean(), scaled.min(), scaled.max())
-    summary["mean"] = float(np.ldexp(mean, exponent))
+    mean, std, low, high = np.nan, np.nan, np.nan, np.nan
+    if count:
+        low, high = float(finite.min()), float(finite.max())
+        # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish; scaling by a
+        # power of two is exact.
+        _, exponent = np.frexp(np.abs(finite).max())
+        scaled = np.ldexp(finite, -exponent)
+        # Rounding can move the mean of equal values past them; their spread is 0.
+        centre = np.clip(scaled.mean(), scaled.min(), scaled.max())
+        mean = float(np.ldexp(centre, exponent))
     if count > 1:
-        std = np.sqrt(np.sum(np.square(scaled - mean)) / (count - 1))
         with np.errstate(over="ignore"):
-            summary["std"] = float(np.ldexp(std, exponent))
-    return summary
+            spread = np.sqrt(np.sum(np.square(scaled - centre)) / (count - 1))
+            std = float(np.ldexp(spread, exponent))
+    figures = {"count": count, "mean": mean, "std": std, "min": low, "max": high}
+    return {**figures, "num_diverged": array.size - count}

@@ -1,10 +1,6 @@
-"""Keras callbacks that record runs in a ledger and reduce the noise of their metrics."""
+"""A Keras callback that records runs in a ledger and summarizes their metrics."""
 
-from keras_calibration.callbacks.logit_average import LogitAverage
 from keras_calibration.callbacks.seed_variance import SeedVariance
 
-__all__ = [
-    "LogitAverage",
-    "SeedVariance",
-]
+__all__ = ["SeedVariance"]
 __dir__ = __all__.copy

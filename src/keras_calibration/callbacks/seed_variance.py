@@ -12,15 +12,12 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
+from calibration_records._check import instance
+from calibration_records._text import grid
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
-from calibration_records.runs.metric_names import (
-    BIAS_SUFFIX,
-    direction_of,
-    loss_partners,
-    main_metric,
-)
+from calibration_records.runs.metric_names import BIAS_SUFFIX, direction_of, main_metric
 from calibration_records.runs.run_record import RunRecord, validate_record
 from calibration_records.statistics.summary import summarize
 from keras_calibration._keras import metric_direction
@@ -68,8 +65,7 @@ class SeedVariance(keras.callbacks.Callback):
     **The kept epoch.** If `EarlyStopping(restore_best_weights=True)` restores the weights of its
     best epoch, or `ModelCheckpoint(save_best_only=True)` saves them, comparisons have to use the
     values of this epoch. Name these callbacks by `after`, too: a callback does not see the others.
-    Without it, the kept epoch is recorded as not known. Comparisons then use the last one, and say
-    so where the best one would lead to another verdict.
+    Without it, the kept epoch is recorded as not known, and comparisons use the last one.
 
     **Errors of the ledger** never stop training. They are warnings, and the run is recorded in a
     temporary folder if necessary.
@@ -104,10 +100,9 @@ class SeedVariance(keras.callbacks.Callback):
         ValueError: An argument is invalid.
 
     Warns:
-        UserWarning: A run with another seed had the same initial weights; the metrics have other
-            names than those of earlier runs; no epoch had the metric `monitor`; a callback stopped
-            the training, and `after` is not given; the ledger has a damaged file, or cannot be
-            read or written.
+        UserWarning: A run with another seed had the same initial weights; no epoch had the metric
+            `monitor`; a callback stopped the training, and `after` is not given; the ledger has a
+            damaged file, or cannot be read or written.
 
     Example:
         >>> import tempfile
@@ -144,16 +139,7 @@ class SeedVariance(keras.callbacks.Callback):
         **record: Unpack[RecordFields],
     ) -> None:
         super().__init__()
-        if unknown := set(record) - set(RecordFields.__annotations__):
-            raise TypeError(
-                f"SeedVariance() received the unknown arguments {sorted(unknown)}. Besides the "
-                f"named arguments, it accepts {sorted(RecordFields.__annotations__)}."
-            )
-        if monitor is not None and not isinstance(monitor, str):
-            raise ValueError(
-                "Argument `monitor` must be the name of one metric, or None. Received: "
-                f"monitor={monitor!r}. All metrics are recorded."
-            )
+        instance("monitor", monitor, str | None, "the name of one metric, or None")  # type: ignore[arg-type]
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
         # Validated here, so that errors show before the data are loaded.
         self._record = validate_record(
@@ -167,7 +153,7 @@ class SeedVariance(keras.callbacks.Callback):
             }
         )
         self.monitor = monitor
-        self.after = None if after is None else _checked_callbacks(after)
+        self.after = None if after is None else list(after)
         self.verbose = verbose
         self._others: list[RunRecord] = []
         self._forget()
@@ -182,7 +168,6 @@ class SeedVariance(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
         self._forget()
-        self._refuse_callbacks_of_others()
         self._record["initial_weights"] = _hash_weights(self.model)
         runs = read_runs(self.ledger, self._record["pipeline"])
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
@@ -203,8 +188,6 @@ class SeedVariance(keras.callbacks.Callback):
         }
         name = self.monitor or main_metric(measured)
         measured |= self._fitted_biases(measured)
-        if not self._epochs:
-            self._warn_of_other_names(set(measured))
         for known in measured:
             self._metrics.setdefault(known, [None] * len(self._epochs))
         for known, values in self._metrics.items():
@@ -249,18 +232,13 @@ class SeedVariance(keras.callbacks.Callback):
 
         Returns:
             For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
-            Undefined statistics are NaN, such as the standard deviation of one seed. A calibrated
-            loss also has `std_reduction`: 1 − s_calibrated / s_plain over the runs with both
-            losses, for example `val_calibrated_log_loss` and `val_loss`.
+            Undefined statistics are NaN, such as the standard deviation of one seed.
         """
         rows = self._rows(epoch)
         statistics = {}
         for name in self._metrics:
             summary = _summarize_metric(name, rows)
             statistics[name] = {statistic: float(summary[statistic]) for statistic in _STATISTICS}
-            plain, calibrated = loss_partners(name, self._metrics)
-            if name == calibrated and plain is not None:
-                statistics[name]["std_reduction"] = _std_reduction(plain, name, rows)
         return statistics
 
     def _progress(self, name: str, epoch: int) -> dict[str, float]:
@@ -303,21 +281,6 @@ class SeedVariance(keras.callbacks.Callback):
         }
         return {name: found for name, found in directions.items() if found is not None}
 
-    def _num_diverged(self, rows: list[dict[str, float]]) -> int:
-        return sum(
-            not all(math.isfinite(row[name]) for name in self._metrics if name in row)
-            for row in rows
-        )
-
-    def _refuse_callbacks_of_others(self) -> None:
-        for callback in self.after or ():
-            if callback.model is not self.model:
-                raise ValueError(
-                    "Argument `after` must be callbacks of the same fit. Received: "
-                    f"{type(callback).__name__}, which is not in its `callbacks`. Pass it to `fit` "
-                    "too."
-                )
-
     def _warn_of_equal_weights(self, others: list[dict[str, Any]]) -> None:
         digest = self._record["initial_weights"]
         seeds = {run["seed"] for run in others if run["initial_weights"] == digest}
@@ -327,17 +290,6 @@ class SeedVariance(keras.callbacks.Callback):
                 f"same initial weights as the seeds {sorted(seeds)}, so the statistics do not "
                 "include the noise of initialization. Call keras.utils.set_random_seed(seed) "
                 "before the model is built.",
-            )
-
-    def _warn_of_other_names(self, names: set[str]) -> None:
-        earlier = {name for run in self._others for name in run["metrics"]}
-        # If one set contains the other, a metric was added, removed or not yet measured.
-        if names - earlier and earlier - names:
-            warn(
-                f"This run has the metrics {sorted(names - earlier)}, and earlier runs of the "
-                f"pipeline {self._record['pipeline']!r} have {sorted(earlier - names)} instead. "
-                "Statistics require the same names in all runs. Keras numbers unnamed metrics: "
-                "name them, for example keras.metrics.AUC(name='auc').",
             )
 
     def _warn_of_missing_metric(self) -> None:
@@ -351,31 +303,17 @@ class SeedVariance(keras.callbacks.Callback):
 
     def _table(self) -> str:
         rows = self._rows()
+        num_diverged = sum(not all(map(math.isfinite, row.values())) for row in rows)
         title = (
             f"Pipeline {self._record['pipeline']!r}, values at each run's kept or last epoch; "
-            f"seeds: {len(rows)}, diverged: {self._num_diverged(rows)}, "
+            f"seeds: {len(rows)}, diverged: {num_diverged}, "
             f"unfinished runs: {self._num_unfinished}"
         )
         cells = [["metric", *_STATISTICS]]
         for name, summary in self.statistics().items():
             figures = [summary[statistic] for statistic in _STATISTICS]
             cells.append([name, *("-" if math.isnan(f) else f"{f:.6g}" for f in figures)])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])])
-            for name, *figures in cells
-        ]
-        return "\n".join([title, *lines])
-
-
-def _checked_callbacks(after: Any) -> list[keras.callbacks.Callback]:
-    if isinstance(after, list | tuple) and all(
-        isinstance(callback, keras.callbacks.Callback) for callback in after
-    ):
-        return list(after)
-    raise ValueError(
-        f"Argument `after` must be a list of callbacks, or None. Received: after={after!r}."
-    )
+        return "\n".join([title, *grid(cells)])
 
 
 def _at_epoch(
@@ -401,15 +339,6 @@ def _kept_values(run: RunRecord) -> dict[str, float]:
 
 def _summarize_metric(name: str, rows: list[dict[str, float]]) -> dict[str, float]:
     return summarize([row[name] for row in rows if name in row])
-
-
-def _std_reduction(plain: str, calibrated: str, rows: list[dict[str, float]]) -> float:
-    pairs = [(row[plain], row[calibrated]) for row in rows if plain in row and calibrated in row]
-    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
-    plain_std, calibrated_std = (
-        summarize([pair[side] for pair in pairs])["std"] for side in (0, 1)
-    )
-    return 1 - calibrated_std / plain_std if plain_std else math.nan
 
 
 def _flatten(metrics: Sequence[keras.metrics.Metric]) -> list[keras.metrics.Metric]:

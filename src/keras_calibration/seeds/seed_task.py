@@ -13,7 +13,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records.runs.guarded import write_description
 from calibration_records.runs.ledger import Ledger
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._keras import restart_names, throwaway_layers
@@ -22,31 +21,13 @@ from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._typing import Data, Tensor
 from keras_calibration.callbacks.seed_variance import SeedVariance
 from keras_calibration.metrics.field_metrics import FieldMetrics
-from keras_calibration.seeds.description import (
-    describe_callbacks,
-    describe_model,
-    weights_norm,
-)
 from keras_calibration.seeds.random_seeds import set_seeds
 
 Rows: TypeAlias = tuple[Any, ...]
 """Inputs, labels and optional sample weights, as arrays or structures of arrays."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What a seed starts from: the description of its new model, and the norm of its weights."""
-
-    description: dict[str, Any]
-    weights_norm: float | None
-
-    @classmethod
-    def of(cls, model: keras.Model) -> Start:
-        """Looks at a new model, which need not be built."""
-        return cls(describe_model(model), weights_norm(model))
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedTask:
     """The training of one pipeline, without the seed; it can be sent to other processes.
 
@@ -58,79 +39,42 @@ class SeedTask:
         pipeline: Name of the pipeline.
         epochs: Number of epochs.
         batch_size: Rows per step, also in validation.
-        order: Seed of the data order for all seeds; `None` for an order of its own for each.
         callbacks: Returns the further callbacks of a seed, or `None`.
         record: Further fields of the record, see `SeedVariance`.
-        data: Descriptions of `rows` and `validation`.
     """
 
     build_model: Callable[[], keras.Model]
     rows: Rows
-    validation: Rows | None
+    validation: Rows | None = None
     ledger: str
     pipeline: str
-    epochs: int
-    batch_size: int
-    order: int | None = None
+    epochs: int = 1
+    batch_size: int = 32
     callbacks: Callable[[int], Sequence[keras.callbacks.Callback]] | None = None
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of training rows."""
-        return num_rows_of(self.rows)
 
     @property
     def num_steps(self) -> int:
         """Number of steps in an epoch."""
-        return -(-self.num_rows // self.batch_size)
-
-    def seeds_of(self, seed: int) -> dict[str, int]:
-        """The seeds of initialization and data order."""
-        return {"initialization": seed, "order": seed if self.order is None else self.order}
+        return -(-num_rows_of(self.rows) // self.batch_size)
 
     def new_model(self, seed: int) -> keras.Model:
         """A model with the initial weights of a seed."""
-        return new_model(self.build_model, **self.seeds_of(seed))
+        return new_model(self.build_model, seed)
 
-    def describe(
-        self, start: Start, callbacks: Sequence[keras.callbacks.Callback]
-    ) -> dict[str, Any]:
-        """All that decides the run of a seed, but for the seed and its initial weights."""
-        return {
-            **start.description,
-            "callbacks": describe_callbacks(callbacks),
-            **self.data,
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-        }
-
-    def user_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
-        """The callbacks that the user has for a seed."""
-        return list(self.callbacks(seed)) if self.callbacks else []
-
-    def recorder(
-        self,
-        seed: int,
-        after: Sequence[keras.callbacks.Callback] = (),
-        training: Mapping[str, Any] | None = None,
-    ) -> SeedVariance:
+    def recorder(self, seed: int, after: Sequence[keras.callbacks.Callback] = ()) -> SeedVariance:
         """The callback that records a seed; refuses invalid fields of the record."""
-        record = {"seeds": self.seeds_of(seed), **self.record, "training": training}
+        record = {"seeds": {"initialization": seed, "order": seed}, **self.record}
         return SeedVariance(self.ledger, self.pipeline, seed, after=after, verbose=0, **record)
 
-    def all_callbacks(self, seed: int, start: Start) -> list[keras.callbacks.Callback]:
+    def all_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""
-        callbacks = self.user_callbacks(seed)
-        file = write_description(Ledger(self.ledger), self.describe(start, callbacks))
-        training = None if file is None else {"file": file, "weights_norm": start.weights_norm}
-        return [self.recorder(seed, callbacks, training), *callbacks]
+        callbacks = list(self.callbacks(seed)) if self.callbacks else []
+        return [self.recorder(seed, callbacks), *callbacks]
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""
-        generator = np.random.default_rng([self.seeds_of(seed)["order"], epoch])
-        return generator.permutation(self.num_rows)
+        return np.random.default_rng([seed, epoch]).permutation(num_rows_of(self.rows))
 
     def batches(self, seed: int) -> Iterator[Rows]:
         """The batches of a seed, without end."""
@@ -140,11 +84,11 @@ class SeedTask:
                 yield tensors(take_rows(self.rows, order[start : start + self.batch_size]))
 
 
-def new_model(build_model: Callable[[], keras.Model], **seeds: int) -> keras.Model:
-    """A compiled model with the initial weights of seeds."""
+def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:
+    """A compiled model with the initial weights of a seed."""
     # A model is named, and names its metrics, as in a process of its own.
     restart_names()
-    set_seeds(**seeds)
+    set_seeds(initialization=seed, order=seed)
     model = build_model()
     if not isinstance(model, keras.Model) or not model.compiled:
         raise ValueError(
@@ -154,20 +98,27 @@ def new_model(build_model: Callable[[], keras.Model], **seeds: int) -> keras.Mod
     return model
 
 
+def train_one_by_one(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None]) -> None:
+    """Trains one seed after the other by `fit`: the engine `"loop"`."""
+    for seed in seeds:
+        with own_random_numbers():
+            fit_seed(task, seed)
+        on_end()
+
+
 def fit_seed(task: SeedTask, seed: int) -> None:
     """Trains one seed by `fit`, and records it, unless it has ended in the ledger."""
     # A process may die after its seed is recorded, and before it can tell.
     runs = Ledger(task.ledger).runs(task.pipeline, skip_damaged=True)
     if any(run["seed"] == seed and run["status"] != "started" for run in runs):
         return
-    model = task.new_model(seed)
-    model.fit(
+    task.new_model(seed).fit(
         task.batches(seed),
         steps_per_epoch=task.num_steps,
         epochs=task.epochs,
         validation_data=None if task.validation is None else tensors(task.validation),
         validation_batch_size=task.batch_size,
-        callbacks=task.all_callbacks(seed, Start.of(model)),
+        callbacks=task.all_callbacks(seed),
         verbose=0,
         shuffle=False,
     )
@@ -186,7 +137,7 @@ def own_random_numbers() -> Iterator[None]:
         np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-def as_rows(name: str, data: Data, model: keras.Model | None = None) -> Rows:
+def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
     """Rows as arrays: the inputs of a model are read as everywhere."""
     if not isinstance(data, tuple) or not 2 <= len(data) <= 3:
         raise ValueError(
@@ -195,11 +146,11 @@ def as_rows(name: str, data: Data, model: keras.Model | None = None) -> Rows:
             "first, because every seed takes the rows in another order."
         )
     x, *labels_and_weights = (part for part in data if part is not None)
-    if model is not None and (expected := symbolic_input(model)) is not None:
+    if (expected := symbolic_input(model)) is not None:
         metrics = [metric for metric in model.metrics if isinstance(metric, FieldMetrics)]
         also = [field for metric in metrics for field in metric.fields]
         x = structured(inputs_of(x, expected, also=also), expected)
-    rows = map_rows(_as_array, (x, *labels_and_weights))
+    rows: Rows = keras.tree.map_structure(_as_array, (x, *labels_and_weights))
     lengths = {array.shape[0] if array.ndim else 0 for array in keras.tree.flatten(rows)}
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(
@@ -215,29 +166,16 @@ def _as_array(values: Any) -> np.ndarray:
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
 
 
-def refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
-    """Refuses a step of the user's that returns something else than the model's metrics.
-
-    `fit` records what the step returns then, which the last batch of an epoch decides.
-    """
-    names = sorted(model.get_metrics_result())
-    if sorted(logs) != names:
-        raise ValueError(
-            "Argument `build_model` must return a model whose steps return its metrics with "
-            f"engine='vectorized'. Received: {model.name!r}, whose step returns {sorted(logs)}, "
-            f"while its metrics are {names}. Return self.get_metrics_result(), or use "
-            "engine='processes'."
-        )
-
-
 def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
     """Some of the rows."""
-    return map_rows(lambda array: array[chosen], rows)
+    taken: Rows = keras.tree.map_structure(lambda array: array[chosen], rows)
+    return taken
 
 
 def tensors(rows: Rows) -> Rows:
     """The rows as tensors: Keras takes neither arrays of strings nor arrays beside tensors."""
-    return map_rows(_tensor, rows)
+    converted: Rows = keras.tree.map_structure(_tensor, rows)
+    return converted
 
 
 def _tensor(array: Any) -> Tensor:
@@ -249,12 +187,6 @@ def _tensor(array: Any) -> Tensor:
 
     cells = array.tocoo()
     return tf.sparse.reorder(tf.SparseTensor(np.stack(cells.coords, 1), cells.data, cells.shape))
-
-
-def map_rows(function: Callable[[Any], Any], rows: Rows) -> Rows:
-    """The rows with a function applied to each array."""
-    mapped: Rows = keras.tree.map_structure(function, rows)
-    return mapped
 
 
 def num_rows_of(rows: Rows) -> int:

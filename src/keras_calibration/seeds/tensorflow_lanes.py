@@ -14,13 +14,7 @@ import tensorflow as tf
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import is_sparse
 from keras_calibration._typing import Tensor
-from keras_calibration.seeds.seed_task import (
-    Rows,
-    SeedTask,
-    map_rows,
-    num_rows_of,
-    refuse_own_logs,
-)
+from keras_calibration.seeds.seed_task import Rows, SeedTask, num_rows_of
 
 # Operations that draw from a state of their own.
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
@@ -32,34 +26,23 @@ class TensorFlowLanes:
     A lane keeps its model and graphs, and gets the weights of the next seed. The graph repeats the
     model's own `train_step`, so that results are those of `fit`. XLA compiles it if it compiles the
     model (`compile(jit_compile=…)`).
-
-    Args:
-        models: A model for each lane, which the lanes keep.
-        task: The training.
     """
 
     def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
-        self._models = list(models)
-        rows = map_rows(_in_graph, task.rows)
+        self.models = list(models)
+        rows = keras.tree.map_structure(_in_graph, task.rows)
         self._train = [_training_graph(model, rows, task) for model in models]
         _check_randomness(models[0], self._train[0])
         if task.validation is not None:
-            validation = map_rows(_in_graph, task.validation)
+            validation = keras.tree.map_structure(_in_graph, task.validation)
             self._validate = [_validation_graph(model, validation, task) for model in models]
         self._threads = ThreadPoolExecutor(len(models))
 
     def start(self, models: Sequence[keras.Model]) -> None:
         """Gives the lanes the state of new models, one for each lane or fewer."""
-        for lane, model in zip(self._models, models, strict=False):
+        for lane, model in zip(self.models, models, strict=False):
             for old, new in zip(_variables_of(lane), _variables_of(model), strict=True):
                 old.assign(new)
-
-    def load(self, number: int) -> keras.Model:
-        """The model of a lane."""
-        return self._models[number]
-
-    def store(self, number: int) -> None:
-        """Keeps what a callback has changed in the model; it is kept anyway."""
 
     def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
         """One epoch of each lane, given the order of the rows."""
@@ -71,7 +54,7 @@ class TensorFlowLanes:
 
     def _run(self, graphs: Mapping[int, Callable[[], Any]]) -> None:
         for number in graphs:
-            self._models[number].reset_metrics()
+            self.models[number].reset_metrics()
         for job in [self._threads.submit(graph) for graph in graphs.values()]:
             job.result()
 
@@ -86,11 +69,11 @@ def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[
 
     def train(order: Tensor) -> None:
         def step(batch: Rows) -> None:
-            refuse_own_logs(model, model.train_step(batch))
+            _refuse_own_logs(model, model.train_step(batch))
 
         _for_each_batch(step, rows, order, task.batch_size)
 
-    order = tf.TensorSpec((task.num_rows,), "int64")
+    order = tf.TensorSpec((num_rows_of(rows),), "int64")
     with throwaway_layers():
         return _graph(train, model, order)
 
@@ -100,11 +83,26 @@ def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callabl
 
     def validate() -> None:
         def step(batch: Rows) -> None:
-            refuse_own_logs(model, model.test_step(batch))
+            _refuse_own_logs(model, model.test_step(batch))
 
         _for_each_batch(step, rows, tf.range(num_rows_of(rows)), task.batch_size)
 
     return _graph(validate, model)
+
+
+def _refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
+    """Refuses a step of the user's that returns something else than the model's metrics.
+
+    `fit` records what the step returns then, which the last batch of an epoch decides.
+    """
+    names = sorted(model.get_metrics_result())
+    if sorted(logs) != names:
+        raise ValueError(
+            "Argument `build_model` must return a model whose steps return its metrics with "
+            f"engine='vectorized'. Received: {model.name!r}, whose step returns {sorted(logs)}, "
+            f"while its metrics are {names}. Return self.get_metrics_result(), or use "
+            "engine='loop'."
+        )
 
 
 def _check_randomness(model: keras.Model, graph: Any) -> None:
@@ -121,7 +119,7 @@ def _check_randomness(model: keras.Model, graph: Any) -> None:
             "Argument `build_model` must return a model that keeps all of its state in its own "
             "variables with engine='vectorized', which gives each seed its own. Received: a model "
             f"that uses {reason}. Draw random numbers in a layer that has a "
-            "keras.random.SeedGenerator as an attribute, or use engine='processes'."
+            "keras.random.SeedGenerator as an attribute, or use engine='loop'."
         )
 
 
@@ -134,7 +132,7 @@ def _for_each_batch(
     def batch(number: Tensor, size: int) -> None:
         # Of a size that XLA knows.
         chosen = tf.slice(order, [number * batch_size], [size])
-        step(map_rows(lambda array: _gathered(array, chosen), rows))
+        step(keras.tree.map_structure(lambda array: _gathered(array, chosen), rows))
 
     def body(number: Tensor) -> tuple[Tensor]:
         batch(number, batch_size)

@@ -2,8 +2,6 @@ import json
 import math
 import os
 import tempfile
-import time
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -36,39 +34,11 @@ def test_appends_and_reads(tmp_path):
     (record,) = runs.runs()
     assert record == {
         **FINISHED,
-        "schema_version": 1,
         "run_id": run_id,
         "created": record["created"],
     }
     assert record["created"].endswith("+00:00")
     assert [path.name for path in tmp_path.iterdir()] == [f"{run_id}.json"]
-
-
-def test_a_run_sorts_behind_those_of_a_clock_that_was_ahead(tmp_path):
-    run_id = Ledger(tmp_path).append(STARTED)
-    ahead = f"{datetime.now(UTC) + timedelta(hours=1):%Y%m%dT%H%M%S%fZ}"
-    (tmp_path / f"{run_id}.json").rename(tmp_path / f"{ahead}-{run_id.partition('-')[2]}.json")
-    for seed in (8, 9):
-        Ledger(tmp_path).append({**STARTED, "seed": seed})
-    assert [run["seed"] for run in Ledger(tmp_path).runs()] == [7, 8, 9]
-
-
-def test_a_record_may_leave_out_what_is_not_known(tmp_path):
-    Ledger(tmp_path).append(STARTED)
-    (record,) = Ledger(tmp_path).runs()
-    assert (record["epochs"], record["metrics"], record["configuration"]) == ([], {}, None)
-
-
-def test_a_record_from_before_the_later_fields_is_read(tmp_path):
-    run_id = Ledger(tmp_path).append(FINISHED)
-    path = tmp_path / f"{run_id}.json"
-    content = json.loads(path.read_text())
-    for name in ("seeds", "num_rows", "training"):
-        del content[name]
-    path.write_text(json.dumps(content))
-    (record,) = Ledger(tmp_path).runs()
-    assert (record["seeds"], record["num_rows"]) == ({}, None)
-    assert record["metrics"] == FINISHED["metrics"]
 
 
 def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
@@ -104,16 +74,9 @@ def test_non_finite_metrics_are_stored_as_strict_json(tmp_path):
 
     text = (tmp_path / f"{run_id}.json").read_text(encoding="ascii")
     stored = json.loads(text, parse_constant=refuse)["metrics"]["loss"]
-    assert stored == ["NaN", "Infinity", "-Infinity", None, 0.1]
+    assert stored == ["nan", "inf", "-inf", None, 0.1]
     (read,) = Ledger(tmp_path).runs()
     np.testing.assert_equal(read["metrics"]["loss"], values)
-
-
-def test_numpy_numbers_become_plain_ones(tmp_path):
-    record = {**FINISHED, "seed": np.int64(3), "epochs": [np.int32(0)]}
-    Ledger(tmp_path).append({**record, "metrics": {"loss": [np.float32(0.5)]}})
-    (read,) = Ledger(tmp_path).runs()
-    assert (read["seed"], read["epochs"], read["metrics"]) == (3, [0], {"loss": [0.5]})
 
 
 def test_finish_replaces_what_had_started(tmp_path):
@@ -129,57 +92,55 @@ def test_finish_replaces_what_had_started(tmp_path):
 def test_finish_replaces_nothing_else(tmp_path):
     runs = Ledger(tmp_path)
     run_id = runs.append(FINISHED)
-    with pytest.raises(ValueError, match=r"status='started'\. Received: .*status='finished'"):
-        runs.finish(run_id, {**FINISHED, "seed": 8})
-    with pytest.raises(ValueError, match=r"must be a run of the ledger .*run_id='nothing'"):
-        runs.finish("nothing", FINISHED)
+    for other in (run_id, "nothing"):
+        with pytest.raises(ValueError, match=f"`run_id` must be a run .*run_id='{other}'"):
+            runs.finish(other, {**FINISHED, "seed": 8})
     with pytest.raises(ValueError, match=r"must have a status of .*status='started'"):
         runs.finish(run_id, STARTED)
     assert runs.runs()[0]["seed"] == 7
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"pipeline": ""}, "must be a non-empty string.*pipeline=''"),
-        ({"pipeline": None}, "must be a non-empty string.*pipeline=None"),
-        ({"seed": "7"}, "must be an int.*seed='7'"),
-        ({"seed": 7.0}, "must be an int.*seed=7.0"),
-        ({"seed": True}, "must be an int.*seed=True"),
-        ({"status": "done"}, "must be one of .*status='done'"),
-        ({"epochs": [1, 0]}, "strictly increasing list of ints"),
-        ({"epochs": [1, 1]}, "strictly increasing list of ints"),
-        ({"epochs": [-1, 0]}, "strictly increasing list of ints"),
-        ({"epochs": 2}, "strictly increasing list of ints"),
-        ({"metrics": [0.5, 0.25]}, "a dict from the metric's name"),
-        ({"metrics": {"loss": [0.5]}}, "list with one float for each of the 2 epochs"),
-        ({"metrics": {"loss": 0.5}}, "list with one float"),
-        ({"metrics": {"loss": ["0.5", "low"]}}, "list with one float"),
-        ({"metrics": {3: [0.5, 0.25]}}, "list with one float"),
-        ({"initial_weights": b"ab"}, "must be a string or None.*initial_weights=.*"),
-        ({"backend": 3}, "must be a string or None.*backend=3"),
-        ({"versions": ["3.15"]}, "a dict from the package's name"),
-        ({"configuration": {"at": {1, 2}}}, "configuration=.* JSON"),
-        ({"configuration": [math.nan]}, "configuration=.* JSON"),
-        ({"seeds": {"weights": 3}}, "must be a dict from one of .*'initialization'.*seeds="),
-        ({"seeds": {"order": 0.5}}, "must be a dict from one of .*'initialization'.*seeds="),
-        ({"num_rows": -1}, "must be a number of rows or None.*num_rows=-1"),
-        ({"kept_epoch": "best"}, "must be one of the epochs.*kept_epoch='best'"),
-        ({"kept_epoch": 7}, r"one of the epochs \[0, 1\].*kept_epoch=7"),
-        ({"directions": {"loss": "up"}}, "must be a dict from the metric's name.*directions=.*"),
-        ({"metric": {}}, r"remove \['metric'\]"),
+        {"pipeline": ""},
+        {"pipeline": None},
+        {"seed": "7"},
+        {"seed": 7.0},
+        {"seed": True},
+        {"status": "done"},
+        {"epochs": [1, 0]},
+        {"epochs": [1, 1]},
+        {"epochs": [-1, 0]},
+        {"epochs": 2},
+        {"metrics": [0.5, 0.25]},
+        {"metrics": {"loss": [0.5]}},
+        {"metrics": {"loss": 0.5}},
+        {"metrics": {"loss": ["0.5", "low"]}},
+        {"metrics": {3: [0.5, 0.25]}},
+        {"initial_weights": b"ab"},
+        {"versions": ["3.15"]},
+        {"configuration": {"at": {1, 2}}},
+        {"configuration": [math.nan]},
+        {"seeds": {"order": 0.5}},
+        {"num_rows": -1},
+        {"kept_epoch": "best"},
+        {"kept_epoch": 7},
+        {"directions": {"loss": "up"}},
+        {"directions": {"loss": []}},
+        {"training": "a file"},
     ],
 )
-def test_refuses_a_wrong_record_and_writes_nothing(tmp_path, change, message):
-    runs = Ledger(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        runs.append({**FINISHED, **change})
+def test_refuses_a_wrong_record_and_writes_nothing(tmp_path, change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"`{name}` must"):
+        Ledger(tmp_path).append({**FINISHED, **change})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_the_missing_field(tmp_path):
-    with pytest.raises(ValueError, match=r"Add \['seed'\]"):
-        Ledger(tmp_path).append({"pipeline": "deepfm", "status": "started"})
+def test_names_missing_and_unknown_fields(tmp_path):
+    with pytest.raises(ValueError, match=r"Add \['seed'\] and remove \['metric'\]"):
+        Ledger(tmp_path).append({"pipeline": "deepfm", "status": "started", "metric": {}})
 
 
 def test_refuses_a_file_for_a_folder(tmp_path):
@@ -192,12 +153,12 @@ def test_refuses_a_file_for_a_folder(tmp_path):
     "text",
     [
         "",
-        '{"schema_version": 1',
+        '{"run_id": 1',
         "[" * 10**5,
         "[]",
         "3",
         "{}",
-        '{"schema_version": 1}',
+        '{"run_id": 5, "created": "now", "metrics": {}}',
         "\x00",
         "\u00e9",
     ],
@@ -210,31 +171,6 @@ def test_names_the_file_that_is_no_record(tmp_path, text):
         runs.runs()
 
 
-def test_names_the_file_whose_metrics_are_damaged(tmp_path):
-    run_id = Ledger(tmp_path).append(FINISHED)
-    path = tmp_path / f"{run_id}.json"
-    path.write_text(path.read_text().replace("0.125", '"low"'))
-    with pytest.raises(ValueError, match=f"must be the record of a run.*{run_id}.json"):
-        Ledger(tmp_path).runs()
-
-
-@pytest.mark.parametrize("field", ["run_id", "created"])
-def test_names_the_file_whose_header_is_damaged(tmp_path, field):
-    run_id = Ledger(tmp_path).append(FINISHED)
-    path = tmp_path / f"{run_id}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), field: 5}))
-    with pytest.raises(
-        ValueError, match=r"must be the record of a run.*\(run_id and created are not strings"
-    ):
-        Ledger(tmp_path).runs()
-
-
-def test_asks_to_upgrade_for_a_newer_schema(tmp_path):
-    (tmp_path / "new.json").write_text('{"schema_version": 2, "runs": "otherwise"}')
-    with pytest.raises(ValueError, match=r"new\.json' with schema_version=2.*Upgrade"):
-        Ledger(tmp_path).runs()
-
-
 def test_looks_at_no_other_files(tmp_path):
     Ledger(tmp_path).append(FINISHED)
     (tmp_path / "20260101T000000000000Z-00.tmp").write_text('{"schema')
@@ -243,19 +179,6 @@ def test_looks_at_no_other_files(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe.json")
     assert len(Ledger(tmp_path).runs()) == len(Ledger(tmp_path)) == 1
-
-
-def test_what_killed_processes_left_is_deleted_a_day_after(tmp_path):
-    runs = Ledger(tmp_path)
-    (tmp_path / "trainings").mkdir()
-    left = [tmp_path / name for name in ("a.tmp", "b.tmp", "trainings/c.tmp", "README.md")]
-    recent = tmp_path / "d.tmp"
-    for path in (*left, recent):
-        path.write_text("{")
-    for path in left:
-        os.utime(path, (time.time() - 25 * 3600,) * 2)
-    runs.append(STARTED)
-    assert [path.exists() for path in (*left, recent)] == [False, False, False, True, True]
 
 
 def test_a_run_id_is_no_path(tmp_path):
@@ -283,22 +206,6 @@ def test_a_record_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     watch("replace")
     Ledger(tmp_path).append(FINISHED)
     assert calls == [("fsync", [".tmp"]), ("replace", [".tmp"]), ("fsync", [".json"])]
-
-
-def test_a_disk_that_refuses_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
-    runs = Ledger(tmp_path)
-    run_id = runs.append(STARTED)
-
-    def refuse(descriptor):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        runs.append(FINISHED)
-    with pytest.raises(OSError, match="No space left"):
-        runs.finish(run_id, FINISHED)
-    assert [path.name for path in tmp_path.iterdir()] == [f"{run_id}.json"]
-    assert [run["status"] for run in runs.runs()] == ["started"]
 
 
 json_values = st.recursive(

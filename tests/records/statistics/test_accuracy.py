@@ -41,33 +41,6 @@ def test_newcombe_solves_its_equation():
         assert abs(estimate.value - t) == pytest.approx(quantile * np.sqrt(variance), rel=1e-5)
 
 
-def test_newcombe_is_defined_where_the_runs_do_not_overlap():
-    above = accuracy_interval(np.arange(5.0), np.arange(5.0) + 10)
-    below = accuracy_interval(np.arange(5.0) + 10, np.arange(5.0))
-    assert (above.value, above.high, below.value, below.low) == (1.0, 1.0, 0.0, 0.0)
-    assert 0.6 < above.low < 0.7
-    assert below.high == pytest.approx(1 - above.low)
-
-
-def draw(rng, kind, accuracy, shape):
-    """Runs of which A is better with the given probability, exactly."""
-    if kind == "skewed":
-        shift = -np.log(2 * (1 - accuracy))
-        return rng.exponential(size=shape), shift + rng.exponential(size=shape)
-    scale = 2.0 if kind == "unequal" else 1.0
-    shift = special.ndtri(accuracy) * np.hypot(1, scale)
-    return rng.normal(size=shape), shift + scale * rng.normal(size=shape)
-
-
-@pytest.mark.quick_cases(8)
-@pytest.mark.parametrize("kind", ["normal", "unequal", "skewed"])
-@pytest.mark.parametrize(("accuracy", "num_runs"), [(0.6, 10), (0.75, 5), (0.9, 5), (0.9, 20)])
-def test_coverage_of_newcombe(kind, accuracy, num_runs):
-    a, b = draw(np.random.default_rng(2), kind, accuracy, (800, num_runs))
-    covered = [not accuracy_interval(*pair).excludes(accuracy) for pair in zip(a, b, strict=True)]
-    assert 0.925 <= np.mean(covered) <= 0.98
-
-
 def test_independent_runs_are_all_pairs_of_different_seeds():
     rng = np.random.default_rng(8)
     # Rounded, so that some are equal.

@@ -68,12 +68,6 @@ def test_shared_seeds_are_left_out_together():
     np.testing.assert_allclose(share[:3], [value, value - half, value + half], rtol=1e-8)
 
 
-def test_seeds_that_decide_both_pipelines_count_once():
-    plain, calibrated = draw(3, 1, 20)
-    twice = bias_share(np.repeat(plain, 2, 0), np.repeat(calibrated, 2, 0), paired=True)
-    np.testing.assert_allclose(twice[:3], bias_share(plain, calibrated)[:3], rtol=1e-9)
-
-
 @settings(max_examples=60, deadline=None)
 @given(runs, runs, st.integers(-40, 40), st.integers(-8, 8), st.randoms())
 def test_shifts_scales_and_orders_do_not_matter(a, b, exponent, shift, random):
@@ -92,41 +86,13 @@ def test_shifts_scales_and_orders_do_not_matter(a, b, exponent, shift, random):
     np.testing.assert_allclose(permuted[:3], expected[:3], rtol=1e-6, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
-@given(runs)
-def test_the_share_and_the_rest_make_up_the_variance(a):
-    (plain,), (calibrated,) = losses(a)
-    share = bias_share([plain], [calibrated]).value
-    if np.ptp(plain) == 0:
-        assert math.isnan(share)
-        return
-    # Var(L) = Cov(L, L − C) + Cov(L, C)
-    rest = np.cov(plain, calibrated)[0, 1] / np.var(plain, ddof=1)
-    np.testing.assert_allclose(share + rest, 1.0, rtol=1e-9, atol=1e-9)
-
-
 def test_without_variance_there_is_no_share():
     # The mean of equal values can be rounded past them.
     equal, other = np.full((2, 3), 0.1), np.array([[0.1, 0.2, 0.4]] * 2)
     assert np.isnan(bias_share(equal, other)[:3]).all()
 
 
-@pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize("num_runs", [6, 20, 60])
-def test_coverage(num_runs, paired):
-    rng = np.random.default_rng(num_runs)
-    common = 0.9 if paired else 0.0
-    hits = 0
-    for _ in range(300):
-        of_seed, own = rng.normal(size=(2, num_runs)), rng.normal(size=(2, 2, num_runs))
-        calibrated, gain = common * of_seed[:, None] + math.sqrt(1 - common**2) * own
-        losses = calibrated + 2 * gain
-        hits += not bias_share(losses, calibrated, paired=paired).excludes(0.8)
-    # About 94 % less three standard errors.
-    assert hits > 0.9 * 300
-
-
-@pytest.mark.parametrize("options", [{}, {"paired": True}, {"autocorrelated": True}])
+@pytest.mark.parametrize("options", [{}, {"paired": True}])
 def test_the_ends_are_the_shares_that_the_differences_allow(options):
     """Fieller's interval: C − r L differs between the pipelines beyond the ends, not between."""
     plain, calibrated = draw(4, 2, 20)
@@ -156,18 +122,6 @@ def test_what_survives_without_any_noise():
     # A calibrated loss that prefers the other pipeline, in any unit.
     tiny = surviving_share(*(1e-200 * np.array(part) for part in (plain, calibrated[::-1])))
     np.testing.assert_allclose(tiny[:3], -0.25)
-
-
-@pytest.mark.parametrize("paired", [False, True])
-def test_coverage_of_what_survives(paired):
-    rng = np.random.default_rng(6)
-    hits = 0
-    for _ in range(600):
-        calibrated, gain = rng.normal(size=(2, 2, 8))
-        calibrated[1] += 1.0
-        gain[1] += 3.0
-        hits += not surviving_share(calibrated + gain, calibrated, paired=paired).excludes(0.25)
-    assert 0.93 * 600 <= hits <= 0.975 * 600
 
 
 @pytest.mark.parametrize("function", [bias_share, surviving_share])

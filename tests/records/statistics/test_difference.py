@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
-from scipy import fft, special, stats
+from scipy import special, stats
 
-from calibration_records.statistics.difference import standard_error
 from calibration_records.statistics.estimate import fewest_runs
 from keras_calibration.statistics import (
     always_valid_difference,
@@ -27,9 +26,7 @@ def test_agrees_with_scipy():
     assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "fewest"), [({}, 4), ({"paired": True}, 6), ({"autocorrelated": True}, 14)]
-)
+@pytest.mark.parametrize(("options", "fewest"), [({}, 4), ({"paired": True}, 6)])
 def test_no_p_value_with_too_few_runs_for_an_exact_test(options, fewest):
     a, b = np.arange(fewest) ** 2.0, np.arange(fewest) ** 1.5
     assert mean_difference(a[:-1], b[:-1], **options).p_value is None
@@ -41,37 +38,6 @@ def test_the_fewest_runs_are_those_of_exact_tests():
     assert 2 / 2**6 < 0.05 < 2 / 2**5
     assert 2 / special.comb(8, 4) < 0.05 < 2 / special.comb(6, 3)
     assert (fewest_runs(paired=True), fewest_runs(paired=False)) == (6, 4)
-
-
-def autocorrelated(rng, rho, shape):
-    noise = rng.normal(size=shape)
-    for day in range(1, shape[1]):
-        noise[:, day] = rho * noise[:, day - 1] + np.sqrt(1 - rho**2) * noise[:, day]
-    return noise
-
-
-@pytest.mark.parametrize(
-    ("rho", "num_days", "covered"), [(0.0, 14, 0.95), (0.5, 28, 0.93), (0.7, 60, 0.92)]
-)
-def test_coverage_of_days_that_are_alike(rho, num_days, covered):
-    rng = np.random.default_rng(4)
-    days = 1.0 + autocorrelated(rng, rho, (2000, num_days))
-    zeros = np.zeros(num_days)
-    found = [mean_difference(zeros, d, autocorrelated=True).excludes(1.0) for d in days]
-    assert 1 - np.mean(found) == pytest.approx(covered, abs=0.02)
-    if rho:
-        naive = [mean_difference(zeros, d, paired=True).excludes(1.0) for d in days]
-        assert np.mean(naive) > 0.2
-
-
-def test_the_error_of_days_is_that_of_their_slow_cosines():
-    rng = np.random.default_rng(5)
-    a, b = rng.normal(size=(2, 30))
-    # SciPy's orthonormal cosine transform, without the mean.
-    cosines = fft.dct(b - a, norm="ortho")[1:5]
-    error, degrees = standard_error(a, b + 1e6, autocorrelated=True)
-    assert degrees == 4
-    assert error == pytest.approx(np.sqrt(np.mean(cosines**2) / 30), rel=1e-6)
 
 
 def test_turning_the_sides_turns_the_sign():
@@ -90,54 +56,15 @@ def test_equal_values_have_an_interval_of_no_width():
     assert mean_difference([1.0, 1.0], [2.0, 2.0])[:3] == (1.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", ["normal", "unequal", "skewed"])
-@pytest.mark.parametrize("num_runs", [5, 20])
-def test_coverage(kind, num_runs):
-    rng = np.random.default_rng(1)
-    shape = (1000, num_runs)
-    if kind == "skewed":
-        a, b = rng.exponential(size=shape), 1 + rng.exponential(size=shape)
-    else:
-        a = rng.normal(size=shape)
-        b = 1 + (2 if kind == "unequal" else 1) * rng.normal(size=shape)
-    covered = [not mean_difference(*pair).excludes(1.0) for pair in zip(a, b, strict=True)]
-    assert 0.925 <= np.mean(covered) <= 0.98
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "seeds"),
-    [(0.60, 124), (0.70, 30), (0.75, 19), (0.80, 13), (0.85, 9), (0.90, 6), (0.95, 5)],
-)
-def test_seeds_needed_for_a_single_run_accuracy(accuracy, seeds):
-    assert seeds_needed(np.sqrt(2) * special.ndtri(accuracy), 2.0) == seeds
-
-
 def test_seeds_needed_is_the_least_that_detects():
     needed = seeds_needed(0.4, 1.0, paired=True)
     assert minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
     assert minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
 
 
-def test_more_days_are_needed_than_independent_pairs():
-    # With 0.4 m^⅔ degrees of freedom in place of m − 1.
-    needed = seeds_needed(0.4, 1.0, autocorrelated=True)
-    degrees = [round(0.4 * days ** (2 / 3)) for days in (needed - 1, needed)]
-    assert minimum_detectable_effect(1.0, needed, degrees[1]) <= 0.4
-    assert minimum_detectable_effect(1.0, needed - 1, degrees[0]) > 0.4
-    assert needed > seeds_needed(0.4, 1.0, paired=True)
-
-
 def test_seeds_needed_ends_where_there_is_nothing_to_find():
     assert seeds_needed(0.0, 1.0) == 100_000
     assert seeds_needed(1.0, 0.0) == 2
-
-
-def test_the_detectable_effect_is_found_four_times_in_five():
-    rng = np.random.default_rng(2)
-    effect = minimum_detectable_effect(2.0, 8, 14)
-    a, b = rng.normal(size=(2, 1500, 8))
-    found = [mean_difference(x, y + effect).excludes(0.0) for x, y in zip(a, b, strict=True)]
-    assert np.mean(found) == pytest.approx(0.8, abs=0.035)
 
 
 def test_refuses_a_single_run():

@@ -12,15 +12,6 @@ from keras_calibration.statistics import summarize
 hostile = st.lists(st.floats(width=64), max_size=12)
 
 
-def test_agrees_with_numpy_in_float64():
-    values = np.random.default_rng(0).normal(0.37, 5e-4, 17)
-    summary = summarize(values)
-    np.testing.assert_allclose(summary["mean"], np.mean(values), rtol=1e-14)
-    np.testing.assert_allclose(summary["std"], np.std(values, ddof=1), rtol=1e-12)
-    assert (summary["min"], summary["max"]) == (values.min(), values.max())
-    assert (summary["count"], summary["num_diverged"]) == (17, 0)
-
-
 def test_a_single_value_has_no_standard_deviation():
     summary = summarize([0.5])
     assert (summary["mean"], summary["min"], summary["max"]) == (0.5, 0.5, 0.5)
@@ -32,11 +23,6 @@ def test_nothing_finite_leaves_every_statistic_undefined(values):
     summary = summarize(values)
     assert (summary["count"], summary["num_diverged"]) == (0, len(values))
     assert all(math.isnan(summary[name]) for name in ("mean", "std", "min", "max"))
-
-
-def test_diverged_runs_are_counted_and_enter_no_statistic():
-    summary = summarize([1.0, math.nan, 3.0, math.inf, -math.inf])
-    assert summary == {**summarize([1.0, 3.0]), "num_diverged": 3}
 
 
 def test_float32_values_are_summed_in_float64():
