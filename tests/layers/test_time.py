@@ -122,13 +122,13 @@ def test_counts_are_rows_and_labels_may_be_turned_round():
     [
         (None, "Argument `time` must hold the time of each row, because this FieldBias follows"),
         (np.arange(10.0), "must have the time of each of the 3,000 rows"),
-        ("day", "must name a column of the rows"),
+        ("day", "must be a column of the rows"),
         (np.full(NUM_ROWS, np.nan), "Times must be known"),
         (np.full(NUM_ROWS, np.inf), "Times must be known"),
         (["2026-03-01"] * NUM_ROWS, "must hold numbers or dates"),
-        (1e-300 * np.arange(NUM_ROWS), "Give them in another unit"),
-        (1e300 * np.arange(NUM_ROWS), "Give them in another unit"),
-        (np.uint64(2**63) + np.arange(NUM_ROWS, dtype="uint64"), "that float64 tells apart"),
+        (1e-300 * np.arange(NUM_ROWS), "that floats tell apart"),
+        (1e300 * np.arange(NUM_ROWS), "that floats tell apart"),
+        (np.uint64(2**63) + np.arange(NUM_ROWS, dtype="uint64"), "that floats tell apart"),
     ],
     ids=["none", "few", "no column", "NaN", "infinite", "strings", "short", "long", "large"],
 )
