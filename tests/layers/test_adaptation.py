@@ -107,42 +107,6 @@ def test_a_network_of_ids_can_be_trained_without_adapt(regularization):
     assert np.any(network.dense_layers[-1].kernel)
 
 
-def train_on_all_rows(curve, logits, labels, num_steps=400):
-    """Adam, with all rows in a step: what is left is not the noise of batches."""
-    import tensorflow as tf
-
-    logits, labels = tf.constant(logits), tf.constant(labels)
-    decay = keras.optimizers.schedules.CosineDecay(0.1, num_steps)
-    optimizer = keras.optimizers.Adam(decay)
-    curve.build()
-    optimizer.build(curve.trainable_variables)
-
-    @tf.function
-    def train():
-        for _ in tf.range(num_steps):
-            with tf.GradientTape() as tape:
-                losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, curve(logits))
-                loss = tf.reduce_mean(losses) + sum(curve.losses)
-            gradients = tape.gradient(loss, curve.trainable_variables)
-            optimizer.apply(gradients, curve.trainable_variables)
-
-    train()
-
-
-@pytest.mark.quick_cases(1)
-@only_on_tensorflow
-@pytest.mark.parametrize("make", [ILPS.from_paper, ILPS], ids=["paper", "default"])
-@pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5])
-def test_a_trained_curve_is_calibrated_on_its_own_rows(rate, make):
-    generator = np.random.default_rng(0)
-    logits = generator.normal(np.log(rate / (1 - rate)), 1.5, 10_000).astype("float32")
-    labels = (generator.random(10_000) < 1 / (1 + np.exp(-logits))).astype("float32")
-    curve, logits = make(), 1.3 * logits + 0.5
-    train_on_all_rows(curve, logits, labels)
-    predicted = 1 / (1 + np.exp(-np.asarray(curve(logits), np.float64)))
-    assert predicted.mean() == pytest.approx(labels.mean(), rel=0.01)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile"),
