@@ -5,7 +5,6 @@ import pytest
 from scipy import optimize
 from scipy.special import expit
 
-from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
@@ -69,12 +68,6 @@ def test_what_does_not_last_is_not_carried_on(seed):
     assert 0.3 < noise < 0.9
 
 
-def test_without_drift_there_is_no_level():
-    last = [abs(fit_level(*rows_of([0.0], seed))[1].curves[0][-1]) for seed in range(20)]
-    assert np.median(last) < 0.02
-    assert max(last) < 0.25
-
-
 def test_a_drift_is_followed_to_its_end():
     for seed in range(3):
         rows, times = rows_of([0.0, 1.0, 1.0], seed, num_rows=10_000)
@@ -118,12 +111,3 @@ def test_the_line_of_means_has_the_mean_probability(mean, noise):
     mirrored = line_of_means(-logits, np.ones(4000), noise)
     assert mirrored.scale == pytest.approx(line.scale, abs=1e-9)
     assert mirrored.shift == pytest.approx(-line.shift, abs=1e-9)
-
-
-def test_the_line_of_means_without_noise_or_spread():
-    line = line_of_means(np.linspace(-40, 40, 9), np.ones(9), 1e-6)
-    assert line.scale == pytest.approx(1.0, abs=1e-6)
-    assert line.shift == pytest.approx(0.0, abs=1e-6)
-    line = line_of_means(np.full(5, -3.0), np.ones(5), 1.0)
-    assert isinstance(line, Line)
-    assert line(-3.0) > -3.0

@@ -6,12 +6,10 @@ import scipy.optimize
 
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.logit_histogram import logit_histogram
 from keras_calibration._solvers.reference_line import (
     bins_of,
     class_line,
     reference_line,
-    seen_as_logits,
 )
 
 
@@ -82,14 +80,6 @@ def test_separated_classes_and_one_class_have_a_finite_line():
     assert 0 < line_of(logits, np.ones(1000)).scale < 10
     # A score that is turned round, or says nothing, still has logits that differ.
     assert line_of(logits, logits < 0.003).scale > 0.01
-
-
-def test_without_shift_the_line_runs_through_0():
-    logits, labels, _ = rows_of()
-    histogram = logit_histogram(logits, labels, None, bins_of(logits))
-    assert seen_as_logits(histogram, has_shift=False).line.shift == pytest.approx(0, abs=1e-12)
-    plain = seen_as_logits(histogram, has_scale=False, has_shift=False).line
-    assert (plain.scale, plain.shift) == pytest.approx((1, 0), abs=1e-12)
 
 
 @pytest.mark.parametrize(("unit", "shift"), [(1e-6, 0.0), (1e6, 5.0), (1.0, -100.0)])

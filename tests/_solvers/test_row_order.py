@@ -105,11 +105,3 @@ def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):
     assert copies[1] == copies.max()
     if most == 5000:
         np.testing.assert_array_equal(np.delete(copies, 1), np.delete(counts, 1))
-
-
-@pytest.mark.parametrize("unit", [1.0, 1e-7])  # a tiny weight is no count of 0
-def test_importances_stay_as_they_are(unit):
-    weights = unit * np.array([0.5, 0.3, 2.0, 1.0])
-    numbers, kept = single_rows(np.array([3, 0, 2]), weights)
-    np.testing.assert_array_equal(numbers, [3, 0, 2])
-    np.testing.assert_array_equal(kept, weights[[3, 0, 2]])

@@ -119,9 +119,9 @@ def test_rows_of_one_time_are_in_one_block():
     ("arguments", "message"),
     [
         ({"time": "order", "folds": 5}, "Argument `folds` must be None with `time`"),
-        ({"time": "order", "gap": -1}, "Argument `gap` must be a duration of at least 0"),
+        ({"time": "order", "gap": -1}, "Argument `gap` must be a finite number of at least 0"),
         ({"time": "order", "gap": np.timedelta64(1, "D")}, "must be a number, in the unit"),
-        ({"time": "when"}, "must name a column of the rows"),
+        ({"time": "when"}, "must be a column of the rows"),
         ({"time": np.zeros(5)}, "the time of each of the 800 rows"),
         ({"time": np.zeros(800)}, "at least two blocks of rows"),
     ],

@@ -134,6 +134,15 @@ def test_a_trained_curve_is_calibrated_on_its_own_rows(rate, make):
     assert predicted.mean() == pytest.approx(labels.mean(), rel=0.01)
 
 
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("regularization", [0.0, 1.0])
+def test_a_network_of_ids_can_be_trained_without_adapt(regularization):
+    sites = np.arange(64) % 3
+    network = FieldNetwork({"site": 3}, hidden_units=(4,), regularization=regularization)
+    by_fit(compiled_model(network_model(network)), {"site": sites})
+    assert np.any(network.dense_layers[-1].kernel)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile"),

@@ -1,8 +1,5 @@
 """BetaCalibration: the exact fit of the curve with two slopes."""
 
-import csv
-
-import keras
 import numpy as np
 import pytest
 import scipy.optimize
@@ -91,75 +88,6 @@ def test_fit_is_the_optimum_on_the_rows(form, weighted):
     assert summary.log_loss_before == pytest.approx(log_loss(logits, labels, weights), abs=1e-8)
     assert summary.converged
     np.testing.assert_allclose(parameters_of(layer), best, rtol=1e-4, atol=1e-4)
-
-
-def test_figures_of_real_rows(data_root):
-    rows = np.load(data_root / "adult_49k" / "base_logits.npz")
-    with (data_root / "peers.csv").open() as file:
-        (peer,) = (
-            row
-            for row in csv.DictReader(file)
-            if (row["dataset"], row["field"], row["method"])
-            == ("adult_49k", str(rows["field_name"]), "beta")
-        )
-    layer = BetaCalibration()
-    layer.fit(rows["dev_logit"], rows["dev_label"])
-    calibrated = keras.ops.convert_to_numpy(layer(rows["test_logit"])).astype(np.float64)
-    assert log_loss(calibrated, rows["test_label"]) == pytest.approx(
-        float(peer["log_loss"]), abs=5e-6
-    )
-    probabilities = 1 / (1 + np.exp(-calibrated))
-    assert probabilities.mean() == pytest.approx(float(peer["mean_p"]), abs=1e-4)
-
-
-def test_starts_as_the_identity_and_keeps_shape_order_and_infinity():
-    layer = BetaCalibration()
-    grid = np.linspace(-20, 20, 31, dtype=np.float32)
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(grid)), grid, rtol=1e-6, atol=1e-6)
-    layer.fit(*rows_of())
-    expected = curve(parameters_of(layer), grid.astype(np.float64))
-    for shape in ((31,), (31, 1)):
-        received = keras.ops.convert_to_numpy(layer(grid.reshape(shape)))
-        np.testing.assert_allclose(received.reshape(-1), expected, rtol=1e-5, atol=1e-6)
-        assert received.shape == shape
-    sorted_logits = np.sort(np.random.default_rng(0).normal(0, 5, 100_000).astype(np.float32))
-    neighbours = np.sort(np.r_[sorted_logits, np.nextafter(sorted_logits, np.float32(np.inf))])
-    assert np.diff(keras.ops.convert_to_numpy(layer(neighbours))).min() >= 0
-    for scale in (0.0, -1e4):
-        for weight in layer.weights[:2]:
-            weight.assign(scale)  # the slopes underflow
-        ends = keras.ops.convert_to_numpy(layer(np.float32([-np.inf, np.inf, np.nan])))
-        np.testing.assert_array_equal(ends, [-np.inf, np.inf, np.nan])
-    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
-        layer(np.zeros((3, 2), np.float32))
-
-
-def test_updates_add_up_and_survive_a_file(reload):
-    logits, labels = rows_of()
-    whole, parts = BetaCalibration(), BetaCalibration(name="beta", trainable=False)
-    assert BetaCalibration.from_config(parts.get_config()).get_config() == parts.get_config()
-    whole.fit(logits, labels)
-    parts.fit(logits[:5000], labels[:5000])
-    restored = reload(keras.Sequential([keras.Input((1,)), parts])).layers[0]
-    assert parameters_of(restored) == parameters_of(parts)
-    assert not restored.trainable
-    restored.update(logits[5000:], labels[5000:])
-    np.testing.assert_allclose(parameters_of(restored), parameters_of(whole), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_trains_by_gradient_to_the_fit():
-    logits, labels = rows_of(parameters=(0.5, 1.5, -1.5), num_rows=4000)
-    fitted, trained = BetaCalibration(), BetaCalibration()
-    fitted.fit(logits, labels)
-    inputs = keras.Input((1,))
-    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(trained(inputs)))
-    model.compile(keras.optimizers.Adam(0.03), "binary_crossentropy", jit_compile=True)
-    model.fit(logits.astype(np.float32), labels, batch_size=400, epochs=20, verbose=0)
-    received, best = (
-        log_loss(curve(parameters_of(layer), logits), labels) for layer in (trained, fitted)
-    )
-    assert best <= received <= best + 0.005 < log_loss(logits, labels)
 
 
 def test_where_no_logit_is_near_zero_it_is_platt_scaling():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from backends import JIT_COMPILE, gradients_by_weights
+from backends import JIT_COMPILE
 from keras_calibration.layers import ILPS, FieldNetwork
 
 NUM_STEPS = 10
@@ -122,15 +122,3 @@ def test_embeddings_step_as_a_dense_reference(name, jit_compile):
             parameter -= step(gradient)
     np.testing.assert_allclose(weights["embeddings"] - start, table - start, atol=1e-5)
     assert np.abs(table - start).max() > 0.005
-
-
-def test_gradients_are_dense_tensors():
-    network = FieldNetwork({"site": 5, "device": 2}, numeric=("age",))
-    ids = {"site": np.array([0, 0, 9]), "device": np.ones(3, int)}
-    features = {**ids, "age": np.float32([1, 2, 3])}
-    network.adapt(features)
-    gradients = gradients_by_weights(network, features)
-    gradients += gradients_by_weights(ILPS.from_paper(), np.float32([0, 0, 1]))
-    assert len(gradients) == 8
-    for gradient in gradients:
-        assert not hasattr(gradient, "indices")  # as TensorFlow's sparse ones

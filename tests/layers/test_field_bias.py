@@ -25,15 +25,6 @@ def made_clicks(num_rows=20_000, num_values=50, deviation=0.5, seed=0):
     return logits, site, labels.astype(float), offsets
 
 
-def test_starts_as_the_identity():
-    head = FieldBias({"site": 3})
-    logits = np.float32([-1, 0, np.inf, -np.inf])
-    received = head(logits, {"site": np.array([0, 2, 9, -1])})
-    assert (received.shape, received.dtype) == ((4, 1), "float32")
-    np.testing.assert_array_equal(received[:, 0], logits)
-    assert head.get_deviations() == {"site": 0.0}
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_finds_the_optimum(weighted):
     logits, site, labels, _ = made_clicks(3000, 8)
@@ -95,15 +86,6 @@ def test_spread_is_learnt():
     predicted = sigmoid(np.asarray(head(logits, {"site": site, "nothing": nothing}))[:, 0])
     residual = np.bincount(site, labels - predicted)
     assert np.abs(residual).max() < 12
-
-
-def test_unseen_values_have_the_mean():
-    logits, site, labels, _ = made_clicks(2000, 10)
-    head = FieldBias({"site": 12})
-    head.fit(logits, labels, {"site": site})
-    np.testing.assert_array_equal(head.get_offsets("site")[10:], 0)
-    unseen = np.asarray(head(np.zeros(4), {"site": np.array([10, 11, 12, -5])}))
-    np.testing.assert_array_equal(unseen, unseen[:1].repeat(4, axis=0))
 
 
 def test_effects_are_the_offsets_of_each_row():

@@ -1,7 +1,5 @@
 """Numeric columns of FieldBias, against the optimum that SciPy finds in float64."""
 
-import json
-
 import keras
 import numpy as np
 import pandas as pd
@@ -10,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from backends import compiled, examples
+from backends import examples
 from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.numeric_column import numeric_column
-from keras_calibration.layers import ILPS, FieldBias
+from keras_calibration.layers import FieldBias
 
 NAN = np.nan
 
@@ -144,42 +142,6 @@ def test_spreads_are_modes_of_the_marginal_likelihood():
     assert log_marginal(line, walk) > highest - 0.1
 
 
-def test_curves_are_learnt_and_flat_where_there_is_nothing():
-    logits, labels, features = made_rows(20_000)
-    features["nothing"] = np.random.default_rng(5).normal(size=20_000)
-    head = FieldBias({"site": 6}, ILPS(), numeric=["x", "nothing"])
-    assert head.feature_names == ("site", "x", "nothing")
-    summary = head.fit(logits, labels, features)
-    assert summary.converged
-    assert summary.log_loss_after < summary.log_loss_before - 0.03
-    deviations = head.get_deviations()
-    assert list(deviations) == ["site", "x", "nothing"]
-    assert 0.3 < deviations["x"] < 1.5
-    assert deviations["nothing"] < 0.1
-    knots, values, missing = head.get_curve("x")
-    inside = np.abs(knots) < 2
-    shift = np.mean(values[inside] - np.sin(2 * knots[inside]))
-    assert np.abs(values[inside] - np.sin(2 * knots[inside]) - shift).max() < 0.3
-    assert abs(missing - 0.7 - shift) < 0.15
-    assert np.abs(head.get_curve("nothing")[1]).max() < 0.1
-    parts = np.asarray(head.effects(features))
-    assert parts.shape == (20_000, 1)
-
-
-def test_is_the_sum_of_its_parts():
-    logits, labels, features = made_rows()
-    head = FieldBias({"site": 6}, numeric=["x", "z"], num_knots=8)
-    head.fit(logits, labels, features)
-    received = np.asarray(head(logits, features))[:, 0]
-    expected = head.get_offsets("site")[features["site"]] + sum(
-        value_of(head.get_curve(name), features[name]) for name in ("x", "z")
-    )
-    line = received - expected
-    slope, bias = np.polyfit(logits, line, 1)
-    np.testing.assert_allclose(line, slope * logits + bias, atol=1e-5)
-    assert len(head.get_curve("x")[0]) == 8
-
-
 def test_a_column_that_is_the_logit_does_not_stop_the_fit():
     """The curve can be the line; a mix of Hessians of two steps would then not be positive."""
     _, _, features = made_rows(3000)
@@ -219,37 +181,6 @@ def test_spreads_are_learnt_near_the_optimum():
     deviations = np.array(list(head.get_deviations().values()))
     assert deviations[0] > 5
     assert deviations[1:].max() < 0.1
-
-
-def penalised_regression(design, labels, spread):
-    """Logits of logistic regression whose terms but the first two have this prior deviation."""
-    penalty = np.diag(np.r_[1e-3, 0.0, np.full(design.shape[1] - 2, spread**-2)])
-    centre = np.eye(design.shape[1])[0]
-    parameters = centre
-    for _ in range(30):
-        p = sigmoid(design @ parameters)
-        hessian = (design.T * (p * (1 - p))) @ design + penalty
-        gradient = design.T @ (p - labels) + penalty @ (parameters - centre)
-        parameters = parameters - np.linalg.solve(hessian, gradient)
-    return design @ parameters
-
-
-def test_straight_lines_cost_little_more_than_in_ridge_regression():
-    """Walks alone are 2.4 times as far from the true logits as ridge regression with s known."""
-    found, ridge = np.zeros(2), np.zeros(2)
-    for seed in range(2):
-        generator = np.random.default_rng(seed)
-        columns = generator.integers(0, 12, (5000, 9)) - 5.5
-        logits, slopes = generator.normal(-1, 1, 5000), generator.normal(0, 0.06, 9)
-        true = logits + columns @ slopes
-        labels = (generator.random(5000) < sigmoid(true)).astype(float)
-        head = FieldBias({}, numeric=[f"x{number}" for number in range(9)])
-        features = dict(zip(head.numeric, columns.T, strict=True))
-        head.fit(logits, labels, features)
-        design = np.column_stack([logits, np.ones(5000), columns])
-        found[seed] = np.mean((np.asarray(head(logits, features))[:, 0] - true) ** 2)
-        ridge[seed] = np.mean((penalised_regression(design, labels, 0.06) - true) ** 2)
-    assert found.mean() < 1.6 * ridge.mean()
 
 
 def test_a_mirrored_column_has_the_mirrored_curve():
@@ -311,21 +242,6 @@ def test_what_is_beyond_the_knots_is_as_the_outermost():
     np.testing.assert_allclose(integers[1] - received[0], values[-1] - values[0], atol=1e-6)
 
 
-def test_a_weight_of_two_is_two_rows():
-    logits, labels, features = made_rows(600)
-    twice = np.arange(600) % 3 == 0
-    rows = np.r_[np.arange(600), np.flatnonzero(twice)]
-    weighted, repeated = (FieldBias({"site": 6}, numeric=["x", "z"]) for _ in range(2))
-    weighted.fit(logits, labels, features, sample_weight=1.0 + twice, weights_are="counts")
-    repeated.fit(logits[rows], labels[rows], {n: column[rows] for n, column in features.items()})
-    for one, other in (
-        (weighted(logits, features), repeated(logits, features)),
-        (weighted.interval(logits, features), repeated.interval(logits, features)),
-        *zip(weighted.get_curve("x"), repeated.get_curve("x"), strict=True),
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-
-
 def test_data_frames_booleans_and_gaps():
     logits, labels, features = made_rows(800)
     frame = pd.DataFrame(features)
@@ -368,56 +284,6 @@ def test_hostile_columns(data):
     line = np.asarray(head(logits, zero))[:, 0] - sum(head.get_curve(n)[2] for n in ("x", "z"))
     np.testing.assert_allclose(received, line + expected, rtol=1e-5, atol=1e-4)
     assert np.all((lower <= sigmoid(received) + 1e-6) & (sigmoid(received) <= upper + 1e-6))
-
-
-@pytest.mark.slow
-def test_compiled_as_eager():
-    logits, labels, features = made_rows(500)
-    head = FieldBias({"site": 6}, ILPS(), numeric=["x", "z"])
-    head.fit(logits, labels, features)
-    x = features["x"].astype("float32")
-    x[:4] = [np.inf, -np.inf, 3e38, NAN]
-    logits = logits.astype("float32")
-    features = {"site": features["site"].astype("int32"), "x": x, "z": features["z"].astype("f4")}
-    call = compiled(lambda logits, features: head(logits, features))
-    np.testing.assert_allclose(call(logits, features), head(logits, features), atol=1e-5)
-    spread = compiled(lambda *each: head.logit_standard_deviation(*each))
-    eager = head.logit_standard_deviation(logits, features)
-    np.testing.assert_allclose(spread(logits, features), eager, rtol=1e-4, atol=1e-6)
-
-
-def test_survives_saving(tmp_path):
-    logits, labels, features = made_rows(500)
-    head = FieldBias({"site": 6}, ILPS(), ["x", "z"], num_knots=9)
-    head.fit(logits, labels, features)
-    config = json.loads(json.dumps(head.get_config()))
-    assert (config["numeric"], config["num_knots"]) == (["x", "z"], 9)
-    inputs = {"site": keras.Input((), dtype="int32"), "x": keras.Input(()), "z": keras.Input(())}
-    logit = keras.Input((1,))
-    keras.Model([logit, inputs], head(logit, inputs)).save(tmp_path / "head.keras")
-    copy = keras.saving.load_model(tmp_path / "head.keras").get_layer(head.name)
-    np.testing.assert_array_equal(copy(logits, features), head(logits, features))
-    np.testing.assert_array_equal(copy.interval(logits, features), head.interval(logits, features))
-
-
-@pytest.mark.slow
-def test_its_curves_can_be_trained():
-    logits, labels, features = made_rows(2000)
-    head = FieldBias({}, numeric=["x"], num_knots=5)
-    head.fit(logits, labels, features)
-    inputs = {"x": keras.Input((), name="x")}
-    logit = keras.Input((1,), name="logit")
-    outputs = keras.layers.Activation("sigmoid")(head(logit, inputs))
-    model = keras.Model({"logit": logit, **inputs}, outputs)
-    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy")
-    before = [np.array(each) for each in head.get_curve("x")]
-    data = {"logit": logits[:, None].astype("f4"), "x": features["x"].astype("f4")}
-    model.fit(data, labels, epochs=1, verbose=0)
-    knots, values, missing = head.get_curve("x")
-    np.testing.assert_array_equal(knots, before[0])
-    assert np.isfinite(values).all()
-    assert np.abs(values - before[1]).min() > 0
-    assert missing != before[2]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from backends import compiled, examples, gradients_by_weights
+from backends import compiled, gradients_by_weights
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import curve_basis, fit_field_curves
 from keras_calibration._solvers.field_spreads import half_cauchy
-from keras_calibration._solvers.knots import balanced_knots
 from keras_calibration.layers import ILPS, FieldBias, FieldILPS
 
 KNOTS = np.array([-2.5, -1.0, 0.0, 1.5])
@@ -56,16 +53,6 @@ def polynomials(knots):
             column = column - np.mean(column * earlier) * earlier
         columns.append(column / np.sqrt(np.mean(column**2)))
     return np.stack(columns, axis=1)
-
-
-def test_starts_as_the_identity():
-    head = FieldILPS({"site": 3})
-    logits = np.float32([-3, 0, 5, np.inf, -np.inf])
-    received = np.asarray(head(logits, {"site": np.array([0, 2, 1, 9, -1])}))
-    assert (received.shape, received.dtype) == ((5, 1), "float32")
-    np.testing.assert_allclose(received[:, 0], logits, rtol=1e-6, atol=1e-6)
-    assert np.isnan(np.asarray(head(np.float32([np.nan]), {"site": np.array([0])})))
-    assert head.get_deviations() == {"site": 0.0}
 
 
 def test_basis_is_orthonormal():
@@ -142,33 +129,6 @@ def test_spreads_are_learnt():
     assert losses[0] < losses[1] - 1e-3
 
 
-def test_a_bend_for_some_values():
-    generator = np.random.default_rng(0)
-    logits, site = generator.normal(0, 1.5, 40_000), np.arange(40_000) % 20
-    truth = np.where(site % 2, np.maximum(logits, 0.3 * logits), np.minimum(logits, 0.3 * logits))
-    labels = generator.random(40_000) < sigmoid(truth)
-    loss = {}
-    for num_knots in (2, 6):
-        head = FieldILPS({"site": 20}, num_knots=num_knots)
-        head.fit(logits, labels, {"site": site})
-        curve = np.asarray(head(logits, {"site": site}))[:, 0]
-        loss[num_knots] = np.mean((sigmoid(curve) - sigmoid(truth)) ** 2)
-    assert head.get_scales("site")["bend"] > 0.1
-    assert loss[6] < 0.5 * loss[2]
-
-
-def test_unseen_values_have_the_curve_of_all():
-    logits, site, labels, _ = made_clicks(4000, 10)
-    head = FieldILPS({"site": 12}, ILPS())
-    head.fit(logits, labels, {"site": site})
-    grid = np.linspace(-6, 6, 50)
-    unseen = [np.asarray(head(grid, {"site": np.full(50, i)})) for i in (10, 11, 12, -5)]
-    np.testing.assert_array_equal(head.get_curves("site")[10:], [head.get_values()] * 2)
-    np.testing.assert_array_equal(unseen, unseen[:1] * 4)
-    expected = hats(np.asarray(head.calibrator(grid), float), head.get_knots()) @ head.get_values()
-    np.testing.assert_allclose(unseen[0][:, 0], expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("trained", [False, True])
 def test_every_curve_rises(trained):
@@ -207,33 +167,6 @@ def test_a_value_that_would_fall_keeps_its_level():
     assert rises[1].max() < 0.5 * shared_slopes.min()
     predicted = sigmoid(np.asarray(head(logits, {"site": site}))[:, 0])
     assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
-
-
-@settings(max_examples=examples(40))
-@given(st.data())
-def test_few_clicks(data):
-    num_rows = data.draw(st.integers(2, 30))
-    numbers = st.lists(st.integers(0, 4), min_size=num_rows, max_size=num_rows)
-    logits = np.array(data.draw(numbers)) * data.draw(st.sampled_from([0.0, 1.0, 10.0])) - 2.0
-    labels, site = np.zeros(num_rows), np.array(data.draw(numbers))
-    labels[: data.draw(st.integers(1, min(2, num_rows - 1)))] = 1
-    weights = np.array(data.draw(numbers), float)
-    weights[[0, -1]] = 1
-    rows = Rows(logits, labels, weights)
-    knots = balanced_knots(logits, labels, data.draw(st.integers(2, 5)), weights)
-    fit = fit_field_curves(rows, knots, [site], [4], half_cauchy(1.0))
-    assert fit.converged
-    curves = fit.values + fit.deviations[0]
-    assert np.all(np.isfinite(curves))
-    assert np.all(np.diff(fit.values) > 0)
-    assert np.all(np.diff(curves) > 0)
-    # Slopes and bends have the scale 0 where the values differ by their levels alone.
-    levels_alone = np.all(fit.scales[:, 1:] == 0)
-    assert np.all(fit.scales[:, : 1 if levels_alone else 3] >= 1e-3)
-    assert np.all(fit.scales <= 10)
-    # An id with no weight, and none of all, changes nothing.
-    without = np.bincount(site, weights, 5)[:4] == 0
-    np.testing.assert_allclose(fit.deviations[0][without], 0, atol=1e-12)
 
 
 def _tensor(values):

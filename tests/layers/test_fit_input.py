@@ -10,7 +10,6 @@ from keras_calibration.layers import (
     BiasCorrection,
     BlendedHead,
     FieldBias,
-    FitSettings,
     IsotonicRegression,
     NeuralCalibration,
     PlattScaling,
@@ -133,11 +132,3 @@ def test_a_refused_fit_leaves_weights_and_summaries(blended):
     assert curve.update(*new) == alone.update(*new)
     for weight, other in zip(curve.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_array_equal(weight, other)
-
-
-def test_members_need_as_many_folds():
-    from keras_calibration.layers import FieldNetwork
-
-    head = NeuralCalibration(PlattScaling(), FieldNetwork({"site": 3}), num_members=2)
-    with pytest.raises(ValueError, match="2 members and 5 folds"):
-        head.fit(LOGITS, LABELS, {"site": np.arange(400) % 3}, settings=FitSettings(folds=5))

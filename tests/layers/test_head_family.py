@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration import base_logits, fit_head, layers
+from keras_calibration import layers
 from keras_calibration.layers import (
     ILPS,
     BiasCorrection,
@@ -22,7 +22,6 @@ from keras_calibration.layers import (
     TemperatureScaling,
     VectorScaling,
 )
-from keras_calibration.models import CalibratedModel
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-0.5, 1.5, 400)
@@ -237,19 +236,6 @@ def test_a_calibrator_reads_no_features(calibrator):
     for make in (NeuralCalibration, lambda part: FieldBias({"site": 3}, part)):
         with pytest.raises(ValueError, match="must be a head that reads no features"):
             make(calibrator)
-
-
-def test_the_head_of_a_model_is_the_one_that_was_given(reload):
-    inputs = keras.Input((2,))
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
-    head = ILPS()
-    model = CalibratedModel(base, head)
-    assert model.head is head
-    rows = GENERATOR.normal(size=(400, 2)).astype("float32")
-    fit_head(model, rows, LABELS, verbose=0)
-    assert type(reload(model).head) is ILPS
-    again = base_logits(model, rows)
-    assert head.update(again, LABELS).num_rows == 800
 
 
 class Doubled(layers.Head):

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration import fit_head
 from keras_calibration.layers import (
     ILPS,
     BetaCalibration,
@@ -116,22 +115,6 @@ def test_loading_the_weights_of_a_layer_without_rows_drops_the_rows(tmp_path):
     assert layer.bias == 0
 
 
-@pytest.mark.slow
-@pytest.mark.tensorflow
-def test_an_exported_model_does_not_carry_the_rows(tmp_path):
-    layer = ILPS()
-    model = keras.Sequential([keras.Input((1,)), layer])
-    layer.adapt(*next(hours()))
-    model.export(tmp_path / "before", verbose=False)
-    layer.fit(*next(hours()))
-    model.export(tmp_path / "after", verbose=False)
-    sizes = [
-        sum(file.stat().st_size for file in (tmp_path / name / "variables").iterdir())
-        for name in ("before", "after")
-    ]
-    assert sizes[0] == sizes[1]
-
-
 def test_an_hour_of_one_class_is_welcome_and_a_stream_of_one_class_is_not():
     layer = PlattScaling()
     with pytest.raises(ValueError, match="one class only"):
@@ -211,21 +194,6 @@ def test_the_unit_of_importances_is_kept_with_the_rows(reload):
     assert merged.positives == pytest.approx(whole.histogram.positives)
 
 
-def test_equal_weights_of_two_batches_may_differ():
-    first, second = (
-        (*part[:3], np.full(3000, w)) for part, w in zip(hours(2), (0.5, 1.5), strict=True)
-    )
-    whole, layer = PlattScaling(), PlattScaling()
-    whole.fit(*together(first, second))
-    layer.fit(*first)
-    assert layer.posterior.is_of_counts
-    layer.update(*second)
-    np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-6, atol=1e-6)
-    for each in (layer, whole):
-        with pytest.raises(ValueError, match="must be equal, or counts of rows"):
-            each.interval([0.0])
-
-
 def test_weights_in_another_unit_are_warned_of():
     first, second = list(hours(2))
     layer = PlattScaling()
@@ -236,21 +204,3 @@ def test_weights_in_another_unit_are_warned_of():
     assert layer.bias == pytest.approx(before, abs=1e-3)
     layer.update(*second[:3], np.full(3000, 1 / 3000), forget=1.0)  # nothing to compare with
     layer.update(*(column[:5] for column in second[:2]), sample_weight=np.full(5, 1e-6))  # too few
-
-
-@pytest.mark.parametrize("weights_are", ["importance", "counts"])
-def test_rows_of_fit_head_are_those_of_fit(weights_are):
-    first, second = counted(*hours(2)) if weights_are == "counts" else hours(2)
-    first[3][:9] = 0.0
-    whole, layer = PlattScaling(), PlattScaling()
-    whole.fit(*first, weights_are=weights_are)
-    inputs = keras.Input((1,))
-    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(layer(inputs)))
-    x = first[0].astype("float32")[:, None]
-    fit_head(model, x, first[1], first[3], weights_are=weights_are, verbose=0)
-    for each in (layer, whole):
-        each.update(*second, weights_are=weights_are)
-    np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-5, atol=1e-5)
-    for attribute in ("unit", "positives", "negatives"):
-        kept, expected = (getattr(each.histogram, attribute) for each in (layer, whole))
-        assert kept == pytest.approx(expected, rel=1e-6)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from backends import JIT_COMPILE, needs_float64
+from backends import JIT_COMPILE
 from keras_calibration.layers import ILPS
 
 KNOTS = ["balanced", "quantile", "sigmoid", [-6.0, -1.0, 0.5, 3.0]]
@@ -32,19 +32,6 @@ def low_click_rate():
 
 
 # Start
-
-
-@pytest.mark.quick_cases(8)
-@pytest.mark.parametrize(("knots", "monotonic", "extrapolation"), FORMS)
-def test_starts_as_the_identity_before_and_after_adapt(knots, monotonic, extrapolation):
-    layer = ILPS(10, knots, extrapolation=extrapolation, monotonic=monotonic)
-    grid = np.linspace(-15, 15, 301, dtype=np.float32)
-    for _ in range(2):
-        ends = layer.get_knots()[[0, -1]]
-        expected = np.clip(grid, *ends) if extrapolation == "constant" else grid
-        np.testing.assert_allclose(layer(grid), expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(layer.get_values(), layer.get_knots(), rtol=1e-5, atol=1e-5)
-        layer.adapt(*low_click_rate())  # most of it beyond the first knots
 
 
 def test_defaults_and_the_papers_form():
@@ -111,26 +98,6 @@ def test_strict_never_falls_whatever_its_weights():
         assert (np.diff(layer.get_values()) >= 0).all()
 
 
-def test_shape_of_the_input_is_kept():
-    layer = ILPS()
-    for shape in ((4,), (4, 1), (0,), (0, 1)):
-        assert layer(np.ones(shape, np.float32)).shape == shape
-        assert layer.compute_output_shape((None, *shape[1:])) == (None, *shape[1:])
-        symbolic = layer(keras.KerasTensor((None, *shape[1:])))
-        assert symbolic.shape == (None, *shape[1:])
-        assert symbolic.dtype == "float32"
-
-
-def test_whole_numbers_are_logits_too():
-    np.testing.assert_allclose(ILPS()(np.array([-1, 0, 2])), [-1, 0, 2], atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(3, 2), (1, 2), (3, 1, 1), ()])
-def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\).*Received"):
-        ILPS()(np.zeros(shape, np.float32))
-
-
 def test_logits_that_are_not_finite_are_not_hidden():
     received = ILPS()(np.float32([np.nan, np.inf, -np.inf, 1e30]))
     np.testing.assert_array_equal(np.isnan(received), [True, False, False, False])
@@ -149,18 +116,6 @@ def test_penalty_is_added_to_the_losses():
     model.compile(loss="binary_crossentropy")
     row = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32)
     assert model.evaluate(*row, verbose=0) == pytest.approx(np.log(2) + 2.5 * 0.75, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"penalty": 0.0}, {"monotonic": "strict"}, {"penalty": 0.0, "smoothness": 0.0}]
-)
-def test_no_penalty_where_none_is_asked_for(arguments):
-    layer = ILPS(4, "sigmoid", **arguments)
-    layer.build()
-    for weight in layer.trainable_weights:
-        weight.assign(-np.arange(np.prod(weight.shape)).reshape(weight.shape) - 1.0)
-    layer(np.float32([0.5]))
-    assert sum(map(float, layer.losses)) == 0
 
 
 def test_smoothness_prior_has_its_value_once_the_number_of_rows_is_known():
@@ -236,27 +191,6 @@ def test_balanced_knots_are_class_balanced_quantiles(weighted):
     assert layer.get_knots().dtype == np.float32
 
 
-def test_quantile_knots_need_no_labels():
-    logits = np.random.default_rng(5).permutation(1000) / 10
-    layer = ILPS(10, "quantile")
-    layer.adapt(logits)
-    np.testing.assert_allclose(layer.get_knots(), np.sort(logits)[49::100], rtol=1e-6)
-    layer.adapt(logits, sample_weight=(logits < 10.25).astype(float))  # 103 rows
-    expected = [np.ceil((k - 0.5) / 10 * 103 - 1) / 10 for k in range(1, 11)]
-    np.testing.assert_allclose(layer.get_knots(), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
-@pytest.mark.parametrize("knots", ["balanced", "quantile"])
-@pytest.mark.parametrize("place", [0.0, -7.5, 1e4])
-def test_adapt_to_ties_and_constant_logits(knots, monotonic, place):
-    layer = ILPS(20, knots, monotonic=monotonic)
-    layer.adapt(np.full(30, place), np.arange(30) % 2)
-    assert (np.diff(layer.get_knots()) > 0).all()
-    grid = np.float32([-50, place, 50])
-    np.testing.assert_allclose(layer(grid), grid, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("knots", ["sigmoid", [-2.0, 0.0, 2.0]])
 def test_given_knots_stay_and_the_rows_are_counted(knots):
     layer = ILPS(5, knots)
@@ -305,27 +239,3 @@ def test_adapt_refuses_bad_rows_and_leaves_the_layer_as_it_was(knots, arguments,
 
 
 # Dtypes
-
-
-def test_calibrates_in_float32_under_a_mixed_policy(mixed_bfloat16, clicks):
-    logits, labels = clicks
-    layer = ILPS()
-    layer.adapt(logits, labels)
-    set_curve(layer, 1.001 * layer.get_knots() + 1e-3)
-    received = layer(logits)
-    assert received.dtype == "float32"
-    np.testing.assert_allclose(received, 1.001 * logits + 1e-3, rtol=1e-5, atol=1e-5)
-    assert layer(keras.ops.cast(logits, "bfloat16")).dtype == "float32"
-    assert {weight.dtype for weight in layer.weights} == {"float32"}
-    for policy in ("float16", "bfloat16", "mixed_float16", keras.DTypePolicy("mixed_bfloat16")):
-        assert ILPS(dtype=policy).compute_dtype == "float32"
-
-
-@needs_float64
-def test_float64_where_it_is_asked_for():
-    layer = ILPS(knots=[0, 1], dtype="float64")
-    logits = np.array([1 / 3, -7.1, 1e3])
-    received = layer(logits)
-    assert received.dtype == "float64"
-    np.testing.assert_allclose(received, logits, rtol=1e-14)
-    assert ILPS.from_config(layer.get_config()).compute_dtype == "float64"

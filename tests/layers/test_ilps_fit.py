@@ -141,41 +141,6 @@ def test_knots_that_are_not_on_edges_lose_next_to_nothing(arguments):
     assert summary.log_loss_after == pytest.approx(loss, abs=1e-6)
 
 
-@pytest.mark.parametrize("shape", ["column", "float32", "lists", "many chunks"])
-def test_any_form_of_the_rows_gives_the_same_curve(shape):
-    logits, labels = rows_of(kinked, 40_000 if shape == "many chunks" else 500, dtype=np.float32)
-    expected = ILPS()
-    expected.fit(logits.astype(np.float64), labels.astype(np.int64))
-    given = {
-        "column": (logits[:, None], labels[:, None]),
-        "float32": (logits, labels),
-        "lists": (logits.tolist(), labels.tolist()),
-        "many chunks": (logits, labels > 0),
-    }[shape]
-    layer = ILPS()
-    layer.fit(*given)
-    np.testing.assert_array_equal(layer.get_knots(), expected.get_knots())
-    np.testing.assert_allclose(layer.get_values(), expected.get_values(), rtol=1e-5, atol=1e-5)
-
-
-def test_a_second_fit_starts_afresh():
-    rows, others = rows_of(kinked, 3000), rows_of(falling, 3000, seed=1)
-    layer, fresh = ILPS(), ILPS()
-    layer.fit(*others)
-    assert layer.fit(*rows) == fresh.fit(*rows)
-    np.testing.assert_array_equal(layer.get_values(), fresh.get_values())
-
-
-def test_balanced_knots_are_near_the_quantiles_of_the_rows():
-    logits, labels = rows_of(kinked, 30_000)
-    fitted, adapted = ILPS(), ILPS()
-    fitted.fit(logits, labels)
-    adapted.adapt(logits, labels)
-    np.testing.assert_allclose(fitted.get_knots(), adapted.get_knots(), atol=0.03)
-    on_bins = fitted.histogram.bins(fitted.get_knots().astype("float64"))
-    np.testing.assert_allclose(on_bins, np.rint(64 * on_bins) / 64, atol=1e-5)
-
-
 # Smoothness
 
 
@@ -276,25 +241,6 @@ def test_distinct_logits_of_different_segments_stay_distinct():
 # Few clicks and hostile rows
 
 
-@pytest.mark.parametrize("num_clicks", [1, 2, 5])
-@pytest.mark.parametrize("place", ["highest", "lowest", "anywhere"])
-@pytest.mark.parametrize("smoothness", [0.0, 1.0, "auto"])
-def test_few_clicks_give_a_sane_curve(num_clicks, place, smoothness):
-    logits = np.sort(np.random.default_rng(2).normal(-4, 1.5, 10_000))
-    start = {"highest": 10_000 - num_clicks, "lowest": 0, "anywhere": 6000}[place]
-    labels = np.zeros(10_000)
-    labels[start : start + num_clicks] = 1
-    layer = ILPS(smoothness=smoothness)
-    summary = layer.fit(logits, labels)
-    assert summary.converged
-    assert summary.log_loss_after < summary.log_loss_before
-    values = layer.get_values()
-    assert (np.diff(values) > 0).all()
-    assert np.abs(values).max() < 100
-    curve = curve_at(logits, layer.get_knots().astype(float), values.astype(float))
-    assert sigmoid(curve).sum() == pytest.approx(num_clicks, rel=1e-3)
-
-
 def test_a_threshold_that_separates_the_classes_gives_a_finite_slope():
     logits = np.linspace(-5, 1, 1000)
     for smoothness in (0.0, 1.0):
@@ -333,35 +279,3 @@ def test_any_rows_are_fitted_or_refused(rows, smoothness, extrapolation):
     assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
     assert np.isfinite(layer.get_values()).all()
     assert (np.diff(layer.get_values()) > 0).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], []), "empty"),
-        (([0.0, 1.0], [1, 1]), "one class only"),
-        (([0.0, 1.0], [0, 3]), r"Labels must be in \[0, 1\]"),
-        (([0.0, 1.0], [0, np.nan]), r"Labels must be in \[0, 1\]"),
-        (([0.0, np.nan], [0, 1]), "Logits must be finite.*in row 1"),
-        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
-        (([0.0, 1.0], [0, 1, 1]), "same number of rows"),
-        (([0.0, 1.0], [0, 1], None, [1.0]), "same number of rows"),
-        (([0.0, 1.0], [0, 1], None, [1.0, -1.0]), "not negative"),
-        (([0.0, 1.0], [0, 1], None, [0.0, 0.0]), "All sample weights are 0"),
-        (([0.0, 1.0], [0, 1], None, [1.0, 0.0]), "one class only"),
-        ((np.zeros((3, 2)), np.zeros(3)), r"\(batch,\) or \(batch, 1\)"),
-        (([0.0, 1.0], [0, 1], [1.0, 1.0]), r"must be a mapping.*order of the arguments"),
-        ((np.float64(1.0), 1), r"\(batch,\) or \(batch, 1\)"),
-        (([0.0, 1.0], None), "labels=None"),
-    ],
-)
-def test_fit_refuses_bad_rows_and_leaves_the_layer_as_it_was(arguments, message):
-    layer = ILPS(4)
-    layer.fit(*rows_of(kinked, 300))
-    before = layer.get_knots(), layer.get_values()
-    for method in (layer.fit, layer.update):
-        if message == "one class only" and method == layer.update:
-            continue  # all together hold both
-        with pytest.raises(ValueError, match=message):
-            method(*arguments)
-    np.testing.assert_array_equal((layer.get_knots(), layer.get_values()), before)

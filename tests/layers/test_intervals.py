@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, log_expit
 from scipy.stats import norm
 
-from backends import HOSTILE_ROWS, digits, examples
+from backends import HOSTILE_ROWS, examples
 from keras_calibration import layers
 from keras_calibration._solvers.reference_line import seen_as_logits
 from keras_calibration.layers import (
@@ -113,14 +113,6 @@ def test_a_slope_at_its_bound_is_taken_as_known():
     rate = labels.mean()
     expected = 1 / np.sqrt(4000 * rate * (1 - rate))
     np.testing.assert_allclose(layer.logit_standard_deviation(GRID), expected, rtol=1e-3)
-
-
-def test_constant_ends_have_a_constant_interval():
-    logits, labels, _ = made_rows()
-    layer = ILPS(5, extrapolation="constant")
-    layer.fit(logits, labels)
-    deviations = numpy_of(layer.logit_standard_deviation(np.r_[-9.0, -99.0, layer.get_knots()[0]]))
-    np.testing.assert_allclose(deviations, deviations[2], rtol=1e-5)
 
 
 # Field values
@@ -378,11 +370,6 @@ def test_layers_without_a_posterior_say_so(name):
         WITHOUT[name]().interval(np.zeros(2), {"site": np.zeros(2, int)})
 
 
-def test_class_calibrators_have_none():
-    with pytest.raises(ValueError, match=r"^TemperatureScaling has no interval"):
-        layers.TemperatureScaling().interval(np.zeros((2, 3)))
-
-
 def test_weights_that_were_changed_since_the_fit_are_refused():
     head, logits, features = fitted_head()
     before = head.interval(logits, features)
@@ -394,22 +381,6 @@ def test_weights_that_were_changed_since_the_fit_are_refused():
         head.set_weights(weights)
     for received, expected in zip(head.interval(logits, features), before, strict=True):
         np.testing.assert_array_equal(received, expected)
-
-
-def test_the_same_after_saving(tmp_path):
-    head, logits, features = fitted_head()
-    curve = fitted(BetaCalibration)
-    inputs = [keras.Input((1,), name="l"), keras.Input((), dtype="int32", name="site")]
-    outputs = [head(inputs[0], {"site": inputs[1]}), curve(inputs[0])]
-    keras.Model(inputs, outputs).save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    copies = {type(layer): layer for layer in loaded.layers}
-    given = (logits, features)
-    for layer, rows in ((head, given), (curve, (logits,))):
-        for received, expected in zip(
-            copies[type(layer)].interval(*rows), layer.interval(*rows), strict=True
-        ):
-            np.testing.assert_array_equal(received, expected)
 
 
 @pytest.mark.parametrize("level", [0, 1, -0.5, 95, float("nan")])
@@ -441,14 +412,6 @@ def test_extreme_logits(make):
         assert lower[-2] == 1
     for shape in ((0,), (0, 1), (8, 1)):
         assert layer.interval(logits[: shape[0]].reshape(shape))[0].shape == shape
-
-
-def test_many_rows_are_computed_in_parts(monkeypatch):
-    head, logits, features = fitted_head()
-    whole = head.interval(logits, features)
-    monkeypatch.setattr("keras_calibration.layers.head_logits._ROWS_TOGETHER", 7)
-    for received, expected in zip(head.interval(logits, features), whole, strict=True):
-        np.testing.assert_allclose(received, expected, rtol=digits(1e-6))
 
 
 @pytest.mark.parametrize("make", [BiasCorrection, BetaCalibration, ILPS])

@@ -1,7 +1,5 @@
 """IsotonicRegression: a step function of the logit."""
 
-import csv
-
 import keras
 import numpy as np
 import pytest
@@ -83,25 +81,6 @@ def test_equals_scikit_learn(form):
     assert summary.log_loss_after <= summary.log_loss_before
 
 
-def test_real_rows_as_scikit_learn(data_root):
-    rows = np.load(data_root / "adult_49k" / "base_logits.npz")
-    with (data_root / "peers.csv").open() as file:
-        (peer,) = (
-            row
-            for row in csv.DictReader(file)
-            if (row["dataset"], row["field"], row["method"])
-            == ("adult_49k", str(rows["field_name"]), "isotonic")
-        )
-    layer = IsotonicRegression(keep_ranking=False)
-    layer.fit(rows["dev_logit"], rows["dev_label"])
-    received = probabilities(called(layer, rows["test_logit"]))
-    # It scores probabilities of 0 and 1 as something else than half a click.
-    assert np.mean((received - rows["test_label"]) ** 2) == pytest.approx(
-        float(peer["brier"]), abs=2e-5
-    )
-    assert received.mean() == pytest.approx(float(peer["mean_p"]), abs=1e-4)
-
-
 def test_the_curve_never_falls_and_ties_keep_their_ranking():
     logits, labels = rows_of(20_000)
     sorted_logits = np.sort(np.random.default_rng(2).normal(0, 4, 1_000_000).astype(np.float32))
@@ -145,23 +124,6 @@ def test_separated_classes_give_half_a_click_at_both_ends():
 # Both
 
 
-def test_identity_before_the_fit_shapes_and_infinity_after():
-    layer = IsotonicRegression()
-    grid = np.r_[np.linspace(-20, 20, 29), -np.inf, np.inf].astype(np.float32)
-    np.testing.assert_array_equal(called(layer, grid), grid)
-    assert not layer.trainable_weights
-    layer.fit(*rows_of())
-    expected = called(layer, grid)
-    assert called(layer, grid[:, None]).shape == (31, 1)
-    np.testing.assert_array_equal(called(layer, grid[:, None])[:, 0], expected)
-    assert np.isfinite(expected[:-2]).all()
-    assert not np.isnan(expected).any()
-    assert expected[-2] <= expected[0] and expected[28] <= expected[-1]  # noqa: PT018
-    assert np.isnan(called(layer, [np.nan])).all()
-    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
-        layer(np.zeros((3, 2), np.float32))
-
-
 @pytest.mark.parametrize("number", [0, 2.5, "10"])
 def test_bad_sizes_are_refused(number):
     with pytest.raises(ValueError, match=r"max_num_steps.*at least 1"):
@@ -202,22 +164,3 @@ def test_any_rows_are_fitted_or_refused(rows):
     again = IsotonicRegression()
     again.fit(logits[counted], labels[counted], sample_weight=weights[counted])
     np.testing.assert_allclose(called(again, grid), received, rtol=1e-5, atol=1e-6)
-
-
-@settings(max_examples=examples(100))
-@given(
-    few_lengths(
-        st.tuples(st.integers(-4, 4), st.sampled_from([0, 0, 0, 1]), st.integers(1, 3)),
-        min_size=2,
-        max_size=25,
-    )
-)
-def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
-    logits, labels, weights = map(np.array, zip(*rows, strict=True))
-    if labels.min() == labels.max():
-        return
-    layer = IsotonicRegression(keep_ranking=False)
-    layer.fit(logits, labels, sample_weight=weights, weights_are="counts")
-    grid = np.linspace(-5, 5, 41)
-    expected = sklearn_curve(logits, labels, weights)(grid)
-    np.testing.assert_allclose(probabilities(called(layer, grid)), expected, rtol=0, atol=2e-6)

@@ -73,41 +73,6 @@ def test_fit_is_the_optimum_on_the_rows(layer_class, form):
     assert str(summary).startswith(f"{summary.num_rows:,} rows: log loss ")
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_starts_as_the_identity_and_keeps_shape_order_and_infinity(layer_class):
-    layer = layer_class()
-    grid = np.linspace(-20, 20, 31, dtype=np.float32)
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(grid)), grid)
-    layer.fit(*rows_of())
-    scale, bias = line_of(layer)
-    for shape in ((31,), (31, 1)):
-        received = keras.ops.convert_to_numpy(layer(grid.reshape(shape)))
-        np.testing.assert_allclose(received, scale * grid.reshape(shape) + bias, rtol=1e-5)
-    sorted_logits = np.sort(np.random.default_rng(0).normal(0, 5, 1_000_000).astype(np.float32))
-    assert (np.diff(keras.ops.convert_to_numpy(layer(sorted_logits))) >= 0).all()
-    for weight in layer.trainable_weights:
-        weight.assign(-1e4 if layer_class is PlattScaling else 1e4)  # the scale underflows
-    ends = keras.ops.convert_to_numpy(layer(np.float32([-np.inf, np.inf, np.nan])))
-    np.testing.assert_array_equal(ends, [-np.inf, np.inf, np.nan])
-    shape = (3, 2, 2) if layer_class is TemperatureScaling else (3, 2)
-    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
-        layer(np.zeros(shape, np.float32))
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_trains_by_gradient_to_the_fit(layer_class):
-    logits, labels = rows_of(num_rows=4000)
-    fitted, trained = layer_class(), layer_class()
-    fitted.fit(logits, labels)
-    inputs = keras.Input((1,))
-    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(trained(inputs)))
-    optimizer = keras.optimizers.Adam(0.1)
-    model.compile(optimizer, "binary_crossentropy", jit_compile=True)
-    model.fit(logits.astype(np.float32), labels, batch_size=100, epochs=1, verbose=0)
-    np.testing.assert_allclose(line_of(trained), line_of(fitted), atol=0.2)
-
-
 # Where no finite line is best
 
 

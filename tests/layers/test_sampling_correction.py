@@ -52,20 +52,6 @@ def test_a_model_of_sampled_rows_is_right_among_all_rows():
     assert summary.log_loss_after == pytest.approx(summary.log_loss_before, abs=1e-4)
 
 
-def test_weighted_sampled_rows_have_the_loss_of_all_rows():
-    generator = np.random.default_rng(0)
-    logits = generator.normal(-2, 1, 200_000)
-    labels = (generator.random(200_000) < probability(logits)).astype(float)
-    kept = (labels == 1) | (generator.random(200_000) < 0.1)
-    weights = np.where(labels == 1, 1.0, 10.0)
-    metric = kc.metrics.LogLoss(from_logits=True)
-    metric.update_state(labels, logits)
-    everything = float(metric.result())
-    metric.reset_state()
-    metric.update_state(labels[kept], logits[kept], weights[kept])
-    assert float(metric.result()) == pytest.approx(everything, rel=0.01)
-
-
 def test_rates_that_are_none_give_nan_and_are_refused_by_fit():
     layer = SamplingCorrection("kept")
     rates = np.array([0.5, 0.0, 2.0, np.nan, -1.0])

@@ -237,10 +237,7 @@ def are_0_or_1(values: np.ndarray) -> bool:
 
 
 def warn_if_swapped(
-    labels: ArrayLike,
-    predictions: np.ndarray,
-    what: str = "predictions",
-    labels_first: bool = True,
+    labels: ArrayLike, predictions: np.ndarray, what: str = "predictions", labels_first: bool = True
 ) -> None:
     """Warns if labels and predictions look swapped: the predictions are 0 and 1, and no label is.
 

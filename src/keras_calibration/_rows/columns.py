@@ -159,12 +159,12 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
     if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
         return
     present = column[np.isfinite(column)].astype(np.float64)
-    if not present.size:
-        return
-    low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
     # Of the numbers in the middle: one far number takes no digits from the others.
-    largest = max(abs(low), abs(high))
-    step = float(np.spacing(np.float32(min(largest, np.finfo(np.float32).max / 2))))
+    low, high = (
+        np.quantile(present, (0.16, 0.84), method="inverted_cdf") if len(present) else (0, 0)
+    )
+    largest = min(max(abs(low), abs(high)), np.finfo(np.float32).max / 2)
+    step = float(np.spacing(np.float32(largest)))
     if high > low and step > _MOST_LOST * (high - low):
         warn(
             f"The column {name!r} loses digits in float32, in which layers read it: numbers about "

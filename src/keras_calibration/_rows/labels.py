@@ -10,7 +10,7 @@ from keras_calibration._rows.columns import numbers_of
 
 MISSING_LABELS = (
     "Missing labels are not negative: drop these rows, give them weight 0, or wait for their "
-    "labels (LabelDelay, if positives come late)."
+    "labels."
 )
 _MINUS_1 = "If -1 stands for a missing label, drop these rows or give them weight 0."
 _MOST_CLASSES = 1000
@@ -99,21 +99,17 @@ def label_advice(labels: np.ndarray) -> str:
         >>> label_advice(np.array([1.0, 0.0, np.nan]))[:34]
         'Missing labels are not negative: d'
     """
-    is_missing = np.isnan(labels)
-    found = np.unique(labels[~is_missing])
-    outside = found[(found < 0) | (found > 1)]
-    advice = [MISSING_LABELS] if is_missing.any() else []
-    if not len(outside):
+    found = np.unique(labels[~np.isnan(labels)])
+    advice = [MISSING_LABELS] if np.isnan(labels).any() else []
+    if not len(found) or (found[0] >= 0 and found[-1] <= 1):
         return " ".join(advice)
-    are_whole = bool(np.isin(found, np.arange(-1, _MOST_CLASSES)).all())
-    if np.isin(found, (-1, 1)).all():
-        recode = "Recode -1 and 1, for example as (labels + 1) / 2."
-        advice.append(recode if 1 in found else _MINUS_1)
+    if np.isin(found, (-1, 1)).all() and 1 in found:
+        advice.append("Recode -1 and 1, for example as (labels + 1) / 2.")
     elif np.isin(found, (-1, 0, 1)).all():
         advice.append(_MINUS_1)
     elif np.isin(found, (1, 2)).all():
         advice.append("Recode 1 and 2, for example as labels - 1.")
-    elif are_whole and len(found) > 2:
+    elif np.isin(found, np.arange(-1, _MOST_CLASSES)).all() and len(found) > 2:
         advice += [_MINUS_1] if found[0] < 0 else []
         advice.append(
             "Numbers of classes need one logit per class, shape (n, K); for one class k against "
@@ -133,7 +129,5 @@ def class_advice(labels: np.ndarray) -> str:
     """
     if np.isnan(labels).any():
         return MISSING_LABELS
-    if labels.ndim == 1 and (labels == -1).any():
-        return _MINUS_1
     start = " Class numbers start at 0." if labels.ndim == 1 and labels.min() == 1 else ""
     return f"Recode or drop these rows.{start}"

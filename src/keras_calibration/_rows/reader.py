@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from calibration_records._columns import check_same_rows, is_table, warn_of_other_order
 from calibration_records._times import times_of
 from keras_calibration._rows.checks import read_rows
@@ -75,32 +76,6 @@ class Reader:
             weights_are: What the weights are, see `weights.counts_of`.
             verbose: Whether progress is shown.
         """
-        given = self._given(x, y, sample_weight, steps_per_epoch, time)
-        num_given, time = len(given.labels), given.time
-        weights = checked_weights(given.weights, num_given)
-        numbers = None
-        if weights is not None and not weights.all():
-            numbers = np.flatnonzero(weights)
-            given = take(given._replace(time=None), numbers)
-        is_long = bool(verbose) and len(given.labels) > _MANY_ROWS
-        if is_long:
-            print(f"Computing the base logits of {len(given.labels):,} rows:")
-        inputs = structured(given.inputs, self.structure)
-        logits, features = self.compute(inputs, verbose if is_long else 0)
-        rows = read_rows(logits, given.labels, given.weights, weights_are=weights_are)
-        features = {name: as_array(column) for name, column in features.items()}
-        rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
-        return with_times(rows, time)
-
-    def _given(
-        self,
-        x: Data,
-        y: Any,
-        sample_weight: ArrayLike | None,
-        steps_per_epoch: int | None,
-        time: ArrayLike | str | None,
-    ) -> _Given:
-        """Inputs, labels and weights of all rows, in memory."""
         if is_batches(x):
             if y is not None or sample_weight is not None:
                 raise ValueError(
@@ -108,30 +83,40 @@ class Reader:
                     f"x={type(x).__name__} and y or sample_weight. Put them into the batches, "
                     "(x, y) or (x, y, sample_weight)."
                 )
-            return self._given_batches(x, steps_per_epoch, time)
-        if steps_per_epoch is not None:
-            raise ValueError(
-                "Argument `steps_per_epoch` must be None if `x` holds arrays, all rows of which "
-                f"are read. Received: steps_per_epoch={steps_per_epoch}."
-            )
+            inputs, y, sample_weight, time = self._of_batches(x, steps_per_epoch, time)
+        else:
+            if steps_per_epoch is not None:
+                expected = "None if `x` holds arrays, all rows of which are read"
+                raise refused("steps_per_epoch", expected, steps_per_epoch)
+            warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
+            y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
+            standing_in = rows_that_count(sample_weight)
+            inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
+            time = time_given(time, x)
         if y is None:
             raise ValueError(
                 "The development set must have labels. Received: arrays without y. Pass x and y, "
                 "or a dataset of batches (x, y)."
             )
-        warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
-        time = time_given(time, x)
-        y, weights = (_one_output(part, self.label_names) for part in (y, sample_weight))
-        weights = None if weights is None else numbers_of(weights, "Weights")
-        standing_in = None if weights is None else rows_that_count(weights.reshape(-1))
-        inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
-        num_rows = max((part.shape[0] for part in keras.tree.flatten(inputs)), default=0)
-        _check_one_output(y, num_rows)
-        return _checked(_Given(inputs, numbers_of(y, "Labels"), weights, time))
+        labels, num_given = numbers_of(y, "Labels"), _num_rows(inputs, y, sample_weight)
+        weights = checked_weights(sample_weight, num_given)
+        numbers = None
+        if weights is not None and not weights.all():
+            numbers = np.flatnonzero(weights)
+            inputs, labels, weights = take((inputs, labels, weights), numbers)
+        is_long = bool(verbose) and len(labels) > _MANY_ROWS
+        if is_long:
+            print(f"Computing the base logits of {len(labels):,} rows:")
+        logits, features = self.compute(inputs, verbose if is_long else 0)
+        rows = read_rows(logits, labels, weights, weights_are=weights_are)
+        features = {name: as_array(column) for name, column in features.items()}
+        rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
+        return with_times(rows, time)
 
-    def _given_batches(
+    def _of_batches(
         self, batches: Iterable, num_batches: int | None, time: ArrayLike | str | None
-    ) -> _Given:
+    ) -> tuple[Inputs, np.ndarray, np.ndarray | None, ArrayLike | str | None]:
+        """Inputs, labels, weights and times of a data set, in memory."""
         if num_batches is None and _may_be_endless(batches):
             raise ValueError(
                 "The development set must be finite, because base logits are computed once for "
@@ -139,9 +124,8 @@ class Reader:
                 "dataset. Pass steps_per_epoch, the number of batches to read, or "
                 "dataset.take(...)."
             )
-        read = itertools.islice(_iterate(batches), num_batches)
         parts, times = [], []
-        for batch in read:
+        for batch in itertools.islice(_iterate(batches), num_batches):
             parts.append(self._batch(batch))
             if isinstance(time, str) and time != ORDER:
                 times.append(times_of(time_given(time, batch[0]), "time"))
@@ -151,8 +135,7 @@ class Reader:
             lambda *arrays: np.concatenate(arrays), *parts
         )
         inputs = keras.tree.map_structure(_as_input, inputs)
-        time = np.concatenate(times) if times else time
-        return _checked(_Given(inputs, labels, weights[0] if weights else None, time))
+        return inputs, labels, next(iter(weights), None), np.concatenate(times) if times else time
 
     def _batch(self, batch: Any) -> tuple[Inputs, ...]:
         """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
@@ -162,9 +145,9 @@ class Reader:
                 "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
                 f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
             )
-        x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
+        x, *others = batch if batch[-1] is not None else batch[:-1]
         inputs = keras.tree.map_structure(as_array, inputs_of(x, self.structure, self.ids))
-        parts = zip(labels_and_weights, ("Labels", "Weights"), strict=False)
+        parts = zip(others, ("Labels", "Weights"), strict=False)
         names = self.label_names
         arrays = (inputs, *(numbers_of(_one_output(part, names), what) for part, what in parts))
         if not all(array.ndim for array in keras.tree.flatten(arrays)):
@@ -173,15 +156,6 @@ class Reader:
                 "example, dataset.batch(256)."
             )
         return arrays
-
-
-class _Given(NamedTuple):
-    """Inputs, labels and weights (or None) of the same rows, and `time` of `with_times`."""
-
-    inputs: Inputs
-    labels: np.ndarray
-    weights: np.ndarray | None
-    time: ArrayLike | str | None
 
 
 def as_inputs(
@@ -216,19 +190,6 @@ def _one_output(values: Any, names: Collection[str]) -> Any:
     return values[found[0]]
 
 
-def _check_one_output(labels: Any, num_rows: int) -> None:
-    """Raises if labels are a list with those of every output, as Keras' `fit` takes them."""
-    if not isinstance(labels, list | tuple) or len(labels) == num_rows:
-        return
-    lengths = [part.shape[0] if getattr(part, "shape", ()) else 0 for part in labels]
-    if lengths and set(lengths) == {num_rows}:
-        raise ValueError(
-            "Labels must be those of the calibrated output, one for each row. Received: a list of "
-            f"{len(labels)} arrays with {num_rows:,} rows each. Pass one of them, for example "
-            "y[0], or a dictionary of output names to labels."
-        )
-
-
 def _may_be_endless(batches: Iterable) -> bool:
     if isinstance(batches, keras.utils.PyDataset):
         return batches.num_batches is None
@@ -245,18 +206,18 @@ def _iterate(batches: Iterable) -> Iterator:
     return iter(batches)
 
 
-def _checked(rows: _Given) -> _Given:
+def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
+    """The number of rows; raises unless inputs, labels and weights have the same, at least one."""
     named = [
         (f"input {'.'.join(map(str, path)) or 'x'}", array)
-        for path, array in keras.tree.flatten_with_path(rows.inputs)
+        for path, array in keras.tree.flatten_with_path(inputs)
     ]
-    named += [("labels", rows.labels)]
-    named += [] if rows.weights is None else [("sample weights", rows.weights)]
-    num_rows = {name: array.shape[0] if array.shape else 0 for name, array in named}
+    named += [("labels", labels), *([] if weights is None else [("sample weights", weights)])]
+    num_rows = {name: (*np.shape(array), 0)[0] for name, array in named}
     check_same_rows("Inputs, labels and weights", num_rows)
     if not num_rows["labels"]:
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    return rows
+    return num_rows["labels"]
 
 
 def _is_arrays(x: Data) -> bool:

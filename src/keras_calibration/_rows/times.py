@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import as_array, by_name, refuse_rows, suggestion
+from calibration_records._check import not_negative, refused
+from calibration_records._columns import by_name, refuse_rows, suggestion
 from calibration_records._times import DAY, times_of
 from keras_calibration._rows.rows import Rows
 
 ORDER = "order"
-_SHORTEST, _LONGEST = 1e-30, 1e30
-_FEWEST_STEPS = 1000
+# Times in a smaller range, as a share of their size, are the same in float64, or nearly; and the
+# range of float32.
+_SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
 
 
-def with_times(
-    rows: Rows, time: ArrayLike | str | None, columns: Any = None, first: float = 0.0
-) -> Rows:
+def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
     """The rows with their times; days since 1970 in UTC, if they are dates.
 
     Args:
@@ -29,7 +29,6 @@ def with_times(
         time: The time of each row that was given (n,) or (n, 1), numbers or dates; the name of the
             column that has them; `"order"` if the rows are in order of time; or None.
         columns: A mapping of names to columns with all rows that were given, or a data frame.
-        first: The time of the first row, if they are in order of time.
 
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
@@ -40,9 +39,7 @@ def with_times(
         return rows
     num_given = len(rows) if rows.num_given is None else rows.num_given
     given = time_given(time, columns)
-    if isinstance(given, str):
-        given = first + np.arange(num_given)
-    times = times_of(given, "time")
+    times = times_of(np.arange(float(num_given)) if isinstance(given, str) else given, "time")
     if len(times) != num_given:
         raise ValueError(
             f"Argument `time` must have the time of each of the {num_given:,} rows, be the name of "
@@ -54,17 +51,10 @@ def with_times(
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
     if are_dates:
         times = (times - np.datetime64(0, "us")) / DAY
-    elif np.ptp(times) < _FEWEST_STEPS * np.spacing(np.abs(times).max()) and _are_lost(given):
-        raise ValueError(
-            "Argument `time` must hold times that float64 tells apart. Received: times near "
-            f"{times.max():g}. Give the time since the first of them."
-        )
-    elif not _SHORTEST < np.ptp(times) < _LONGEST and np.ptp(times) > 0:
-        raise ValueError(
-            f"Argument `time` must hold times from {_SHORTEST:g} to {_LONGEST:g} apart, the range "
-            f"of float32. Received: times from {times.min():g} to {times.max():g}. Give them in "
-            "another unit."
-        )
+    elif gap := np.ptp(times):
+        if not max(_SHORTEST, _SMALLEST_SHARE * np.abs(times).max()) < gap < _LONGEST:
+            expected = "times that floats tell apart: give those since the first, in another unit"
+            raise refused("time", expected, times)
     return replace(rows, times=times, time_unit="day" if are_dates else "")
 
 
@@ -78,21 +68,11 @@ def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
     if not isinstance(time, str) or time == ORDER:
         return time
     found = by_name(columns)
-    names = found if isinstance(found, Mapping) else {}
-    if time not in names:
-        raise ValueError(
-            'Argument `time` must name a column of the rows, be "order", or an array with the time '
-            f"of each row. Received: time={time!r}; the columns are {sorted(map(str, names))}."
-            f"{suggestion([time], names)}"
-        )
-    return names[time]
-
-
-def _are_lost(times: Any) -> bool:
-    """Whether whole numbers differ that are the same in float64."""
-    array = as_array(times, "time")
-    distinct = np.unique(array) if array.dtype.kind in "iu" else array[:0]
-    return len(np.unique(distinct.astype("float64"))) < len(distinct)
+    if not isinstance(found, Mapping) or time not in found:
+        names = sorted(map(str, found)) if isinstance(found, Mapping) else []
+        expected = f'a column of the rows, of {names}, an array or "order"'
+        raise refused("time", expected, time, suggestion([time], names).strip())
+    return found[time]
 
 
 def duration(gap: Any, unit: str) -> float:
@@ -104,15 +84,7 @@ def duration(gap: Any, unit: str) -> float:
     """
     if isinstance(gap, datetime.timedelta | np.timedelta64):
         if unit != "day":
-            raise ValueError(
-                "Argument `gap` must be a number, in the unit of the times, because these are not "
-                f"dates. Received: gap={gap!r}."
-            )
-        gap = np.timedelta64(gap, "us") / DAY
-    is_number = isinstance(gap, int | float | np.number) and not isinstance(gap, bool)
-    if not is_number or not 0 <= gap < np.inf:
-        raise ValueError(
-            "Argument `gap` must be a duration of at least 0, in days where times are dates, or a "
-            f"timedelta. Received: gap={gap!r}."
-        )
+            raise refused("gap", "a number, in the unit of the times, which are no dates", gap)
+        gap = float(np.timedelta64(gap, "us") / DAY)
+    not_negative("gap", gap, also=", in days where times are dates, or a timedelta")
     return float(gap)

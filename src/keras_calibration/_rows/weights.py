@@ -69,13 +69,13 @@ def warn_of_weights(labels: np.ndarray, weights: np.ndarray) -> None:
                 f"{positive:g} for positives. If they undo a sampling of the negatives, fit to the "
                 "sample without weights, and add the log of the sampling rate to all logits "
                 "(SamplingCorrection): no row then counts for many. If they are weights of "
-                "classes, the calibrated rate will not be that of the rows.",
+                "classes, the calibrated rate will not be that of the rows."
             )
     elif weights.max() > 1 and are_counts(weights) and weights.min() == 1:
         warn(
             "The sample weights look like counts of rows: all are whole numbers, from 1 to "
             f"{weights.max():g}. They are taken as importances, {len(weights):,} rows that are "
-            'worth fewer. Pass weights_are="counts" if a row of weight 2 is two rows.',
+            'worth fewer. Pass weights_are="counts" if a row of weight 2 is two rows.'
         )
 
 

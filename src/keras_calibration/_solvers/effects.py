@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,11 +19,12 @@ _SAME_CURVE = 0.1
 # A standard deviation that changes by less than this share counts as the same for the others.
 _SAME_SCALE = 0.01
 
+Array: TypeAlias = np.ndarray
 # Gradient (blocks, p), Hessian of each block (blocks, p, p), and with common functions (…, p, q).
-Sums = tuple[np.ndarray, np.ndarray, np.ndarray]
+Sums = tuple[Array, Array, Array]
 
 
-def added(total: Sequence[np.ndarray] | None, more: Sequence[np.ndarray]) -> Any:
+def added(total: Sequence[Array] | None, more: Sequence[Array]) -> Any:
     """The sums of arrays over parts of the rows, one part after the other; None for none yet."""
     return more if total is None else tuple(a + b for a, b in zip(total, more, strict=True))
 
@@ -46,19 +47,17 @@ class Effect:
 
     same_curve = 0.0
 
-    def __init__(self, num_blocks: int, group: np.ndarray) -> None:
+    def __init__(self, num_blocks: int, group: Array) -> None:
         self.group = group
         self.coefficients = np.zeros((num_blocks, len(group)))
         self.deviations = np.full(len(np.unique(group)), _STARTING_SCALE)
 
     @property
-    def shrinkage(self) -> np.ndarray:
-        """Prior precisions of the coefficients: of any block (p,), or of each (num_blocks, p)."""
+    def shrinkage(self) -> Array:
+        """Prior precisions of the coefficients of any block (p,)."""
         return self.deviations[self.group] ** -2
 
-    def add_to(
-        self, curve: np.ndarray, places: Any, functions: np.ndarray, coefficients: np.ndarray
-    ) -> None:
+    def add_to(self, curve: Array, places: Any, functions: Array, coefficients: Array) -> None:
         """Adds the effects to the curve of the rows (n,), in place.
 
         Args:
@@ -69,18 +68,16 @@ class Effect:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `add_to`.")
 
-    def by_coefficient(self, values: np.ndarray, places: Any, functions: np.ndarray) -> np.ndarray:
+    def by_coefficient(self, values: Array, places: Any, functions: Array) -> Array:
         """Sums of a number of each row by coefficient (num_blocks, p): transpose of `add_to`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `by_coefficient`.")
 
-    def sums(
-        self, residual: np.ndarray, curvature: np.ndarray, places: Any, functions: np.ndarray
-    ) -> Sums:
+    def sums(self, residual: Array, curvature: Array, places: Any, functions: Array) -> Sums:
         """Gradient and Hessians of the log loss, from its derivatives at the rows (n,)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `sums`.")
 
     def scale_likelihoods(
-        self, gradient: np.ndarray, precision: np.ndarray
+        self, gradient: Array, precision: Array
     ) -> Iterator[Callable[[float], float]]:
         """The log likelihood of s of each group, given the others of now, up to a constant.
 
@@ -101,9 +98,7 @@ class Effect:
             information = precision[:, inside][:, :, inside] - explained[:, :, :-1]
             yield _scale_likelihood(information, scores[:, inside] - explained[:, :, -1])
 
-    def set_deviations(
-        self, gradient: np.ndarray, precision: np.ndarray, log_prior: Callable
-    ) -> None:
+    def set_deviations(self, gradient: Array, precision: Array, log_prior: Callable) -> None:
         """Sets each s to its mode, given the others and working responses."""
         for group, log_likelihood in enumerate(self.scale_likelihoods(gradient, precision)):
             scales = _SCALES
@@ -115,7 +110,7 @@ class Effect:
             self.deviations[group] = scales[3]
 
 
-def _scale_likelihood(information: np.ndarray, scores: np.ndarray) -> Callable[[float], float]:
+def _scale_likelihood(information: Array, scores: Array) -> Callable[[float], float]:
     """The log likelihood of s for scores (blocks, p) that are distributed as N(0, s² H² + H)."""
     if information.shape[1] == 1:  # there may be millions of them
         curvatures, along = information[:, :, 0], scores
@@ -142,24 +137,16 @@ class TableEffect(Effect):
         own: The functions (p,), the level first. Level, slope and bends have one s each.
     """
 
-    def __init__(self, num_values: int, own: np.ndarray) -> None:
+    def __init__(self, num_values: int, own: Array) -> None:
         super().__init__(num_values + 1, np.minimum(np.arange(len(own)), 2))
         self.own = own
 
-    def add_to(
-        self,
-        curve: np.ndarray,
-        places: np.ndarray,
-        functions: np.ndarray,
-        coefficients: np.ndarray,
-    ) -> None:
+    def add_to(self, curve: Array, places: Array, functions: Array, coefficients: Array) -> None:
         """Adds the effects to the curve of the rows (n,), in place."""
         for function, column in zip(self.own, coefficients.T, strict=True):
             curve += column[places] * functions[function]
 
-    def by_coefficient(
-        self, values: np.ndarray, places: np.ndarray, functions: np.ndarray
-    ) -> np.ndarray:
+    def by_coefficient(self, values: Array, places: Array, functions: Array) -> Array:
         """Sums by value; 0 for "other", which stays at 0."""
         columns = [
             np.bincount(places, values * functions[function], len(self.coefficients))
@@ -169,13 +156,7 @@ class TableEffect(Effect):
         sums[-1] = 0.0
         return sums
 
-    def sums(
-        self,
-        residual: np.ndarray,
-        curvature: np.ndarray,
-        places: np.ndarray,
-        functions: np.ndarray,
-    ) -> Sums:
+    def sums(self, residual: Array, curvature: Array, places: Array, functions: Array) -> Sums:
         """Sums by value."""
         num_values, num_own = self.coefficients.shape
         cross = np.empty((num_values, num_own, len(functions)))
@@ -206,31 +187,17 @@ class OffsetsEffect(TableEffect):
     def __init__(self, num_values: int) -> None:
         super().__init__(num_values, np.array([1]))
 
-    def add_to(
-        self,
-        curve: np.ndarray,
-        places: np.ndarray,
-        functions: np.ndarray,
-        coefficients: np.ndarray,
-    ) -> None:
+    def add_to(self, curve: Array, places: Array, functions: Array, coefficients: Array) -> None:
         """Adds the offsets to the curve of the rows (n,), in place."""
         curve += coefficients[places, 0]
 
-    def by_coefficient(
-        self, values: np.ndarray, places: np.ndarray, functions: np.ndarray
-    ) -> np.ndarray:
+    def by_coefficient(self, values: Array, places: Array, functions: Array) -> Array:
         """Sums by value; 0 for "other", which stays at 0."""
         sums = np.bincount(places, values, len(self.coefficients))
         sums[-1] = 0.0
         return sums[:, None]
 
-    def sums(
-        self,
-        residual: np.ndarray,
-        curvature: np.ndarray,
-        places: np.ndarray,
-        functions: np.ndarray,
-    ) -> Sums:
+    def sums(self, residual: Array, curvature: Array, places: Array, functions: Array) -> Sums:
         """Sums by value."""
         products = (residual, *(curvature * each for each in functions[:-1]), curvature)
         gradient, *cross = (self.by_coefficient(each, places, functions) for each in products)
@@ -261,7 +228,7 @@ class CurvesEffect(Effect):
         self.bases = [column.basis for column in columns]
         self._ends = np.cumsum(sizes)[:-1]
 
-    def on_knots(self, coefficients: np.ndarray) -> list[np.ndarray]:
+    def on_knots(self, coefficients: Array) -> list[Array]:
         """What coefficients (p, …) give each column at its knots and for missing values."""
         parts = np.split(coefficients, self._ends)
         return [basis @ part for basis, part in zip(self.bases, parts, strict=True)]
@@ -272,32 +239,24 @@ class CurvesEffect(Effect):
         return [float(np.linalg.norm(self.deviations[each])) for each in groups]
 
     def add_to(
-        self,
-        curve: np.ndarray,
-        places: Sequence[NumericColumn],
-        functions: np.ndarray,
-        coefficients: np.ndarray,
+        self, curve: Array, places: Sequence[NumericColumn], functions: Array, coefficients: Array
     ) -> None:
         """Adds the curves at the rows to the common curve (n,), in place."""
         for column, values in zip(places, self.on_knots(coefficients[0]), strict=True):
             curve += column.at_rows(values)
 
     def by_coefficient(
-        self, values: np.ndarray, places: Sequence[NumericColumn], functions: np.ndarray
-    ) -> np.ndarray:
+        self, values: Array, places: Sequence[NumericColumn], functions: Array
+    ) -> Array:
         """Sums over all rows (1, p)."""
         return self.of_knots([column.sums(values) for column in places])[None]
 
-    def of_knots(self, values: Sequence[np.ndarray]) -> np.ndarray:
+    def of_knots(self, values: Sequence[Array]) -> Array:
         """The transpose of `on_knots` (p,)."""
         return np.concatenate([b.T @ each for b, each in zip(self.bases, values, strict=True)])
 
     def sums(
-        self,
-        residual: np.ndarray,
-        curvature: np.ndarray,
-        places: Sequence[NumericColumn],
-        functions: np.ndarray,
+        self, residual: Array, curvature: Array, places: Sequence[NumericColumn], functions: Array
     ) -> Sums:
         """Sums over all rows, as those of one block."""
         cross = [self.by_coefficient(curvature * each, places, functions) for each in functions]
@@ -306,7 +265,7 @@ class CurvesEffect(Effect):
         return gradient, hessian, np.stack(cross, axis=2)
 
     def scale_likelihoods(
-        self, gradient: np.ndarray, precision: np.ndarray
+        self, gradient: Array, precision: Array
     ) -> Iterator[Callable[[float], float]]:
         """The log likelihood of each s, given the others: those before it as they are set by then.
 
@@ -327,7 +286,7 @@ class CurvesEffect(Effect):
             if abs(np.log(self.deviations[group] / before)) > _SAME_SCALE:
                 covariance -= across.T @ np.linalg.solve(one + change * own, change * across)
 
-    def _hessian(self, columns: Sequence[NumericColumn], curvature: np.ndarray) -> np.ndarray:
+    def _hessian(self, columns: Sequence[NumericColumn], curvature: Array) -> Array:
         """Hessian by all coefficients (p, p)."""
         hessian = np.empty((len(self.group), len(self.group)))
         places = np.split(np.arange(len(self.group)), self._ends)

@@ -227,10 +227,7 @@ def _by_kind(fit: FieldEffects) -> tuple[list[TableEffect], list[CurvesEffect]]:
 def _posterior_by_id(fit: FieldEffects, index: FieldIndex, are_pooled: bool) -> FieldPosterior:
     """The posterior of a finished fit, with all ids of each field."""
     found = field_posterior(fit, are_pooled)
-    return replace(
-        found,
-        variances=index.by_id(found.variances, found.spreads**2),
-    )
+    return replace(found, variances=index.by_id(found.variances, found.spreads**2))
 
 
 def fit_field_curves(
@@ -268,10 +265,7 @@ def fit_field_curves(
     lower[1] = SMALLEST_SCALE * unit
     functions = (1 - share) * basis[segment].T + share * basis[segment + 1].T
     curve = CommonCurve(
-        centre=straight,
-        ridge=ridge,
-        lower=lower,
-        slopes=np.diff(basis, axis=0) / gaps[:, None],
+        centre=straight, ridge=ridge, lower=lower, slopes=np.diff(basis, axis=0) / gaps[:, None]
     )
     index = FieldIndex.of(ids, num_values)
 

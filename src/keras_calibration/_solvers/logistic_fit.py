@@ -150,7 +150,7 @@ def warn_of_no_ranking(scale: float, taker: str) -> None:
         warn(
             f"{taker}: the best scale of the logit is not above 0, because the logits do not rank "
             f"positives above negatives. It is set to nearly 0, which keeps the ranking. "
-            "Check the meaning of the labels and the order of the rows.",
+            "Check the meaning of the labels and the order of the rows."
         )
 
 

@@ -208,10 +208,7 @@ class LogitHistogram:
 
 
 def logit_histogram(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None = None,
-    bins: Line = IDENTITY,
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, bins: Line = IDENTITY
 ) -> LogitHistogram:
     """Sums the logits of checked rows into a histogram, by label, in one pass.
 
@@ -234,7 +231,7 @@ def warn_of_other_unit(old: LogitHistogram, new: LogitHistogram) -> None:
             f"The sample weights of the new rows are in another unit: about {new.unit:g}, where "
             f"those of the rows before are about {old.unit:g} (a row without a weight has 1). "
             "They are compared as they are, so that the rows of smaller weights hardly count. Pass "
-            "weights in the same unit in every fit and update.",
+            "weights in the same unit in every fit and update."
         )
 
 

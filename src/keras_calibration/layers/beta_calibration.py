@@ -10,11 +10,7 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._ops.increasing_softplus import increasing_softplus
-from keras_calibration._solvers.logistic_fit import (
-    LogisticFit,
-    fit_two_slopes,
-    warn_of_no_ranking,
-)
+from keras_calibration._solvers.logistic_fit import LogisticFit, fit_two_slopes, warn_of_no_ranking
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.histogram_head import HistogramHead

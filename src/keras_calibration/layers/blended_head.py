@@ -54,10 +54,7 @@ class BlendedHead(Head):
     """
 
     def __init__(
-        self,
-        heads: Sequence[Head],
-        head_weights: Sequence[float] | None = None,
-        **kwargs: Any,
+        self, heads: Sequence[Head], head_weights: Sequence[float] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.heads = list(heads)
@@ -113,11 +110,7 @@ class BlendedHead(Head):
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         heads = [keras.saving.serialize_keras_object(head) for head in self.heads]
-        return {
-            **super().get_config(),
-            "heads": heads,
-            "head_weights": self.head_weights,
-        }
+        return {**super().get_config(), "heads": heads, "head_weights": self.head_weights}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> BlendedHead:

@@ -25,13 +25,7 @@ from keras_calibration._solvers.field_offsets import (
 from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
-from keras_calibration._solvers.level import (
-    NUM_KNOTS,
-    Level,
-    level_column,
-    level_of,
-    line_of_fit,
-)
+from keras_calibration._solvers.level import NUM_KNOTS, Level, level_column, level_of, line_of_fit
 from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_tables import (
@@ -41,11 +35,7 @@ from keras_calibration.layers.effect_tables import (
     table_of_level,
 )
 from keras_calibration.layers.field_head import FieldHead
-from keras_calibration.layers.field_ids import (
-    Fields,
-    called_features,
-    check_features,
-)
+from keras_calibration.layers.field_ids import Fields, called_features, check_features
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits

@@ -443,12 +443,7 @@ class Head(keras.layers.Layer):
             '`calibrate`, name one of them, for example methods="field_bias".'
         )
 
-    def summary_of(
-        self,
-        rows: Rows,
-        num_iterations: int = 1,
-        converged: bool = True,
-    ) -> FitSummary:
+    def summary_of(self, rows: Rows, num_iterations: int = 1, converged: bool = True) -> FitSummary:
         """The summary of a fit that has just ended, for `fit_rows` to return."""
         before, after = (
             float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))

@@ -16,7 +16,7 @@ from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.checks import read_rows, refuse_absent_classes
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
+from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss
 from keras_calibration._solvers.logit_histogram import (
     LARGEST_LOGIT,
     LogitHistogram,
@@ -28,7 +28,6 @@ from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head, remember_fit
-from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.logits import LARGEST_SCORE, check_column
 from keras_calibration.layers.posterior import Posterior
 
@@ -61,6 +60,9 @@ class HistogramHead(Head):
         (8, -1.0986)
     """
 
+    # Whether logits in another unit, or from another zero, get the same probabilities.
+    has_free_scale = has_free_shift = False
+
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits, with the shape of `logits`."""
         return self.calibrate(ops.cast(logits, self.compute_dtype))
@@ -68,16 +70,6 @@ class HistogramHead(Head):
     def calibrate(self, logits: Tensor) -> Tensor:
         """Calibrated logits, for logits of any shape in the layer's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not define `calibrate`.")
-
-    @property
-    def has_free_scale(self) -> bool:
-        """Whether logits in another unit get the same probabilities."""
-        return False
-
-    @property
-    def has_free_shift(self) -> bool:
-        """Whether logits from another zero get the same probabilities."""
-        return False
 
     def bins_of(self, rows: Rows) -> Line:
         """The line that maps the logits of a first fit to the bins of its histogram."""
@@ -88,23 +80,15 @@ class HistogramHead(Head):
         free = {"has_scale": self.has_free_scale, "has_shift": self.has_free_shift}
         return self.fit_histogram(seen_as_logits(histogram, **free))
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits the curve to the histogram of checked rows."""
         self.histogram = None
         summary = self.fit_sums(self._histogram_of(rows))
         if self._is_affine_in_bins() and not self._has_far_logits(rows):
             return summary
-        # The log losses of the rows themselves.
-        before, after = (
-            float(np.average(row_log_losses(rows.labels, each), weights=rows.weights))
-            for each in (rows.logits, self._calibrated_rows(rows.logits))
-        )
-        return replace(summary, log_loss_before=before, log_loss_after=after)
+        own = self.summary_of(rows)  # with the log losses of the rows themselves
+        losses = {"log_loss_before": own.log_loss_before, "log_loss_after": own.log_loss_after}
+        return replace(summary, **losses)
 
     def update(
         self,
@@ -309,11 +293,6 @@ class HistogramHead(Head):
         logits = np.linspace(-8, 8, 65)
         before, now = (ops.convert_to_numpy(layer(logits)) for layer in (fresh, self))
         return not np.allclose(before, now, rtol=0, atol=1e-4)
-
-    def _calibrated_rows(self, logits: np.ndarray) -> np.ndarray:
-        """Calibrated logits (n,), float64."""
-        parts = [ops.convert_to_numpy(self(logits[part])) for part in row_slices(len(logits))]
-        return np.concatenate(parts).astype("float64")
 
     def _is_affine_in_bins(self) -> bool:
         """Whether the log loss of the histogram is that of the rows."""

@@ -128,6 +128,7 @@ class ILPS(HistogramHead):
         self.smoothness = smoothness if isinstance(smoothness, str) else float(smoothness)
         self.penalty = float(penalty)
         self._check_arguments()
+        self.has_free_scale = self.has_free_shift = self.knots in ("balanced", "quantile")
 
     @classmethod
     def from_paper(cls, **kwargs: Any) -> ILPS:
@@ -231,16 +232,6 @@ class ILPS(HistogramHead):
         share = ops.clip(share, 0.0, 1.0) if self.extrapolation == "constant" else share
         left, right = (ops.take(factor, segment + step, axis=0) for step in (0, 1))
         return (1 - share) * left + share * right
-
-    @property
-    def has_free_scale(self) -> bool:
-        """Whether logits in another unit get the same probabilities: unless the knots are given."""
-        return self.knots in ("balanced", "quantile")
-
-    @property
-    def has_free_shift(self) -> bool:
-        """Whether logits from another zero get the same probabilities: unless knots are given."""
-        return self.has_free_scale
 
     def bins_of(self, rows: Rows) -> Line:
         """Those of given knots are bins of logits, so that knots lie on their edges if they can."""

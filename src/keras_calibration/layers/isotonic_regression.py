@@ -96,12 +96,7 @@ class IsotonicRegression(Head):
         line = ops.where(slope > 0, logits - centre, 0.0) * slope
         return ops.log(one) - ops.log(zero) + line
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Sorts and pools the rows."""
         tied = tied_rows(rows, self.variable_dtype)
         steps = isotonic_steps(tied, self.max_num_steps)

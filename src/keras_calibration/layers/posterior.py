@@ -37,10 +37,7 @@ class Posterior:
         starts = {**dict.fromkeys(shapes, "zeros"), "of": "zeros", "is_of_counts": "ones"}
         self._weights = {
             name: layer.add_weight(
-                name=_PREFIX + name,
-                shape=shapes.get(name, ()),
-                initializer=start,
-                trainable=False,
+                name=_PREFIX + name, shape=shapes.get(name, ()), initializer=start, trainable=False
             )
             for name, start in starts.items()
         }

@@ -89,12 +89,7 @@ class SamplingCorrection(Head):
         possible = ops.logical_and(rates > 0, rates <= 1)
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """There is nothing to fit; returns the log losses before and after."""
         if isinstance(self.rate, str):
             rates = np.asarray(rows.features[self.rate], np.float64).reshape(-1)

@@ -89,12 +89,7 @@ class TemperatureScaling(HistogramHead):
         """`l / T`."""
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits to one logit per row, or finds the root of the derivative of the class log loss."""
         if not is_of_classes(rows.logits):
             return super().fit_rows(rows, settings, verbose)
