@@ -37,7 +37,7 @@ KERAS_CALIBRATION = {
     "export": {*UNDER_THE_FLOOR, "layers", "_graph"},
     "plots": {*UNDER_THE_FLOOR, "layers"},
     "callbacks": {*UNDER_THE_FLOOR, "metrics"},
-    "seeds": {*UNDER_THE_FLOOR, "callbacks"},
+    "seeds": {*UNDER_THE_FLOOR, "_graph", "callbacks"},
     "sklearn": {"calibration"},
     "datasets": set(),
     "logs": set(),

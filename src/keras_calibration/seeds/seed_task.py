@@ -20,7 +20,6 @@ from keras_calibration._rows.columns import as_array, as_csr, column_of, is_spar
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._typing import Data, Tensor
 from keras_calibration.callbacks.seed_variance import SeedVariance
-from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.seeds.random_seeds import set_seeds
 
 Rows: TypeAlias = tuple[Any, ...]
@@ -147,8 +146,7 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
         )
     x, *labels_and_weights = (part for part in data if part is not None)
     if (expected := symbolic_input(model)) is not None:
-        metrics = [metric for metric in model.metrics if isinstance(metric, FieldMetrics)]
-        also = [field for metric in metrics for field in metric.fields]
+        also = [field for metric in model.metrics for field in getattr(metric, "fields", ())]
         x = structured(inputs_of(x, expected, also=also), expected)
     rows: Rows = keras.tree.map_structure(_as_array, (x, *labels_and_weights))
     lengths = {array.shape[0] if array.ndim else 0 for array in keras.tree.flatten(rows)}
