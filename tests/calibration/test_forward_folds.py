@@ -52,21 +52,6 @@ def test_a_bias_that_lasts_is():
     np.testing.assert_allclose(received, expit(logits + layer.bias), atol=1e-6)
 
 
-def test_blocks_of_time_are_blended_without_a_bias():
-    """A bias of all rows would undo what the next blocks decided on the level."""
-    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
-    own = np.arange(NUM_ROWS) % 4
-    in_order = [({"time": "order"}, False), ({"folds": "blocks"}, False)]
-    for arguments, has_bias in (*in_order, ({"folds": 3}, True), ({"folds": own}, True)):
-        model = kc.calibrate(
-            base_model(), x, y, methods=["bias", "platt", "ilps"], verbose=0, **arguments
-        )
-        assert model.report.chosen == "blend"
-        assert (model.head.bias != 0) == has_bias
-        received = model.predict(x, verbose=0).mean()
-        assert (received == pytest.approx(y.mean(), abs=1e-6)) == has_bias
-
-
 def test_the_figures_are_those_of_fits_to_the_past():
     x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
     weights = np.random.default_rng(2).exponential(size=NUM_ROWS)

@@ -1,6 +1,5 @@
 """`export_savedmodel(..., interval=…)`: what is served is what `interval` gives."""
 
-import importlib.util
 import json
 
 import keras
@@ -99,15 +98,3 @@ def test_refuses_heads_without_an_interval_and_levels(tmp_path):
         with pytest.raises(ValueError, match=message):
             kc.export_savedmodel(fitted(head), tmp_path / "1", interval=level)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime"))),
-    reason='tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]".',
-)
-def test_a_blend_in_an_onnx_file(tmp_path):
-    from keras_calibration.export.onnx.export import run_onnx
-
-    model, rows = fitted(HEADS["blend"]()), new_rows()
-    path = kc.export_onnx(model, tmp_path / "ctr.onnx", rows, interval=0.9)
-    agrees(run_onnx(path, rows), model, rows, 0.9)

@@ -105,7 +105,9 @@ def fit_head(kind):
 
     def fit(x):
         # A row of weight 0 is dropped.
-        kc.fit_head(model, x, Y, np.minimum(np.arange(NUM_ROWS), 1), only_if_better=False, verbose=0)
+        kc.fit_head(
+            model, x, Y, np.minimum(np.arange(NUM_ROWS), 1), only_if_better=False, verbose=0
+        )
         return [model.head.get_weights(), kc.base_logits(model, x), *kc.interval(model, x)]
 
     return fit

@@ -67,7 +67,9 @@ def read_rows(
             "Argument `labels` must hold a label for each row of a fit. Received: labels=None."
         )
     check_weights_are(weights_are)
-    values = column_that_counts(np.asarray(logits), "logits", rows_that_count(sample_weight))
+    values = np.asarray(logits)
+    if (numbers := rows_that_count(sample_weight)) is not None:
+        values = column_that_counts(values, "logits", numbers)
     if from_logits:
         warn_of_probabilities(values, labels)
     else:
@@ -210,6 +212,8 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
     are_ends = np.abs(np.abs(rows.logits) - _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
+    if not are_ends.any():
+        return
     ends = rows.take(np.flatnonzero(are_ends.reshape(len(are_ends), -1).any(axis=1)))
     are_certain = are_ends | (rows.logits == 0) if rows.logits.ndim == 2 else are_ends
     if are_certain.all():

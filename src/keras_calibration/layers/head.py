@@ -291,7 +291,8 @@ class Head(keras.layers.Layer):
         rows = read_rows(
             logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
         )
-        rows = with_times(rows, time, features)
+        if time is not None:
+            rows = with_times(rows, time, features)
         rows = self.with_features(rows, {} if features is None else features)
         for name in numeric_names(self.field_readers()):
             warn_of_lost_digits(rows.features[name], name)
@@ -319,8 +320,8 @@ class Head(keras.layers.Layer):
         """
         if self.follows_time:
             check_fit(self, rows.times)
-        first = rows.take(np.arange(1))
-        self(first.logits, first.features)  # builds the head and checks the shapes
+        # Builds the head and checks the shapes.
+        self(rows.logits[:1], take(rows.features, slice(1)))
         settings, given = settings or FitSettings(), rows
         draws_by_chance = any(head.draws_by_chance for head in heads_in(self))
         if draws_by_chance:
@@ -329,7 +330,7 @@ class Head(keras.layers.Layer):
                 numbers = canonical_order(given)
             numbers, weights = single_rows(numbers, given.row_weights)
             rows = replace(given.take(numbers), weights=None if (weights == 1).all() else weights)
-        settings = settings.take(rows)
+            settings = settings.take(rows)
         start = {} if like is None else {"like": like}
         with unchanged_if_refused(self):
             summary = self.fit_rows(rows.as_given(), settings, verbose, **start)

@@ -87,8 +87,8 @@ class HistogramHead(Head):
         if self._is_affine_in_bins() and not self._has_far_logits(rows):
             return summary
         own = self.summary_of(rows)  # with the log losses of the rows themselves
-        losses = {"log_loss_before": own.log_loss_before, "log_loss_after": own.log_loss_after}
-        return replace(summary, **losses)
+        before, after = own.log_loss_before, own.log_loss_after
+        return replace(summary, log_loss_before=before, log_loss_after=after)
 
     def update(
         self,
