@@ -5,19 +5,14 @@ import numpy as np
 import pytest
 import scipy.special
 
-from class_worlds import base_model, class_rows, log_loss, small_network
+from class_worlds import base_model, class_rows, log_loss
 from keras_calibration import base_logits, fit_head
 from keras_calibration.layers import (
     ILPS,
-    NeuralCalibration,
     TemperatureScaling,
     VectorScaling,
 )
 from keras_calibration.models import CalibratedModel
-
-
-def neural_head():
-    return NeuralCalibration(VectorScaling(3), small_network())
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
@@ -42,18 +37,6 @@ def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
 
 def class_losses(labels, logits):
     return scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
-
-
-@pytest.mark.slow
-def test_saved_and_loaded(tmp_path):
-    x, labels = class_rows(num_rows=600)
-    model = CalibratedModel(base_model(), neural_head())
-    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    fit_head(model, x, labels, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
-    assert loaded.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
 
 
 def test_a_fit_that_misses_a_class_warns_of_it():
@@ -88,10 +71,3 @@ def test_a_head_for_other_logits_is_refused_and_nothing_is_frozen(head):
     with pytest.raises(ValueError, match="must have shape"):
         CalibratedModel(base, head)
     assert len(base.trainable_variables) == 2
-
-
-def test_a_class_head_of_a_binary_model_is_refused():
-    inputs = keras.Input((2,), name="x")
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
-    with pytest.raises(ValueError, match="For one logit per row, use"):
-        CalibratedModel(base, VectorScaling(3))
