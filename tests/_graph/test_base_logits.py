@@ -1,10 +1,8 @@
-import warnings
-
 import keras
 import numpy as np
 import pytest
 
-from keras_calibration._graph.base_logits import BaseLogits, trainable_flags_kept
+from keras_calibration._graph.base_logits import BaseLogits
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype("float32")
@@ -173,13 +171,6 @@ def test_class_logits_are_those_before_the_softmax(name):
     np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_softmax_gives_no_warning():
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        BaseLogits(class_model(activation="softmax"))
-    assert [str(each.message) for each in shown if "softmax" in str(each.message)] == []
-
-
 def test_sigmoids_of_several_outputs_are_no_classes():
     base_model = class_model(activation="sigmoid")
     with pytest.raises(ValueError, match="ends in 3 sigmoids") as refused:
@@ -229,20 +220,6 @@ def test_the_advice_for_a_subclassed_model_works(base_output):
     np.testing.assert_allclose(layer(X), X @ kernel + bias, rtol=1e-4, atol=1e-4)
 
 
-def test_flags_of_layers_and_variables_are_kept():
-    model = functional(dense(), dense("sigmoid"))
-    model.layers[1].trainable = False
-    model.layers[2].bias.trainable = False
-    outer = keras.Sequential([keras.Input((3,)), model, model.layers[2]])
-    names = [v.path for v in outer.trainable_variables]
-    assert len(names) == 1
-    with trainable_flags_kept(outer):
-        outer.trainable = False
-        assert outer.trainable_variables == []
-    assert [v.path for v in outer.trainable_variables] == names
-    assert [layer.trainable for layer in model.layers] == [True, False, True]
-
-
 def test_a_subclass_of_dense_is_not_taken_for_a_dense():
     model = functional(Doubling(1, "sigmoid"))
     with pytest.raises(ValueError, match="base_output="):
@@ -272,15 +249,6 @@ def test_base_is_frozen_and_in_inference_mode():
     np.testing.assert_allclose(keras.ops.sigmoid(logits), model(X, training=False), atol=1e-6)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-
-
-def test_mixed_precision_base_gives_float32_logits():
-    model = functional(dense(dtype="mixed_bfloat16"), dense("sigmoid", dtype="mixed_bfloat16"))
-    logits = BaseLogits(model)(X)
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    np.testing.assert_allclose(
-        keras.ops.sigmoid(logits), keras.ops.cast(model(X), "float32"), atol=5e-3
-    )
 
 
 class Subclassed(keras.Model):

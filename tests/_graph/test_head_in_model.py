@@ -80,16 +80,6 @@ def test_fit_head_changes_and_freezes_nothing_but_the_head():
     assert model.compiled
 
 
-def test_a_calibrated_model_is_fitted_alike():
-    inputs = new_inputs()
-    output = layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs["price"])
-    model = kc.models.CalibratedModel(keras.Model(inputs, output), new_head())
-    summary = fit(model)
-    np.testing.assert_allclose(model.predict(X, verbose=0), plain_fit(X["price"]), atol=1e-5)
-    assert summary is model.head.fit_summary
-    assert summary == fit(functional())
-
-
 def test_rows_that_cannot_be_fitted_change_nothing():
     model = functional()
     before = model.get_weights()
@@ -101,23 +91,6 @@ def test_rows_that_cannot_be_fitted_change_nothing():
         fit(model, x={"price": X["price"]})
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-
-
-@pytest.mark.parametrize("kind", ["arrays", "weights", "frame", "float64 ids"])
-def test_forms_of_rows(kind):
-    pandas = pytest.importorskip("pandas")
-    model, weights, x = functional(), None, X
-    if kind == "weights":
-        weights = np.arange(600) % 3
-    elif kind == "frame":
-        x = pandas.DataFrame({"price": X["price"][:, 0], "site_id": X["site_id"], "other": "a"})
-    elif kind == "float64 ids":
-        x = {**X, "site_id": X["site_id"].astype("float64")}
-    fit(model, x, sample_weight=weights, weights_are="counts")
-    head = new_head()
-    head.fit(X["price"], LABELS, {"site_id": X["site_id"]}, weights, weights_are="counts")
-    offsets = model.layers[-2].get_offsets("site_id")
-    np.testing.assert_allclose(offsets, head.get_offsets("site_id"), atol=1e-5)
 
 
 def batches(endless):
@@ -436,17 +409,6 @@ def test_calibrate_replaces_a_head():
     assert again.report.replaced == calibrated.head.name
     np.testing.assert_allclose(kc.base_logits(again, X), 2 * X["price"], atol=1e-5)
     assert again.report.before.log_loss == pytest.approx(calibrated.report.before.log_loss)
-
-
-def test_interval_of_a_head_in_a_model():
-    model = functional()
-    fit(model)
-    lower, upper = kc.interval(model, X, level=0.9)
-    probability = model.predict(X, verbose=0)
-    assert lower.shape == probability.shape
-    assert np.all((lower < probability) & (probability < upper))
-    expected = model.layers[-2].interval(X["price"], {"site_id": X["site_id"]}, level=0.9)
-    np.testing.assert_allclose(lower, expected[0], atol=1e-6)
 
 
 def test_a_changed_sequential_model_is_read_again():

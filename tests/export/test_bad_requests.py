@@ -3,9 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import keras_calibration as kc
 from served import answers
@@ -111,33 +108,3 @@ def test_one_process_answers_them_all(path):
     assert "1000000 is not in [0, 5)" in errors["id outside the base model's table"]
     assert "price" in errors["missing"]
     assert "colour" in errors["one too many"]
-
-
-@pytest.fixture(scope="module")
-def serving(path):
-    return tf.saved_model.load(str(path)).signatures["serving_default"]
-
-
-@settings(max_examples=60)
-@given(
-    site=st.binary(max_size=20),
-    segment=st.integers(-(2**63), 2**63 - 1),
-    price=st.floats(width=32),
-)
-def test_no_value_of_the_right_type_is_an_error(serving, site, segment, price):
-    outputs = serving(
-        site=tf.constant([site, b"news"]),
-        category=tf.constant([1, 1], "int64"),
-        price=tf.constant([price, 0.5], "float32"),
-        segment=tf.constant([segment, 0], "int64"),
-    )
-    logit, probability = outputs["logit"].numpy(), outputs["probability"].numpy()
-    assert np.isnan(probability[0, 0]) == np.isnan(logit[0, 0])
-    assert ((probability >= 0) & (probability <= 1) | np.isnan(probability)).all()
-    alone = serving(
-        site=tf.constant([b"news"]),
-        category=tf.constant([1], "int64"),
-        price=tf.constant([0.5]),
-        segment=tf.constant([0], "int64"),
-    )
-    assert probability[1, 0] == pytest.approx(alone["probability"].numpy()[0, 0], abs=1e-7)

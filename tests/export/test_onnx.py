@@ -145,14 +145,6 @@ def test_models_that_cannot_run_there_are_refused(kind, words, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten(model, tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_text("mine")
-    with pytest.raises(ValueError, match="which exists"):
-        export_onnx(model, path)
-    assert path.read_text() == "mine"
-
-
 @pytest.mark.slow
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
     right = spec.head_outputs

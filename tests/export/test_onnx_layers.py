@@ -114,30 +114,6 @@ def keras_inputs(tensor):
     return {each.name for each in found}
 
 
-def test_a_feature_space(tmp_path):
-    space_of = keras.utils.FeatureSpace
-    space = space_of(
-        {
-            "word": space_of.string_categorical(num_oov_indices=1),
-            "id": space_of.integer_categorical(num_oov_indices=1),
-            "number": space_of.float_normalized(),
-            "scaled": space_of.float_rescaled(2.0, 1.0),
-            "bins": space_of.float_discretized(4),
-        },
-        output_mode="concat",
-    )
-    rows = make_rows()
-    rows = {
-        "word": rows["word"],
-        "id": rows["id"].astype("int32"),
-        "number": rows["number"],
-        "scaled": rows["number"],
-        "bins": rows["number"],
-    }
-    space.adapt(tf.data.Dataset.from_tensor_slices(tensors(rows)).batch(20))
-    check(dict(space.get_inputs()), space.get_encoded_features(), rows, tmp_path)
-
-
 def tensors(rows):
     return {
         name: tf.constant(values.tolist()) if values.dtype == object else tf.constant(values)

@@ -136,9 +136,3 @@ print(json.dumps(found.tolist()))
     )
     expected = model.predict(tensors(rows), verbose=0)
     np.testing.assert_allclose(json.loads(found.stdout), expected, rtol=0, atol=1e-6)
-
-
-def test_the_model_is_as_before_the_export(model, path):
-    lookup = next(each for each in model.base_model.layers if "string_lookup" in each.name)
-    assert "_lookup_dense" not in vars(lookup)
-    assert np.asarray(lookup(tf.constant(["", "other", "news"]))).tolist() == [0, 1, 2]

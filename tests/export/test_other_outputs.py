@@ -11,10 +11,8 @@ import tensorflow as tf
 import keras_calibration as kc
 from keras_calibration.export import export_onnx, refresh_savedmodel
 from keras_calibration.export.onnx.export import run_onnx
-from keras_calibration.export.publish import Format, Request, publish
 from keras_calibration.export.spec import Spec
-from keras_calibration.export.target import Target
-from keras_calibration.export.verification import largest_difference, run_savedmodel, tolerance_for
+from keras_calibration.export.verification import largest_difference
 
 pytestmark = pytest.mark.tensorflow
 RNG = np.random.default_rng(0)
@@ -125,19 +123,6 @@ def test_the_other_outputs_are_served_by_name(exported, model):
     check_served(exported, model)
 
 
-@pytest.mark.slow
-def test_the_other_outputs_are_served_under_xla(tmp_path):
-    model = calibrated(base_model(with_strings=False))
-    path = kc.export_savedmodel(
-        model,
-        tmp_path / "1",
-        X,
-        jit_compile=True,
-        interval=0.9,
-    )
-    assert check_served(path, model)["xla"]["base"] == "on"
-
-
 def test_what_outputs_have_in_common_is_computed_once():
     inputs = keras.Input((3,), name="scores")
     hidden = keras.layers.Dense(4, "relu")(inputs)
@@ -170,16 +155,6 @@ def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
 
 
 @pytest.mark.slow
-def test_both_calibrated_outputs_of_two_are_served(tmp_path):
-    click = calibrated(base_model(with_strings=False))
-    topic = calibrated(click.with_all_outputs(), "topic")
-    path = kc.export_savedmodel(topic, tmp_path / "1", X)
-    outputs = served(path)
-    np.testing.assert_allclose(outputs["click"], click.predict(X, verbose=0), atol=1e-6)
-    np.testing.assert_allclose(outputs["probability"], topic.predict(X, verbose=0), atol=1e-6)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["click", "topic"])
 def test_the_other_outputs_in_an_onnx_file(key, tmp_path):
     for package in ("tf2onnx", "onnx", "onnxruntime"):
@@ -192,16 +167,6 @@ def test_the_other_outputs_in_an_onnx_file(key, tmp_path):
     assert outputs.keys() == {*OWN, *expected}
     check_others({name: outputs[name] for name in expected}, expected)
     np.testing.assert_allclose(outputs["probability"], model.predict(X, verbose=0), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_an_output_with_the_name_of_an_input(tmp_path):
-    base = base_model(with_strings=False, rename={"id": "site"})
-    model = calibrated(base)
-    outputs = Spec.of(model).outputs(tensors())
-    np.testing.assert_array_equal(outputs["site"], X["site"])
-    with pytest.raises(ValueError, match=r"different names in an ONNX file.*\['site'\]"):
-        export_onnx(model, tmp_path / "model.onnx", X)
 
 
 @pytest.mark.quick_cases(1)
@@ -238,38 +203,3 @@ def test_an_output_that_is_not_by_row_is_refused(shape, tmp_path):
 )
 def test_what_counts_as_different(received, expected, difference):
     assert largest_difference(np.asarray(received), np.asarray(expected)) == difference
-
-
-class Copy(Format):
-    """A copy of a SavedModel, as a format of its own."""
-
-    kind = "SavedModel"
-
-    def __init__(self, source):
-        self.source = source
-
-    def write(self, path):
-        shutil.copytree(self.source, path)
-
-    def run(self, path, requests):
-        given = [(request.signature, request.inputs) for request in requests]
-        return run_savedmodel(path, given)
-
-    def sign(self, path, differences):
-        (path / "differences").write_text(json.dumps(differences))
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["best", "word", "amount paid", "half"])
-def test_an_output_that_is_served_differently_is_found(name, exported, model, tmp_path):
-    few = {key: values[:8] for key, values in X.items()}
-    right = {name: keras.ops.convert_to_numpy(model.base_model(tensors(few))[name])}
-    wrong = {name: right[name][::-1].copy()}
-    dtypes = {"bfloat16"} if name == "half" else ()
-    tolerance = tolerance_for([1.0], dtypes, others=right)
-    requests = [Request("raw", few, lambda _, each=each: each) for each in (right, wrong)]
-    publish(Target(tmp_path / "right"), Copy(exported), requests[:1], tolerance)
-    assert json.loads((tmp_path / "right" / "differences").read_text())[f"raw/{name}"] < 1
-    with pytest.raises(RuntimeError, match=f"output 'raw/{name}' of the SavedModel may differ"):
-        publish(Target(tmp_path / "wrong"), Copy(exported), requests[1:], tolerance)
-    assert [each.name for each in tmp_path.iterdir()] == ["right"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration import export, layers
@@ -82,14 +81,6 @@ def test_a_format_of_somebody_else(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["new"]
 
 
-def test_keras_is_asked_once(tmp_path, monkeypatch):
-    spec, calls = Spec.of(calibrated(PlattScaling()), X), []
-    asked = Spec.base_outputs
-    monkeypatch.setattr(Spec, "base_outputs", lambda *given: calls.append(1) or asked(*given))
-    publish_file(spec, tmp_path / "line.json", Line(spec))
-    assert len(calls) == 1
-
-
 def test_a_head_of_steps_is_compared_on_the_logits_of_the_runtime():
     spec = Spec.of(calibrated(IsotonicRegression()), X)
     request = spec.request()
@@ -127,35 +118,6 @@ def test_exports_name_no_head():
         named = {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
         assert not named & heads, path.name
     assert spec_module.Head is Head
-
-
-class Picky(Head):
-    """A head that refuses ids below 100."""
-
-    @property
-    def feature_names(self):
-        return ("id",)
-
-    def build(self, logits_shape=None, features_shape=None):
-        self.built = True
-
-    def call(self, logits, features=None):
-        ids = keras.ops.reshape(features["id"], (-1, 1))
-        with tf.control_dependencies([tf.debugging.assert_greater(ids, 100)]):
-            return keras.ops.reshape(logits, (-1, 1)) + 0.0
-
-
-@pytest.mark.filterwarnings("ignore:The head .* changes no probability:UserWarning")
-def test_rows_that_the_head_cannot_take_ask_for_a_sample():
-    inputs = {"id": keras.Input((), dtype="int32", name="id"), "x": keras.Input((1,), name="x")}
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
-    model = kc.models.CalibratedModel(base, Picky())
-    with pytest.raises(ValueError, match=r"random rows \(ids below 10\).* Pass `sample`"):
-        _ = Spec.of(model).expected
-    rows = {"id": np.arange(101, 111), "x": np.zeros((10, 1))}
-    assert len(Spec.of(model, rows).expected["probability"]) == 10
-    with pytest.raises(ValueError, match="Picky has no interval"):
-        _ = Spec.of(model, rows, interval=0.9).expected
 
 
 def test_probabilities_may_differ_by_a_quarter_of_what_logits_may():

@@ -322,11 +322,3 @@ def test_probabilities_given_as_logits_bring_one_warning(known, tmp_path):
     with pytest.warns(UserWarning, match="like probabilities") as warned:
         refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
     assert sum("like probabilities" in str(warning.message) for warning in warned) == 1
-
-
-def test_few_rows_may_lie_between_0_and_1_and_logits_far_off_bring_a_warning(tmp_path):
-    platt_export(tmp_path / "1", LOGITS)
-    few = np.array([0.1, 0.9, 0.5, 0.7])
-    assert refresh(tmp_path, few, [0, 1, 1, 0]).name == "2"
-    with pytest.warns(UserWarning, match="outside the range of the previous version"):
-        refresh(tmp_path / "1", 100 * sigmoid(LOGITS), labels_of(LOGITS))

@@ -14,7 +14,6 @@ from keras_calibration.layers import (
 )
 from keras_calibration.metrics import FieldECE
 from keras_calibration.models import CalibratedModel
-from tiers import slow_except
 
 NUM_ROWS, NUM_SITES = 1500, 6
 RNG = np.random.default_rng(0)
@@ -77,71 +76,11 @@ def log_loss(model, x=X, y=Y):
     return -np.mean(y * np.log(probabilities) + (1 - y) * np.log(1 - probabilities))
 
 
-def list_base():
-    site, price = keras.Input((), dtype="int32", name="site"), keras.Input((2,), name="price")
-    return keras.Model([site, price], keras.layers.Dense(1, "sigmoid")(price))
-
-
-def single_base():
-    return keras.Sequential([keras.Input((2,), name="price"), keras.layers.Dense(1, "sigmoid")])
-
-
-BASES = {
-    "dense": (make_base, "auto", X),
-    "logit": (lambda: make_base(last=keras.layers.Dense(1)), "auto", X),
-    "activation": (
-        lambda: make_base(keras.layers.Dense(1), last=keras.layers.Activation("sigmoid")),
-        "auto",
-        X,
-    ),
-    "operation": (
-        lambda: make_base(keras.layers.Dense(1), last=keras.ops.sigmoid),
-        "auto",
-        X,
-    ),
-    "other layer": (
-        lambda: make_base(keras.layers.Dense(1, "sigmoid"), last=keras.layers.Reshape(())),
-        "probability",
-        X,
-    ),
-    "list": (list_base, "auto", [X["site"], X["price"]]),
-    "sequential": (single_base, "auto", X["price"]),
-}
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", slow_except(("logit", "list", "operation"), BASES))
-def test_any_base_trains_and_starts_at_its_own_probability(name):
-    make, base_output, x = BASES[name]
-    base = make()
-    head = ILPS(num_knots=5) if name == "sequential" else make_head()
-    model = make_model(base, head, base_output=base_output, **EAGER)
-    expected = base.predict(x, verbose=0).reshape(-1, 1)
-    if name == "logit":
-        expected = 1 / (1 + np.exp(-expected))
-    np.testing.assert_allclose(model.predict(x, NUM_ROWS, verbose=0), expected, atol=1e-6)
-    before = log_loss(model, x)
-    model.fit(x, Y, batch_size=250, epochs=3, verbose=0)
-    assert log_loss(model, x) < before
-
-
 def test_adapting_leaves_the_probabilities_as_they_are():
     model = make_model(**EAGER)
     before = model.predict(X, NUM_ROWS, verbose=0)
     model.head.adapt(base_logits(model, X), Y, X)
     np.testing.assert_allclose(model.predict(X, NUM_ROWS, verbose=0), before, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.SGD(0.5)], ids=["adam", "sgd"])
-def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
-    model = make_model(optimizer=optimizer, field_metrics={"site": [FieldECE(NUM_SITES)]})
-    development, held_out = rows(slice(0, 1000)), rows(slice(1000, None))
-    before = model.evaluate(*held_out, verbose=0, return_dict=True)
-    model.fit(*development, batch_size=50, epochs=8, verbose=0)
-    after = model.evaluate(*held_out, verbose=0, return_dict=True)
-    assert after["loss"] < before["loss"] - 0.03
-    assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
 
 
 def test_base_is_frozen_and_in_inference_mode():
@@ -274,15 +213,6 @@ def test_soft_labels_and_unknown_ids():
     residual = Y - model.predict(x, NUM_ROWS, verbose=0)[:, 0].astype("float64")
     expected = np.abs(np.bincount(x["site"] + 1, residual)).sum() / NUM_ROWS
     assert scores["site_field_ece"] == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_features_beyond_the_models_own_are_left_out():
-    model = make_model(**EAGER)
-    more = {**X, "row": np.arange(NUM_ROWS)}
-    model.fit(more, Y, batch_size=250, verbose=0)
-    expected = model.predict(X, NUM_ROWS, verbose=0)
-    np.testing.assert_array_equal(model.predict(more, NUM_ROWS, verbose=0), expected)
 
 
 def test_a_nan_feature_gives_a_nan_probability_in_predict():

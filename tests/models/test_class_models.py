@@ -39,18 +39,6 @@ def class_losses(labels, logits):
     return scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
 
 
-@pytest.mark.slow
-def test_saved_and_loaded(tmp_path):
-    x, labels = class_rows(num_rows=600)
-    model = CalibratedModel(base_model(), VectorScaling(3))
-    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    fit_head(model, x, labels, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
-    assert loaded.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
-
-
 def test_a_fit_that_misses_a_class_warns_of_it():
     x, labels = class_rows(num_rows=600)
     x["scores"] = x["scores"] + np.array([0, 0, 3], "float32")  # which no temperature corrects
@@ -83,10 +71,3 @@ def test_a_head_for_other_logits_is_refused_and_nothing_is_frozen(head):
     with pytest.raises(ValueError, match="must have shape"):
         CalibratedModel(base, head)
     assert len(base.trainable_variables) == 2
-
-
-def test_a_class_head_of_a_binary_model_is_refused():
-    inputs = keras.Input((2,), name="x")
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
-    with pytest.raises(ValueError, match="For one logit per row, use"):
-        CalibratedModel(base, VectorScaling(3))

@@ -94,12 +94,6 @@ def test_predictions_of_ids_in_float64(model, road):
     np.testing.assert_allclose(received, EXPECTED, rtol=1e-5)
 
 
-def test_predictions_of_a_list_of_inputs_in_mixed_precision():
-    model = make_model(form="list", policy="mixed_float16")
-    received = model.predict([FLOATS["user"], SCORE], verbose=0)
-    np.testing.assert_allclose(received[:, 0], EXPECTED, atol=1e-3)
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("values", [USER + 0.5, USER.astype("float32"), [np.nan] * NUM_ROWS])
 def test_data_sets_refuse_ids_that_would_change(model, values):
@@ -135,17 +129,6 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
     np.testing.assert_array_equal(weights, [weights[0]] * 4)
     np.testing.assert_array_equal(intervals, [intervals[0]] * 4)
     assert np.abs(weights[0]).max() > 0.5
-
-
-def test_an_evaluation_of_ids_in_float64_is_that_of_integers(model):
-    model.compile(
-        loss="binary_crossentropy", field_metrics={"user": [kc.metrics.FieldECE(NUM_IDS + 1)]}
-    )
-    scores = [
-        model.evaluate(x, Y, batch_size=100, verbose=0, return_dict=True)
-        for x in ({"user": USER, "score": SCORE}, FLOATS, pa.table(FLOATS))
-    ]
-    assert scores == scores[:1] * 3
 
 
 @pytest.mark.quick_cases(1)

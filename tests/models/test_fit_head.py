@@ -1,7 +1,5 @@
 """`fit_head` of a calibrated model: the head's own `fit`, on the logits of the base model."""
 
-import gc
-
 import keras
 import numpy as np
 import pytest
@@ -112,82 +110,6 @@ def test_it_prints_its_summary(capsys):
     assert shown.endswith(f"{summary}\n")
     kc.fit_head(make_model(), x, y, verbose=0)
     assert capsys.readouterr().out == ""
-
-
-def live(kind):
-    gc.collect()
-    return sum(type(each).__name__ == kind for each in gc.get_objects())
-
-
-KINDS = ("FuncGraph", "Functional", "CalibratedModel", "Variable", "EagerTensor")
-
-
-@pytest.mark.slow
-def test_nothing_grows_with_fits_and_models():
-    x, y = draw(100)
-    model = make_model(make_head("network"))
-    counts = []
-    for _ in range(3):
-        kc.fit_head(model, x, y, verbose=0)
-        another = make_model()
-        kc.fit_head(another, x, y, verbose=0)
-        del another
-        counts.append({kind: live(kind) for kind in KINDS})
-    assert counts[2] == counts[1]
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("kind", ["class", "lambda"])
-def test_a_network_of_a_class_of_the_users_own(kind):
-    class Site(keras.layers.Layer):
-        feature_names = ("site",)
-
-        def __init__(self, inner=None, **kwargs):
-            super().__init__(**kwargs)
-            self.table = keras.layers.Embedding(NUM_SITES, 1, embeddings_initializer="zeros")
-
-        def build(self, shapes):
-            self.table.build(shapes["site"])
-
-        def call(self, features):
-            return self.table(features["site"])
-
-    network = Site()
-    if kind == "lambda":
-        logit = keras.Input((1,), name="l")
-        values = keras.layers.Lambda(lambda inputs: 0.1 * inputs)(logit)
-        network = keras.Model({"l": logit}, keras.layers.Dense(1)(values))
-    x, y = draw(300)
-    model = make_model(NeuralCalibration(ILPS(), network))
-    summary = kc.fit_head(model, x, y, verbose=0)
-    assert len(summary.epochs) == 3
-    assert summary.logits["min"] == pytest.approx(x["l"].min())
-
-
-@pytest.mark.slow
-def test_a_network_that_cannot_be_copied_says_what_to_do():
-    class Scaled(keras.layers.Layer):
-        feature_names = ("site",)
-
-        def __init__(self, scale):
-            super().__init__()
-            self.scale = scale
-
-        def build(self, shapes):
-            self.slope = self.add_weight(shape=(), initializer="zeros")
-
-        def call(self, features):
-            return self.slope * self.scale * keras.ops.cast(features["site"], "float32")[:, None]
-
-    x, y = draw(300)
-    head = NeuralCalibration(ILPS(), Scaled(0.1))
-    before = [np.array(weight) for weight in head.get_weights()]
-    model = make_model(head)
-    with pytest.raises(ValueError, match="or train it by gradient, with Keras' `fit`"):
-        kc.fit_head(model, x, y, verbose=0)
-    assert all(map(np.array_equal, before, head.get_weights()))
-    train_head(model, x, y)
-    assert float(head.members[0].slope) != 0
 
 
 def test_counts_are_repeated_rows_and_importances_have_no_unit():

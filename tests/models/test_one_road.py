@@ -79,28 +79,6 @@ def test_rows_of_weight_0_are_no_rows_wherever_they_are(name):
         assert_equal(found, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["NeuralCalibration", "BoostedTrees"])
-def test_the_fold_of_each_row_is_of_the_rows_given(name):
-    fold = np.arange(N) % 3
-    folds = kc.layers.FitSettings(max_epochs=2, folds=fold)
-    expected, _ = fitted(name, SCORE, SITE, SOFT, WEIGHTS, folds)
-    more = kc.layers.FitSettings(max_epochs=2, folds=np.r_[2, 1, fold, 0])
-    score, site = np.pad(SCORE, (2, 1)), np.pad(SITE, (2, 1))
-    for found in fitted(name, score, site, np.pad(SOFT, (2, 1)), np.pad(WEIGHTS, (2, 1)), more):
-        assert_equal(found, expected)
-
-
-def test_folds_reach_a_head_inside_of_another():
-    fold = np.arange(N) % 3
-    inner = NeuralCalibration(ILPS(5), FieldNetwork({"site": 3}))
-    head = BoostedTrees({"site": 3}, head=inner, num_rounds=8)
-    settings = kc.layers.FitSettings(max_epochs=1, folds=fold)
-    # Of the rows outside of one fold, only two folds are left.
-    summary = head.fit(SCORE, SOFT, {"site": SITE}, settings=settings)
-    assert summary.num_rows == N
-
-
 def test_what_is_wrong_is_said_once():
     labels = (SOFT > 0.5).astype(float)
     given = 1 / (1 + np.exp(-SCORE))  # probabilities in place of logits

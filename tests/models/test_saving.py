@@ -43,13 +43,6 @@ def test_hdf5_is_refused_with_the_way_to_save(suffix, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_copy_that_the_docstring_advises():
-    model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
-    copy = kc.models.CalibratedModel.from_config(model.get_config())
-    copy.set_weights(model.get_weights())
-    np.testing.assert_array_equal(copy.predict(X, verbose=0), model.predict(X, verbose=0))
-
-
 def test_what_keras_clones_computes_the_same():
     """Keras clones any Functional model layer by layer, as a plain one with fresh weights."""
     model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())

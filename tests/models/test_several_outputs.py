@@ -200,26 +200,6 @@ def test_saved_loaded_copied_and_cloned(name, tmp_path):
     assert loaded.base.calibrated_output == model.base.calibrated_output == key
 
 
-def test_the_joined_model_trains_the_head_alone():
-    model = fitted(dictionary(), "buy")
-    both = model.with_all_outputs()
-    assert [v.path for v in both.trainable_variables] == [v.path for v in model.trainable_variables]
-    assert not model.base_model.trainable_variables
-
-
-def test_a_head_reads_inputs_of_the_base():
-    labels = Y | (X["site"] == 2)
-    model = CalibratedModel(
-        dictionary(), kc.layers.FieldBias({"site": 4}), calibrated_output="click"
-    )
-    kc.fit_head(model, X, labels, verbose=0)
-    probability = model.with_all_outputs().predict(X, verbose=0)["click"]
-    np.testing.assert_array_equal(probability, model.predict(X, verbose=0))
-    assert probability[X["site"] == 2].mean() > 0.8
-    lower, upper = kc.interval(model, X)
-    assert np.all((lower < probability) & (probability < upper))
-
-
 def one_in_a_dictionary():
     given = inputs()
     return keras.Model(given, {"buy": task("buy", 1)(given["scores"])})

@@ -93,18 +93,3 @@ def test_what_was_trained_is_served(tmp_path):
     rows = kc.base_logits(model, X), Y, {"site": X["site"]}
     with pytest.raises(ValueError, match="no direct fit"):
         kc.refresh_savedmodel(path, *rows, from_logits=True)
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("kind", ["curve", "network"])
-def test_heads_of_the_package_train_too(kind):
-    head = kc.layers.ILPS(num_knots=5)
-    if kind == "network":
-        network = kc.layers.FieldNetwork(
-            {"site": NUM_SITES}, numeric=["price"], embedding_dim=2, hidden_units=[4], seed=0
-        )
-        head = kc.layers.NeuralCalibration(head, network)
-    model = CalibratedModel(make_base(), head)
-    history = train_head(model, X, Y, learning_rate=0.05, batch_size=100, epochs=5)
-    assert history["loss"][-1] < history["loss"][0] - 0.02
-    assert model.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.03)

@@ -65,26 +65,6 @@ def test_columns_are_answered_by_columns(served):
     assert np.ptp(expected) > 0.1
 
 
-def test_rows_are_answered_by_rows(served):
-    model, path = served
-    rows = make_rows(5, seed=3)
-    instances = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    found = json.loads(rest.answer(path, json.dumps({"instances": instances})))["predictions"]
-    expected = model.predict(tensors(rows), verbose=0)
-    np.testing.assert_allclose([row["probability"] for row in found], expected, rtol=0, atol=1e-6)
-
-
-def test_the_head_alone_answers_without_a_name(served):
-    model, path = served
-    rows = {"logit": [[-2.0], [0.5]], "site": ["news", "mail"]}
-    body = json.dumps({"signature_name": "calibrate", "inputs": rows})
-    found = json.loads(rest.answer(path, body))["outputs"]
-    given = tensors(rows)
-    calibrated = model.head(given["logit"], {"site": given["site"]})
-    expected = np.asarray(keras.ops.sigmoid(calibrated))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("logit", [[[-2.0], [0.5]], [-2.0, 0.5]], ids=["column", "row"])
 @pytest.mark.parametrize("form", ["inputs", "instances"])
 def test_a_number_may_stand_alone_or_in_brackets(served, form, logit):

@@ -102,51 +102,6 @@ def test_calibrate_takes_logits_from_elsewhere(served):
     np.testing.assert_allclose(received["probability"], expected["probability"], rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_unknown_values_and_missing_numbers_are_served(served):
-    dtype, model, path = served
-    rows = make_rows(dtype, 6)
-    if dtype == "string":
-        # The base model's own look-up gives them its id for what it does not know.
-        rows["site"][:3] = ["", "never", "\x00 \n"]
-    rows["bid-price"][3:] = [np.nan, np.inf, -np.inf]
-    rows["class"][5] = 5  # the head knows 0 to 4
-    received = c_client.serve(path, as_inputs(rows))
-    expected = expected_of(model, rows)
-    np.testing.assert_allclose(received["probability"], expected["probability"], atol=1e-6)
-    assert np.isfinite(received["probability"][:4]).all()
-
-
-@pytest.mark.slow
-def test_trees_and_a_weighted_mean_are_served_from_c(served, tmp_path):
-    dtype, plain, _ = served
-    rows = make_rows(dtype, 600)
-    lookup = keras.layers.StringLookup(vocabulary=VALUES["string"]) if dtype == "string" else 4
-    fields = {"site": lookup, "class": 5}
-    trees = kc.layers.BoostedTrees(fields, ["bid-price"])
-    offsets = kc.layers.FieldBias(fields, kc.layers.ILPS())
-    model = kc.models.CalibratedModel(
-        plain.base_model, kc.layers.BlendedHead([trees, offsets], [0.6, 0.3])
-    )
-    logits = expected_of(plain, rows)["logit"].astype(float)
-    is_off = (rows["site"] == VALUES[dtype][0]) & (rows["bid-price"] > 0)
-    labels = np.random.default_rng(1).random(600) < 1 / (1 + np.exp(-logits - 3 * is_off))
-    model.head.fit(logits, labels, {name: rows[name] for name in model.head.feature_names})
-    path = kc.export_savedmodel(model, tmp_path / "1", rows)
-    new = make_rows(dtype, 257)
-    new["bid-price"][:4] = [np.nan, np.inf, -np.inf, 0.0]
-    expected = expected_of(model, new)
-    for inputs, signature in (
-        (as_inputs(new), "serving_default"),
-        ({**as_inputs(new), "logit": expected["logit"]}, "calibrate"),
-    ):
-        received = c_client.serve(path, inputs, signature, ["probability"])
-        np.testing.assert_allclose(received["probability"], expected["probability"], atol=1e-6)
-    # The base model itself gives NaN for an infinite price.
-    change = expected["probability"] - expected["uncalibrated_probability"]
-    assert np.nanmax(np.abs(change)) > 0.05
-
-
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.parent.name)
 def test_the_shipped_models_are_served_from_c(sample):
     recorded = json.loads(sample.read_text(encoding="utf-8"))
@@ -206,26 +161,3 @@ def test_c_gets_the_same_for_both_forms_of_a_column_and_an_error_for_all_others(
     for what in wrong:
         assert answers[what].returncode == 1, what
     assert "shapes_must_fit" in answers["other lengths"].stderr
-
-
-@pytest.mark.slow
-def test_what_the_program_says_of_a_bad_command(served, tmp_path):
-    _, _, path = served
-    assert c_client.run([]).returncode == 2
-    missing = c_client.run([str(tmp_path), str(tmp_path / "none")])
-    assert missing.returncode == 1
-    assert "Could not find SavedModel" in missing.stderr
-    request = tmp_path / "request"
-    request.write_text("output Nothing:0\n")
-    done = c_client.run([str(path), str(request)])
-    assert (done.returncode, "no such tensor" in done.stderr) == (2, True)
-
-
-@pytest.mark.slow
-def test_times_are_one_for_each_model_and_round(served, tmp_path):
-    dtype, _, path = served
-    request = tmp_path / "request"
-    c_client.write_request(request, path, as_inputs(make_rows(dtype, 2)))
-    done = c_client.run(["--time", "3", "2", *[str(path), str(request)] * 2])
-    assert done.returncode == 0, done.stderr
-    assert len([float(line) for line in done.stdout.split()]) == 6

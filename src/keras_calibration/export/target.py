@@ -71,8 +71,8 @@ class Target:
             ValueError: If the place is taken; with `"next"`, another number is chosen instead.
         """
         for folder, _, files in os.walk(source):
-            for each in (folder, *(Path(folder, file) for file in files)):
-                sync(Path(each))
+            for path in (Path(folder), *(Path(folder, file) for file in files)):
+                sync(path)
         while True:
             number = 1 + max(versions_in(self.path), default=0)
             name = number if self.version == NEXT else self.version

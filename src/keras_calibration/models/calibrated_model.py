@@ -13,11 +13,12 @@ from calibration_records._columns import suggestion
 from keras_calibration._graph.base_logits import (
     BaseLogits,
     check_base_model,
+    probability_of,
     serialized_base,
     trainable_flags_kept,
     with_all_outputs,
 )
-from keras_calibration._graph.outputs import num_logits, symbolic_input
+from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._rows.inputs import expected_inputs, inputs_by_name, named_inputs
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
@@ -129,11 +130,8 @@ class CalibratedModel(FieldMetricsModel):
         features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
             base = BaseLogits(base_model, base_output, calibrated_output, name="base")
-            calibrated = head(base(inputs), features)
-            is_of_classes = num_logits(base_model, calibrated_output) > 1
-            activation = "softmax" if is_of_classes else "sigmoid"
-            probability = keras.layers.Activation(activation, dtype=head.dtype, name="probability")
-            super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
+            probability = probability_of(head(base(inputs), features), head, "probability")
+            super().__init__(inputs=inputs, outputs=probability, **kwargs)
         base.freeze()
         self.base = base
         self.head = head

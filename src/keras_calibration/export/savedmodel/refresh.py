@@ -99,6 +99,7 @@ def refresh_savedmodel(
     Example:
         >>> import tempfile
         >>> import keras
+        >>> import numpy as np
         >>> from keras_calibration import export_savedmodel
         >>> from keras_calibration.layers import PlattScaling
         >>> from keras_calibration.models import CalibratedModel
