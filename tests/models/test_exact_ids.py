@@ -144,5 +144,5 @@ def test_an_input_of_floats_cannot_hold_them(dtype):
     model = kc.calibrate(base, few, Y, fields=["user"], methods="field_bias", verbose=0)
     integers = model.predict({**few, "user": PLACE}, verbose=0)
     np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
-    with pytest.raises(ValueError, match="'user' of the model must be of integers"):
+    with pytest.raises(ValueError, match="'user' of the model must hold integers"):
         model.predict(FLOATS, verbose=0)

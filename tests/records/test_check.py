@@ -70,12 +70,6 @@ def test_names():
         _check.known(
             "Arguments must name columns", ["site", "prise", 3], ["price", "site"], "Look."
         )
-    _check.named_once("field", iter(["a", "b"]))
-    with pytest.raises(ValueError, match=r"Each field must .* twice: \['a', 'b'\]\.$"):
-        _check.named_once("field", iter("abcba"))
-    _check.listed("fields", ["site"], "columns")
-    with pytest.raises(ValueError, match=r"a list of columns\. .*='site'\. Pass fields=\['site'\]"):
-        _check.listed("fields", "site", "columns")
 
 
 def test_shapes():

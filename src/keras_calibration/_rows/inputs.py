@@ -30,12 +30,8 @@ def inputs_of(
 ) -> Any:
     """Arrays and tables in the form that a model expects; columns that it does not read are left.
 
-    Args:
-        x: An array, a list of arrays, a mapping of names to columns, or a table.
-        expected: The symbolic inputs of the model, in its structure.
-        ids: Names of the inputs that hold ids.
-        also: Names of further columns to read, if there are any.
-        standing_in: Row numbers from `rows_that_count`: a row of weight 0 may hold anything.
+    Of the inputs, `ids` names those that hold ids; `also` names further columns to read. A row of
+    weight 0 may hold anything: `standing_in` are the row numbers of `rows_that_count`.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
@@ -165,17 +161,17 @@ def _entered(
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
             return x  # Keras reports the error.
         return {key: entered(columns[key], part, key) for key, part in expected.items()}
-    if not isinstance(expected, list | tuple) and isinstance(x, list | tuple):
-        if len(x) == 1 and len(getattr(x[0], "shape", ())):
-            return [entered(x[0], expected, name)]
+    is_list = isinstance(x, list | tuple)
     if isinstance(expected, list | tuple):
-        if len(expected) == 1 and not isinstance(x, list | tuple):
+        if len(expected) == 1 and not is_list:
             return entered(x, expected[0], name)
-        if not isinstance(x, list | tuple) or len(x) != len(expected):
+        if not is_list or len(x) != len(expected):
             return x  # Keras reports the error.
         pairs = enumerate(zip(x, expected, strict=True))
         parts = [entered(part, each, f"{name}[{n}]") for n, (part, each) in pairs]
         return parts if isinstance(x, list) else tuple(parts)
+    if is_list and len(x) == 1 and len(getattr(x[0], "shape", ())):
+        return [entered(x[0], expected, name)]
     if x is None or is_sparse(x):
         return x  # an optional input, or one that Keras casts itself
     column = column_that_counts(x, repr(name), standing_in)
@@ -226,16 +222,14 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         )
     if is_text:
         return column
-    if "int" in dtype:
-        array = ids_of(values, name, f"integers ({dtype})")
-        _check_range(array, name, dtype)
-    elif is_id:
-        array = ids_of(values, name)
-        _check_float_input(array, name, dtype)
+    if is_id or "int" in dtype:
+        array = ids_of(values, name, f"integers ({dtype})" if "int" in dtype else "ids")
+        _check_exact(array, name, dtype)
     if dtype == "bool" or array.dtype.name == dtype:
         return array
     with np.errstate(over="ignore"):
-        return array.astype(_numpy_dtype(dtype))
+        # bfloat16 is no type of NumPy's own; Keras rounds to it.
+        return array.astype("float32" if dtype == "bfloat16" else dtype)
 
 
 def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
@@ -246,11 +240,7 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
         return values  # only TensorFlow can raise in a graph
     import tensorflow as tf
 
-    high = min(holds(dtype), holds("float32"))
-    low = -high
-    if "int" in dtype:
-        limits = np.iinfo(dtype)
-        low, high = int(limits.min), int(limits.max)
+    low, high = _exact_numbers(dtype)
     if "float" in given:
         low, high = max(low, 1 - holds(given)), min(high, holds(given) - 1)
     wide = tf.cast(values, tf.float64)
@@ -277,35 +267,25 @@ def refused_in_graphs() -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _numpy_dtype(dtype: str) -> Any:
-    # bfloat16 is no type of NumPy's own; Keras rounds to it.
-    return "float32" if dtype == "bfloat16" else dtype
-
-
-def _check_range(array: np.ndarray, name: str, dtype: str) -> None:
-    """Raises if an integer is beyond the dtype of the input."""
-    if array.dtype.kind not in "iu" or not array.size:
-        return
+def _exact_numbers(dtype: str) -> tuple[int, int]:
+    """The whole numbers that an input keeps apart; Keras hands floats on in float32."""
+    if "float" in dtype:
+        most = min(holds(dtype), holds("float32"))
+        return -most, most
     # JAX computes in int32 unless it is told otherwise.
     limits = np.iinfo(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
-    for number in (int(array.min()), int(array.max())):
-        if not limits.min <= number <= limits.max:
-            row = int(np.flatnonzero(array.reshape(-1) == number)[0])
-            raise ValueError(
-                f"Input {name} of the model must hold integers from {limits.min} to {limits.max} "
-                f"({limits.dtype}). Received: {number} in row {row}. Declare it as "
-                f'keras.Input((), dtype="int64", name={name}), or number the values anew.'
-            )
+    return int(limits.min), int(limits.max)
 
 
-def _check_float_input(array: np.ndarray, name: str, dtype: str) -> None:
-    """Raises if an id is beyond what a float input holds exactly."""
-    limit = min(holds(dtype), holds("float32"))
-    far = np.flatnonzero(np.abs(array.reshape(-1).astype("float64")) > limit)
-    if len(far):
-        raise ValueError(
-            f"Input {name} of the model must be of integers to hold these ids. Received: an input "
-            f"of dtype {dtype}, in which Keras keeps whole numbers apart only up to {limit:,}, and "
-            f"the id {array.reshape(-1)[far[0]]} in row {far[0]}. Declare it as "
-            f'keras.Input((), dtype="int64", name={name}).'
-        )
+def _check_exact(array: np.ndarray, name: str, dtype: str) -> None:
+    """Raises if an integer is beyond what the input keeps apart."""
+    low, high = _exact_numbers(dtype)
+    flat = array.reshape(-1)
+    if flat.dtype.kind not in "iu" or not flat.size or low <= flat.min() <= flat.max() <= high:
+        return
+    row = int(np.argmax((flat < low) | (flat > high)))
+    raise ValueError(
+        f"Input {name} of the model must hold integers from {low} to {high}: Keras keeps no others "
+        f"apart in {dtype}. Received: {flat[row]} in row {row}. Declare it as "
+        f'keras.Input((), dtype="int64", name={name}), or number the values anew.'
+    )

@@ -61,7 +61,9 @@ def _cluster() -> Iterator[ModuleType]:
         yield ray
         return
     address = os.environ.get("RAY_ADDRESS")
-    options = {} if address else {"num_cpus": num_cores(), "include_dashboard": False}
+    options: dict[str, Any] = {}
+    if not address:
+        options = {"num_cpus": num_cores(), "include_dashboard": False}
     ray.init(address, log_to_driver=False, **options)
     try:
         yield ray

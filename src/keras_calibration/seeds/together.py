@@ -122,7 +122,7 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
     callbacks = [
         _callback_list(model, task, seed) for model, seed in zip(models, seeds, strict=True)
     ]
-    active = range(len(seeds))
+    active = list(range(len(seeds)))
     for lane in active:
         models[lane].stop_training = False
         callbacks[lane].on_train_begin()
