@@ -55,12 +55,6 @@ def test_log_loss_of_each_period_with_the_bias_of_the_one_before(weighted):
     assert np.isnan(received["2026-03-01"])
 
 
-def test_only_where_the_correction_is_a_bias():
-    log = ScoredLog(made_log(), timestamp="at")
-    (scores, *_) = score_by_period(log, CalibratedLogLoss(correction="platt"), verbose=0).values()
-    assert list(scores) == ["calibrated_log_loss"]
-
-
 def test_the_monitor_has_the_same_losses():
     frame = made_log(seed=1)
     report = monitor(frame, timestamp="at", label="label", probability="probability", verbose=0)
