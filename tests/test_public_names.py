@@ -36,7 +36,6 @@ ROOMS = {
         CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
         CalibrationRatio ExpectedCalibrationError FieldECE
         FieldRCE LogLoss LogitAUC NormalizedEntropy
-        SmoothECE
     """,
     "models": """
         CalibratedModel FieldMetricsModel

@@ -175,8 +175,8 @@ class AdditiveMetric(keras.metrics.Metric):
                 f"Argument `sums` of {type(self).__name__} must hold arrays of the shapes "
                 f"{self.sum_shapes}. Received: {shapes}."
             )
-        for name, running_sum in self._named_sums().items():
-            running_sum.add(ops.convert_to_tensor(given[name]))
+        for each in self._running_sums:
+            each.add(ops.convert_to_tensor(given[each.name]))
 
     def add_row_count(self, num_rows: Tensor | int) -> None:
         """Counts rows whose sums were computed elsewhere, where a metric numbers its rows."""
@@ -184,13 +184,7 @@ class AdditiveMetric(keras.metrics.Metric):
     @property
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:
         """The name and shape of each sum that `add_sums` takes."""
-        return {name: each.shape for name, each in self._named_sums().items()}
-
-    def _named_sums(self) -> dict[str, RunningSum]:
-        named = {each.name: each for each in self._running_sums}
-        for metric in self._metrics:
-            named |= {f"{metric.name}/{name}": each for name, each in metric._named_sums().items()}
-        return named
+        return {each.name: each.shape for each in self._running_sums}
 
     def merge_state(self, metrics: Iterable[AdditiveMetric]) -> None:
         """Adds the rows that other metrics of the same configuration have seen.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -20,12 +20,10 @@ class FieldMetrics(keras.metrics.Metric):
 
     def __init__(self, field_metrics: MetricsByField) -> None:
         super().__init__(name="field_metrics")
-        self.by_field: dict[str | tuple[str, ...], list[keras.metrics.Metric]] = {
-            field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
-            for field, metrics in field_metrics.items()
-        }
-        for field, metrics in self.by_field.items():
-            _check(field, metrics)
+        self.by_field: dict[str | tuple[str, ...], list[keras.metrics.Metric]] = {}
+        for field, metrics in field_metrics.items():
+            self.by_field[field] = list(metrics) if isinstance(metrics, Sequence) else [metrics]
+            _check(field, self.by_field[field])
         named = self.named_metrics()
         if not len(named) == len(dict(named)) == len({id(metric) for _, metric in named}):
             raise ValueError(
@@ -59,18 +57,13 @@ class FieldMetrics(keras.metrics.Metric):
                 )
 
     def update_state(
-        self,
-        y_true: Tensor,
-        y_pred: Tensor,
-        sample_weight: Tensor | None = None,
-        field_ids: Any = None,
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, field_ids: Any = None
     ) -> None:
         """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
         for field, metrics in self.by_field.items():
+            ids = self.ids_of(field, field_ids)
             for metric in metrics:
-                metric.update_state(
-                    y_true, y_pred, sample_weight, field=self.ids_of(field, field_ids)
-                )
+                metric.update_state(y_true, y_pred, sample_weight, field=ids)
 
     def result(self) -> dict[str, Tensor]:
         """Results by name: `{field}_{metric}`, or `{field}_x_{field}_{metric}` for a cross."""
@@ -100,12 +93,11 @@ def names_in(field: str | tuple[str, ...]) -> tuple[str, ...]:
     return field if isinstance(field, tuple) else (field,)
 
 
-def _check(field: Hashable, metrics: Sequence[keras.metrics.Metric]) -> None:
+def _check(field: Any, metrics: Sequence[keras.metrics.Metric]) -> None:
     """Raises for a wrong key, and for metrics that are none or have no number of its values."""
-    names = field if isinstance(field, tuple) else (field,)
-    is_cross = isinstance(field, tuple)
-    are_names = all(isinstance(name, str) for name in names)
-    if not are_names or (is_cross and not len(set(names)) == len(names) > 1):
+    names = names_in(field)
+    are_different = len(set(names)) == len(names) > isinstance(field, tuple)
+    if not are_different or not all(isinstance(name, str) for name in names):
         raise ValueError(
             "A key of `field_metrics` must be the name of a feature or, for a cross, a tuple of "
             f"two or more different names. Received: {field!r}."
@@ -118,7 +110,6 @@ def _check(field: Hashable, metrics: Sequence[keras.metrics.Metric]) -> None:
             )
         if isinstance(metric, FieldError) and len(metric.sizes) != len(names):
             raise ValueError(
-                f"The metrics of {field!r} must have the number of values of each field, for "
-                f"example {type(metric).__name__}({'(5000, 12)' if is_cross else '5000'}). "
-                f"Received: num_values={metric.num_values!r}."
+                f"The metrics of {field!r} must have the number of values of each field, such as "
+                f"5000, or (5000, 12) for a cross. Received: num_values={metric.num_values!r}."
             )

@@ -77,8 +77,8 @@ def score_by_period(
 ) -> dict[str, dict[str, float]]:
     """Computes metrics of a scored log for each hour, day, week or month, in the same passes.
 
-    Beside a `CalibratedLogLoss` of `correction="bias"` stands `rolling_calibrated_log_loss`, the
-    log loss of `σ(l + c)` where the bias c is fitted on the period before: of a model whose bias is
+    Beside a `CalibratedLogLoss` stands `rolling_calibrated_log_loss`, the log loss of `σ(l + c)`
+    where the bias c is fitted on the period before: of a model whose bias is
     corrected once a period, with what was known then. A bias that cannot be foreseen counts, which
     the Calibrated Log Loss forgives. It is NaN for the first period; one whose labels are all equal
     determines no bias, and leaves the one before in force.

@@ -18,7 +18,7 @@ from calibration_records.monitoring import monitor
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.logs import Periods, ScoredLog, log_sums
-from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+from keras_calibration.metrics import CalibratedLogLoss, LogLoss
 from keras_calibration.scoring import log_queries, score, score_by_period
 
 ray = pytest.importorskip("ray")
@@ -53,7 +53,7 @@ def _cluster():
 
 
 def metrics():
-    return [LogLoss(), CalibratedLogLoss(), CalibrationGain()]
+    return [LogLoss(), CalibratedLogLoss()]
 
 
 def replaced(**columns):
