@@ -150,7 +150,7 @@ def test_the_page_on_serving(run_page):
 # What LightGBM 4.5 and 4.6 say with scikit-learn 1.6 and 1.7.
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:'force_all_fin")
 def test_the_page_on_lightgbm(run_page, tmp_path):
-    """The file gives what LightGBM and the calibration give, and the next one has the same trees."""
+    """The file gives what LightGBM and the calibration give; the next one has the same trees."""
     onnx = pytest.importorskip("onnx")
     names = run_page("guides/lightgbm.md")
     assert "TensorFlow: False  Keras: False" in names["done"].stdout

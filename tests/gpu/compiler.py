@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 SPECS = pathlib.Path(__file__).parent / "specs"
-MISSING = "The compiler for GPUs is missing: `./dev gpu pytest tests/gpu` fetches it and runs these tests."
+MISSING = "The compiler for GPUs is missing: `./dev gpu pytest tests/gpu` fetches it."
 
 _ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
 _NO_KERNEL = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
