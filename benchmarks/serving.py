@@ -65,9 +65,7 @@ def export_models(table: Any, folder: Path, jit_compile: bool) -> dict[Path, tup
     model = quickstart.calibrate(table, base, folder / "runs", 0, "Calibration")
     rows, _ = table.part("test")
     export_base(base, folder / "base", jit_compile)
-    kc.export_savedmodel(
-        model, folder / "calibrated", rows, jit_compile="unpadded" if jit_compile else False
-    )
+    kc.export_savedmodel(model, folder / "calibrated", rows, jit_compile=jit_compile)
     return {folder / "base": OUTPUTS[:1], folder / "calibrated": OUTPUTS}
 
 

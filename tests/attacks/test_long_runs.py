@@ -64,11 +64,9 @@ def calibrate_with_a_network(folder):
 
 
 def export_and_refresh(folder):
-    path = kc.export_savedmodel(model(), folder / "ctr", X, version=1, verify="same_process")
+    path = kc.export_savedmodel(model(), folder / "ctr", X, version=1)
     features = {name: column.reshape(-1) for name, column in X.items()}
-    kc.refresh_savedmodel(
-        path, X["score"][:, 0], Y, features, from_logits=True, verify="same_process"
-    )
+    kc.refresh_savedmodel(path, X["score"][:, 0], Y, features, from_logits=True)
     shutil.rmtree(folder / "ctr")
 
 

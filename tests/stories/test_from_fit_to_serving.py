@@ -112,7 +112,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     np.testing.assert_allclose(loaded.predict(inputs_of(some), verbose=0), expected, atol=1e-6)
 
     # TensorFlow alone serves it.
-    path = kc.export_savedmodel(loaded, tmp_path / "served", version="next", verify="same_process")
+    path = kc.export_savedmodel(loaded, tmp_path / "served", version="next")
     served = _serve(path, model, inputs_of(some))
     np.testing.assert_allclose(served["probability"], expected, atol=1e-5)
 

@@ -125,7 +125,7 @@ def test_rates_of_each_row(tmp_path):
     }
     expected = sigmoid(x["l"][:, 0].astype("float64") + np.log(x["kept"].astype("float64")))
     np.testing.assert_allclose(made.predict(x, verbose=0)[:, 0], expected, rtol=1e-5)
-    path = kc.export_savedmodel(made, tmp_path / "1", verify="same_process")
+    path = kc.export_savedmodel(made, tmp_path / "1")
     np.testing.assert_allclose(_serve(path, x)["probability"][:, 0], expected, rtol=1e-5)
     x["kept"][:4] = [0, -1, 1.5, np.nan]
     found = made.predict(x, verbose=0)[:, 0]
@@ -156,7 +156,7 @@ def test_two_calibrated_outputs(sites, tmp_path):
         (scale, bias), _ = references.platt(logits, labels[name])
         np.testing.assert_allclose(found[name][:, 0], sigmoid(scale * logits + bias), atol=1e-4)
     np.testing.assert_allclose(found["cost"][:, 0], 2 * sites.price + 1, rtol=1e-5, atol=1e-5)
-    path = kc.export_savedmodel(buy, tmp_path / "1", verify="same_process")
+    path = kc.export_savedmodel(buy, tmp_path / "1")
     served = _serve(path, {"price": x})
     np.testing.assert_allclose(served["probability"], found["buy"], atol=1e-5)
     np.testing.assert_allclose(served["click"], found["click"], atol=1e-5)
