@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from calibration_records.runs.run_record import SCHEMA_VERSION, to_json, validate_record
+from calibration_records.runs.run_record import to_json, validate_record
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
 
@@ -237,7 +237,7 @@ def _unpacked_run(
     metrics = {name: [_as_float(value)] for name, value in run.pop("metrics", {}).items()}
     epochs = [run.pop("epoch")] if "epoch" in run else []
     record = {**run, "epochs": epochs, "metrics": metrics, "versions": dict(versions)}
-    return {"schema_version": SCHEMA_VERSION, **header, **validate_record(record)}
+    return {**header, **validate_record(record)}
 
 
 def _as_float(value: float | str | None) -> float | None:

@@ -115,12 +115,6 @@ def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "")
         raise refused(name, expected, value, remedy)
 
 
-def listed(name: str, value: Any, of: str) -> None:
-    """Refuses a string where a list of them is meant: its characters would be the elements."""
-    if isinstance(value, str):
-        raise refused(name, f"a list of {of}", value, f"Pass {name}=[{value!r}].")
-
-
 def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "") -> None:
     """Refuses names that are not available, and says which are.
 
@@ -133,20 +127,6 @@ def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: s
     if missing := [name for name in names if name not in available]:
         mend = f" {remedy}" if remedy else ""
         raise ValueError(f"{what}, {[*available][:20]}. Received: {missing}.{mend}")
-
-
-def named_once(what: str, names: Iterable[Any]) -> None:
-    """Refuses a name that occurs twice.
-
-    Example:
-        >>> named_once("column", ["price", "site", "price"])
-        Traceback (most recent call last):
-        ...
-        ValueError: Each column must be named only once. Received twice: ['price'].
-    """
-    given = list(names)
-    if twice := sorted({name for name in given if given.count(name) > 1}):
-        raise ValueError(f"Each {what} must be named only once. Received twice: {twice}.")
 
 
 def one_column(name: str, shape: tuple[int | None, ...]) -> None:
