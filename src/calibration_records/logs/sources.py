@@ -122,6 +122,10 @@ def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
         "SELECT file FROM glob(?) ORDER BY file", [f"{pattern}/**" if is_folder else pattern]
     ).fetchall()
     paths = [path for (path,) in found]
+    if not paths:
+        raise ValueError(
+            f"Argument `source` must name existing files. Received: {name!r}, which names none."
+        )
     if not is_folder:
         return paths
     # Names that begin with . or _ are of files that are being written, or lie beside the data.

@@ -49,13 +49,11 @@ def train(
     """Trains one pipeline under many seeds, and fills the ledger as `SeedVariance` does.
 
     The run of seed s has the initial weights, dropout and data order of s: it is what this gives,
-    up to rounding, if the rows come in the same order:
+    up to rounding, if the rows come in the same order::
 
-    ```python
-    seeds.set_seeds(initialization=s, order=s)
-    model = build_model()
-    model.fit(x, y, callbacks=[SeedVariance(ledger, pipeline, s)], …)
-    ```
+        seeds.set_seeds(initialization=s, order=s)
+        model = build_model()
+        model.fit(x, y, callbacks=[SeedVariance(ledger, pipeline, s)], …)
 
     **Resuming.** Seeds that have ended in the ledger are not trained again. After an interruption
     of any kind, the same call goes on with the others. "The same" is checked: each record has
@@ -63,14 +61,12 @@ def train(
     epochs and rows a batch. A call that differs is an error that says in what. What no
     configuration has (callbacks, code, files, pretrained weights) is told apart by `configuration`.
 
-    **Until it is decided.** Since ended seeds are kept, a loop trains no more seeds than needed:
+    **Until it is decided.** Since ended seeds are kept, a loop trains no more seeds than needed::
 
-    ```python
-    for number in range(6, 31, 4):
-        seeds.train(build_model, data, ledger=ledger, pipeline="new", seeds=range(number))
-        if seeds.compare(ledger, "old", "new", num_looks=None).verdict.decided:
-            break
-    ```
+        for number in range(6, 31, 4):
+            seeds.train(build_model, data, ledger=ledger, pipeline="new", seeds=range(number))
+            if seeds.compare(ledger, "old", "new", num_looks=None).verdict.decided:
+                break
 
     **Engines.**
 
