@@ -47,20 +47,17 @@ class Candidate:
         name: Its name in `calibrate(methods=…)` and in the report.
         make_head: Creates a new, unfitted head; with bases, on a new head of one of them.
         bases: Names of the earlier candidates on the fits of the best of which this one builds.
-        is_costly: Whether the first fold says if the others are worth their time.
     """
 
     name: str
     make_head: Callable[..., Head]
     bases: tuple[str, ...] = ()
-    is_costly: bool = False
 
 
 def candidates(
     fields: Fields,
     numeric: Sequence[str],
     num_folds: int,
-    seed: int,
     num_classes: int | None = None,
     effort: str = THOROUGH,
     follows_time: bool = False,
@@ -73,10 +70,10 @@ def candidates(
     level over time, `ilps+level` and so on. For K classes `identity`, `temperature` and `vector`.
 
     Example:
-        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
+        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3)]
         ['identity', 'bias', 'temperature', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps',
         'trees', 'neural']
-        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
+        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, num_classes=4)]
         ['identity', 'temperature', 'vector']
     """
     if num_classes is not None:
@@ -114,7 +111,7 @@ def candidates(
     base = "field_bias" if fields else "ilps"
     bases = tuple(name for name in (base, base + LEVEL) if name in heads)
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
-        found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
+        found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve())))
     if numeric:
         additive = with_level("additive", fields=fields, numeric=numeric)
         found += [Candidate(name, make) for name, make in additive.items()]
@@ -127,10 +124,10 @@ def candidates(
     if (fields or numeric) and effort == THOROUGH:
 
         def neural() -> Head:
-            network = FieldNetwork(fields, numeric, seed=seed)
+            network = FieldNetwork(fields, numeric, seed=0)
             return NeuralCalibration(curve(), network, num_members=num_folds)
 
-        found.append(Candidate("neural", neural, is_costly=True))
+        found.append(Candidate("neural", neural))
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,9 +14,10 @@ from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import SAMPLED, Query, field_column, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import TOTALS, whole_numbers
-from keras_calibration._rows.checks import check_rows
+from keras_calibration._rows.checks import check_rows, read_rows
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
@@ -288,19 +288,18 @@ def _pseudo_rows(
     return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
 
 
-def log_columns(
+def log_rows(
     log: ScoredLog,
     fields: Fields | Sequence[str],
     numeric: Sequence[str],
     follows_time: bool,
-    verbose: int,
-) -> dict[str, Any]:
-    """The rows of a log in memory: `logits`, `labels`, `weights`, `features` by name, and `times`.
-
-    What the log does not have is None. Raises for a log of too many rows.
-    """
-    log = dataclasses.replace(log, fields=(*fields, *numeric))
-    selection = _selection_of(follows_time)
+    weights_are: str,
+) -> tuple[Rows, dict[str, np.ndarray]]:
+    """The rows of a log in memory, and their columns by name; raises if they are too many."""
+    log, selection = (
+        dataclasses.replace(log, fields=(*fields, *numeric)),
+        _selection_of(follows_time),
+    )
     num_rows = int(log_sums(log, {TOTALS: Query({}, {})}, selection).table(TOTALS)["rows"][0])
     if num_rows > MOST_ROWS:
         raise ValueError(
@@ -310,20 +309,19 @@ def log_columns(
             "call `fit_calibrator`."
         )
     names = ["l", "y", *(["w"] if log.is_weighted else []), *(["t"] if follows_time else [])]
-    names += [field_column(name) for name in (*fields, *numeric)]
+    names += [field_column(name) for name in log.fields]
     batches = list(log_batches(log, names, selection))
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
-    vocabularies = fields if isinstance(fields, dict) else {}
-    return {
-        "logits": read["l"].astype("float64"),
-        "labels": read["y"].astype("float64"),
-        "weights": read.get("w"),
-        "features": {
-            name: _feature_values(read[field_column(name)], name, vocabularies, numeric)
-            for name in (*fields, *numeric)
-        },
-        "times": read["t"].astype("int64").astype("datetime64[s]") if "t" in read else None,
-    }
+    rows = read_rows(read["l"], read["y"], read.get("w"), weights_are=weights_are)
+    if follows_time:
+        rows = with_times(rows, read["t"].astype("int64").astype("datetime64[s]"))
+    vocabularies, columns = fields if isinstance(fields, dict) else {}, {}
+    for name in log.fields:
+        values = take(
+            read[field_column(name)], slice(None) if rows.numbers is None else rows.numbers
+        )
+        columns[name] = _feature_values(values, name, vocabularies, numeric)
+    return rows, columns
 
 
 def _selection_of(follows_time: bool) -> Selection:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
@@ -36,11 +38,6 @@ class Splits:
     def num_folds(self) -> int:
         """Number of folds."""
         return int(self.fold.max()) + 1
-
-    @property
-    def num_parts(self) -> int:
-        """Number of scored folds."""
-        return self.num_folds - self.first
 
     @functools.cached_property
     def first(self) -> int:
@@ -97,6 +94,16 @@ class Splits:
         return earlier & (self.times <= self.times[self.fold == number].min() - self.gap)
 
 
+def time_and_gap(time: Any, folds: Folds | None) -> tuple[ArrayLike | str | None, Any]:
+    """The argument `time` of `calibrate` as times and a gap; raises if there are folds too."""
+    if time is not None and folds is not None:
+        raise ValueError(
+            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
+            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+        )
+    return time if isinstance(time, tuple) and len(time) == 2 else (time, 0.0)
+
+
 def default_folds(rows: Rows, most: int) -> int:
     """The number of folds where none is asked for; raises for rows that no folds can divide.
 
@@ -113,15 +120,19 @@ def default_folds(rows: Rows, most: int) -> int:
             f"{' and '.join(f'{count} of class {number}' for number, count in enumerate(counts))}, "
             "not counting rows of weight 0."
         )
-    return min(most, len(rows.logits))
+    return min(most, len(rows))
 
 
-def splits_of(folds: Folds | None, rows: Rows, seed: int | None, gap: float = 0.0) -> Splits:
+def splits_of(
+    folds: Folds | None, rows: Rows, gap: float = 0.0, group: np.ndarray | None = None
+) -> Splits:
     """The splits for the argument `folds` of `calibrate`; forward, if the rows have times.
+
+    Folds that are drawn keep the rows of a group (n,) together.
 
     Example:
         >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None, times=np.arange(16.0))
-        >>> for fitted, scored in list(splits_of(None, rows, 0).parts())[:3]:
+        >>> for fitted, scored in list(splits_of(None, rows).parts())[:3]:
         ...     print(fitted, scored)
         [0 1] [2 3]
         [0 1 2 3] [4 5]
@@ -130,15 +141,19 @@ def splits_of(folds: Folds | None, rows: Rows, seed: int | None, gap: float = 0.
     if rows.times is not None:
         splits = Splits(blocks_of_time(rows.times), True, True, rows.times, gap)
         _check_forward(splits)
+    elif group is not None and isinstance(folds, int | np.integer):
+        _, first, place = np.unique(group, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # as the rows are
+        fold = fold_of_rows(folds, rows.take(first[order]), seed=0)
+        splits = Splits(fold[np.argsort(order)][place], False, in_order=False)
     else:
-        fold = fold_of_rows(folds, rows, seed)
+        fold = fold_of_rows(folds, rows, seed=0)
         splits = Splits(fold, False, in_order=isinstance(folds, str))
-    fold = splits.fold
     for fitted, scored in splits.parts():
         if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:
             raise ValueError(
                 "Argument `folds` must leave rows of both classes for each fit. Received: folds "
-                f"where the fit that scores fold {int(fold[scored[0]])} has {len(fitted)} rows, "
+                f"where the fit that scores fold {splits.fold[scored[0]]} has {len(fitted)} rows, "
                 "all of one class. Use other folds, or more rows."
             )
     return splits
@@ -152,5 +167,5 @@ def _check_forward(splits: Splits) -> None:
             cause = f"times that a gap of {splits.gap:g} leaves too few fits for."
         raise ValueError(
             "Argument `time` must tell at least two blocks of rows from the rows before them. "
-            f"Received: {cause} Use a smaller `gap`, rows of a longer time, or no `time`."
+            f"Received: {cause} Use a smaller gap, rows of a longer time, or no `time`."
         )
