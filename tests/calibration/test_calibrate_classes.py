@@ -39,7 +39,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     weights = np.random.default_rng(3).uniform(0, 2, len(labels))
     model = kc.calibrate(
         base_model("linear"), x, labels, weights, fields={"site": 3}, methods="vector",
-        folds=5, base_output="logit", verbose=0,
+        folds=5, verbose=0,
     )  # fmt: skip
     logits, shares = x["scores"].astype(float), np.eye(3)[labels]
     rows = Rows(logits, shares, weights, {"site": x["site"]})

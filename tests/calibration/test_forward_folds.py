@@ -52,21 +52,6 @@ def test_a_bias_that_lasts_is():
     np.testing.assert_allclose(received, expit(logits + layer.bias), atol=1e-6)
 
 
-def test_blocks_of_time_are_blended_without_a_bias():
-    """A bias of all rows would undo what the next blocks decided on the level."""
-    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
-    own = np.arange(NUM_ROWS) % 4
-    in_order = [({"time": "order"}, False), ({"folds": "blocks"}, False)]
-    for arguments, has_bias in (*in_order, ({"folds": 3}, True), ({"folds": own}, True)):
-        model = kc.calibrate(
-            base_model(), x, y, methods=["bias", "platt", "ilps"], verbose=0, **arguments
-        )
-        assert model.report.chosen == "blend"
-        assert (model.head.bias != 0) == has_bias
-        received = model.predict(x, verbose=0).mean()
-        assert (received == pytest.approx(y.mean(), abs=1e-6)) == has_bias
-
-
 def test_the_figures_are_those_of_fits_to_the_past():
     x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
     weights = np.random.default_rng(2).exponential(size=NUM_ROWS)
@@ -117,7 +102,7 @@ def test_every_kind_of_candidate_looks_forward(method, share_left, monkeypatch):
     arguments = {"fields": ["site"], "numeric": ["price"], "time": "order", "verbose": 0}
     base = base_model()
     before = base.predict(x, verbose=0)[:, 0]
-    model = kc.calibrate(base, x, y, methods=method, seed=1, **arguments)
+    model = kc.calibrate(base, x, y, methods=method, **arguments)
     assert model.report.after.log_loss_change < -2 * model.report.after.log_loss_change_error
     assert model.report.is_forward
     after = model.predict(x, verbose=0)[:, 0]
@@ -131,8 +116,8 @@ def test_the_past_must_hold_both_classes():
     labels = np.repeat([0.0, 1.0], [300, 700])
     rows = Rows(np.zeros(1000), labels, None, times=np.arange(1000.0))
     with pytest.raises(ValueError, match="scores fold 1 has 125 rows, all of one class"):
-        splits_of(None, rows, 0)
-    assert len(list(splits_of("blocks", Rows(rows.logits, labels, None), 0).parts())) == 5
+        splits_of(None, rows)
+    assert len(list(splits_of("blocks", Rows(rows.logits, labels, None)).parts)) == 5
 
 
 def test_the_error_of_clusters_is_no_smaller_than_that_of_rows():

@@ -26,15 +26,6 @@ def losses_of(labels, logits):
     return np.logaddexp(0, logits) - labels * logits
 
 
-def root_of_bias(logits, labels, weights):
-    """Newton's method for the bias with which the mean prediction is that of the labels."""
-    bias = 0.0
-    for _ in range(50):
-        chance = expit(logits + bias)
-        bias += weights @ (labels - chance) / (weights @ (chance * (1 - chance)))
-    return bias
-
-
 def cross_fitted(logits, labels, weights, fold, is_forward=False):
     """Logits of the identity, a bias and Platt scaling; those of unscored rows are not used."""
     columns = [logits.astype(float)] + [np.zeros(NUM_ROWS) for _ in METHODS]
@@ -68,19 +59,14 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     if is_forward:
         weights = weights * np.searchsorted(fold, fold)  # the number of earlier rows
     numbers = range(int(is_forward), fold.max() + 1)
-    shares, biases, scored = {}, {}, fold >= is_forward
+    shares, scored = {}, fold >= is_forward
     for number in numbers:
         others = scored & (fold != number)
         clusters = fold[others] if isinstance(folds, str) else None
         rows = Rows(logits[others], labels[others], weights[others])
-        share = shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
-        # Blocks of time get no bias, and a fold of one candidate needs none.
-        is_biased = clusters is None and (share > 0).sum() > 1
-        mean = share @ columns[:, others]
-        biases[number] = is_biased * root_of_bias(mean, labels[others], weights[others])
-    assert any(biases.values()) == (folds == 3)
+        shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
     each = [k if k in shares else 1 for k in fold]
-    chosen = np.array([shares[k] @ columns[:, row] + biases[k] for row, k in enumerate(each)])
+    chosen = np.array([shares[k] @ columns[:, row] for row, k in enumerate(each)])
     change = losses_of(labels, chosen) - losses_of(labels, columns[0])
     after = report.after
     mean = np.average(change[scored], weights=weights[scored])
@@ -103,7 +89,7 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
         by_row = max(by_row, len(sums) / (len(sums) - 1) * np.sum(sums**2))
     means = [
         np.average(
-            losses_of(labels, shares[number] @ columns + biases[number])[scored],
+            losses_of(labels, shares[number] @ columns)[scored],
             weights=weights[scored],
         )
         for number in numbers

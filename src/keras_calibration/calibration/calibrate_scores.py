@@ -18,14 +18,13 @@ from calibration_records._columns import (
     names_of,
     warn_of_other_order,
 )
-from calibration_records._warn import warn
 from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.checks import logits_of_probabilities, read_rows
+from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import column_that_counts, rows_that_count
+from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose
@@ -35,8 +34,6 @@ from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 SCORE = "score"
-# Below it, float32 changes no logit by more than what is warned of.
-_NEAR_1, _LARGEST_LOSS = 1 - 1e-6, 0.1
 
 
 def calibrate_scores(
@@ -102,8 +99,7 @@ def calibrate_scores(
 
     Warns:
         UserWarning: If logits look like probabilities, or scores and labels look swapped; if pandas
-            objects have the same index in another order; if probabilities near 1 lose their digits
-            in float32; and as `calibrate` does.
+            objects have the same index in another order; and as `calibrate` does.
 
     Example:
         >>> import numpy as np
@@ -135,16 +131,15 @@ def calibrate_scores(
         )
     if isinstance(scores, ScoredLog):
         given = {"labels": labels, "features": features, "sample_weight": sample_weight}
-        _check_log_alone(scores, given, from_logits, time)
+        _check_log_alone(scores, {**given, "from_logits": from_logits or None}, time)
         from_logits = scores.logit is not None
         rows, columns = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
     else:
         warn_of_other_order(
             scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
-        read = _checked(scores, from_logits, sample_weight)
         rows = read_rows(
-            read,
+            _one_a_row(scores),
             labels,
             sample_weight,
             from_logits=from_logits,
@@ -188,13 +183,8 @@ def _check_log_alone(
     """Raises if arguments are given that a log names itself."""
     if names := [name for name, value in given.items() if value is not None]:
         raise ValueError(
-            f"Arguments {names} must be None with a ScoredLog, which names its columns. Received: "
-            "a log and these. Name them in ScoredLog(source, label=…, sample_weight=…)."
-        )
-    if from_logits:
-        raise ValueError(
-            "Argument `from_logits` must be False with a ScoredLog, which names its column of "
-            "logits. Received: from_logits=True. Pass ScoredLog(source, logit=…)."
+            f"Arguments {names} must be left out with a ScoredLog, which names its columns. "
+            "Received: a log and these. Name them in ScoredLog(source, label=…, logit=…, …)."
         )
     if time is not None and (not isinstance(time, str) or time != log.timestamp):
         raise ValueError(
@@ -235,8 +225,8 @@ def _used_columns(
     return read
 
 
-def _checked(scores: ArrayLike, from_logits: bool, sample_weight: ArrayLike | None) -> np.ndarray:
-    """The scores, (n,) or (n, K); warns of probabilities that float32 does not hold."""
+def _one_a_row(scores: ArrayLike) -> np.ndarray:
+    """The scores as an array (n,) or (n, 1), or of K classes (n, K)."""
     array = as_array(column_of(scores, "scores"))
     if array.ndim not in (1, 2) or array.shape[1:] in ((0,), (2,)):
         raise ValueError(
@@ -244,17 +234,5 @@ def _checked(scores: ArrayLike, from_logits: bool, sample_weight: ArrayLike | No
             f"least 3 classes. Received: shape {array.shape}. For two classes, pass of "
             "scikit-learn's predict_proba the second column, predict_proba(x)[:, 1]; of two "
             "logits, their difference."
-        )
-    if from_logits or array.ndim == 2 or array.dtype.kind != "f":
-        return array
-    counted = column_that_counts(array, "scores", rows_that_count(sample_weight))
-    above = counted[(counted > _NEAR_1) & (counted < 1)].astype("float64")
-    rounded = logits_of_probabilities(above.astype("float32"))
-    if num_lost := int(np.sum(np.abs(rounded - logits_of_probabilities(above)) > _LARGEST_LOSS)):
-        warn(
-            f"Probabilities near 1 lose their digits in float32, which the calibrated model takes: "
-            f"{num_lost:,} of {len(array):,} change by more than {_LARGEST_LOSS} in "
-            "logits. Pass logits, log(p) - log1p(-p), with from_logits=True; in float32, they keep "
-            "what the probabilities lose."
         )
     return array

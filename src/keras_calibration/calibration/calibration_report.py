@@ -47,7 +47,7 @@ class CandidateScore:
     field_ece: dict[str, float]
     field_rce: dict[str, float]
     calibration_ratio: float
-    seconds: float = 0.0
+    seconds: float
 
     def with_errors(self, log_loss: float, brier: float) -> Self:
         """The same figures, whose standard errors include further ones."""

@@ -122,16 +122,15 @@ class Race:
             return self._fit_trees(candidate, is_forced)
         if _cross_fits_itself(candidate, self.splits):
             return self._fit_network(candidate)
-        parts = list(self.splits.parts())
         # From a fit to all rows, those to parts of them are found in less time.
         starts_from_whole = candidate.make_head().starts_from_whole
         whole = _fitted_head(candidate, self.rows) if starts_from_whole else None
         heads, logits = [], np.empty(self.rows.logits.shape)
-        for fitted, scored in parts:
+        for fitted, scored in reversed(self.splits.parts):
             head = _fitted_head(candidate, self.rows.take(fitted).as_given(), whole)
             rows = self.rows.take(scored)
             logits[scored] = head_logits(head, rows.logits, rows.features)
-            heads.append(head)
+            heads.insert(0, head)
             self.progress.add()
         return CandidateFit(logits[self.splits.scored], whole, heads)
 
@@ -158,7 +157,7 @@ class Race:
         head.head.set_weights(below.get_weights())
         summary = head.fit_trees(
             self.rows,
-            list(self.splits.parts()),
+            self.splits.parts,
             fits.fold_heads,
             FitSettings(),
             self.splits.fold if self.splits.in_order else None,
@@ -176,10 +175,10 @@ class Race:
 
     def _best_of(self, names: Sequence[str]) -> str:
         """The first of the candidates, unless a later one is better by a standard error."""
-        rows, best = self.splits.weighted(self.rows), names[0]
+        rows = self.splits.weighted(self.rows)
         fitted = {n: f for n in names if (f := self.fits[n].logits) is not None}
         losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
-        best = next(iter(losses), best)
+        best = next(iter(losses), names[0])
         for name, loss in losses.items():
             change, error = mean_and_error(loss - losses[best], rows.weights, self.splits.clusters)
             best = name if change < -error else best
@@ -192,7 +191,7 @@ def num_fits_of(candidate: Candidate, splits: Splits) -> int:
         return 0
     if candidate.bases or _cross_fits_itself(candidate, splits):
         return 1
-    return splits.num_folds - splits.first
+    return len(splits.parts)
 
 
 def _fitted_head(candidate: Candidate, rows: Rows, like: Head | None = None) -> Head:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration_records._columns import suggestion
+from calibration_records._columns import names_of, suggestion
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
@@ -45,7 +45,6 @@ from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
 
 BLEND = "blend"
-_EFFORTS = (QUICK, DEFAULT, THOROUGH)
 # Five do not choose better than three, but the members of a network learn from more rows.
 _NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
 # Of the network, where it makes its own folds.
@@ -64,24 +63,18 @@ class Asked:
 
     def __post_init__(self) -> None:
         """Refuses `methods` of another form."""
-        given = [self.methods] if isinstance(self.methods, str) else list(self.methods)
+        given = names_of(self.methods)
         if not given or not all(isinstance(name, str) for name in given):
             raise ValueError(
-                f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or "
-                f"a list of names. Received: methods={self.methods!r}."
+                f"Argument `methods` must be one of {list(_NUM_FOLDS)}, the name of a candidate, "
+                f"or a list of names. Received: methods={self.methods!r}."
             )
 
     @property
     def names(self) -> list[str]:
         """The names of candidates in `methods`; empty for all that are possible."""
-        if isinstance(self.methods, str):
-            return [] if self.methods in _EFFORTS else [self.methods]
-        return list(self.methods)
-
-    @property
-    def effort(self) -> str:
-        """How much to try."""
-        return THOROUGH if self.names else str(self.methods)
+        is_effort = isinstance(self.methods, str) and self.methods in _NUM_FOLDS
+        return [] if is_effort else names_of(self.methods)
 
 
 def choose(
@@ -95,7 +88,7 @@ def choose(
         gap: The time between the rows of a fit and those that it predicts.
         present: The head that the model has, which is then `"identity"`.
     """
-    names = asked.names
+    names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
     is_in_sample = present is not None and is_fitted_to(present, present.with_features(rows))
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
@@ -104,19 +97,14 @@ def choose(
     rows = _single(replace(rows, features={n: rows.features[n] for n in used}), asked.folds)
     folds, rows = folds_of(asked.folds, rows), rows.as_given()
     if folds is None and rows.times is None:
-        folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else asked.effort])
+        folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
     splits = splits_of(folds, rows, duration(gap, rows.time_unit), copies(rows))
     identity = _logits_of_present(present, rows, splits, is_in_sample)
     rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
-    possible = candidates(
-        fields,
-        numeric,
-        # On blocks of time, the network makes its own folds of the earlier rows.
-        _NUM_MEMBERS if splits.is_forward else splits.num_folds,
-        rows.logits.shape[1] if rows.logits.ndim == 2 else None,
-        asked.effort,
-        rows.times is not None,
-    )
+    # On blocks of time, the network makes its own folds of the earlier rows.
+    num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
+    num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
+    possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
@@ -130,8 +118,11 @@ def choose(
     if present is not None and IDENTITY in heads:
         heads[IDENTITY] = present
     elif len(heads) > 1:
-        heads.pop(IDENTITY, None)  # what the others leave of the weights
-    head = _head_of(heads, report.weights, rows)
+        heads.pop(IDENTITY, None)  # what the others leave of the weights is the logit's
+    (head, *_) = heads.values()
+    if len(report.weights) > 1:
+        head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
+        head.build((None, *rows.logits.shape[1:]))
     progress.add()
     return head, replace(
         report,
@@ -162,7 +153,7 @@ def _logits_of_present(
         return rows.logits
     rows = present.with_features(rows)
     logits = head_logits(present, rows.logits, rows.features)
-    for fitted, scored in splits.parts() if is_in_sample else ():
+    for fitted, scored in splits.parts if is_in_sample else ():
         head, part = copy_of(present), rows.take(scored)
         head.fit_checked(rows.take(fitted).as_given())
         logits[scored] = head_logits(head, part.logits, part.features)
@@ -171,25 +162,15 @@ def _logits_of_present(
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
     """Warns if the chosen calibration is worse than none by more than a standard error."""
-    if chosen.log_loss_change <= chosen.log_loss_change_error:
-        return
     remedy = "These rows say too little to choose: use more, or keep the model as it is."
     if forced is not None:
         remedy = 'Use methods="default": it mostly leaves a model unchanged that is right already.'
-    warn(
-        f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
-        f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
-        + remedy,
-    )
-
-
-def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows) -> Head:
-    """One head of the chosen ones; what they leave of the weights is the uncalibrated logit's."""
-    if len(heads) == 1 and sum(weights.values()) == weights[next(iter(heads))]:
-        return next(iter(heads.values()))
-    head = BlendedHead(list(heads.values()), [weights[name] for name in heads])
-    head.build((None, *rows.logits.shape[1:]))
-    return head
+    if chosen.log_loss_change > chosen.log_loss_change_error:
+        warn(
+            f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
+            f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
+            f"{remedy}"
+        )
 
 
 def _report(
@@ -209,9 +190,8 @@ def _report(
         choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
     chosen = BLEND if len(choice.weights) > 1 else next(iter(choice.weights))
     fitted[chosen] = choice.logits
-    scores = scores_of(rows, fitted, columns, splits.clusters)
     seconds = {name: fit.seconds for name, fit in fits.items()}
-    scores = [replace(score, seconds=seconds.get(score.name, 0.0)) for score in scores]
+    scores = scores_of(rows, fitted, columns, seconds, splits.clusters)
     return CalibrationReport(
         num_rows=num_rows,
         num_folds=splits.num_folds,
@@ -236,7 +216,7 @@ def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
     by_name = {candidate.name: candidate for candidate in possible}
     if unknown := [name for name in names if name not in by_name]:
         raise ValueError(
-            f"Argument `methods` must be one of {list(_EFFORTS)}, or name candidates for these "
+            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, or name candidates for these "
             f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
             f"{suggestion(unknown, by_name)}"
         )

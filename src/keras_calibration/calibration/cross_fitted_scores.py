@@ -87,10 +87,7 @@ def combined(
     if found[0] == 1:
         return _no_change(columns, rows, clusters)
     weights = {name: float(share) for name, share in zip(fitted, found, strict=True) if share > 0}
-    logits = np.empty(columns.shape[1:])
-    for number, share in enumerate(by_fold):
-        own = fold == number
-        logits[own] = np.tensordot(share, columns, axes=1)[own]
+    logits = np.einsum("nm,mn...->n...", by_fold[fold], columns)
     errors = _choice_errors(columns, rows, by_fold)
     change, error = _change_of(logits, columns[0], rows, clusters)
     if -change <= _errors_of_evidence(clusters) * np.hypot(error, errors[0]):
@@ -98,10 +95,7 @@ def combined(
     if len(weights) == 1:
         (name,) = weights
         return Choice(weights, "It alone predicts best, whichever fold is left out.", fitted[name])
-    reason = (
-        "Each fold is scored with the weights that the other folds give; used is the mean of "
-        "these weights."
-    )
+    reason = "Each fold is scored with the weights that the other folds give; used is the mean."
     return Choice(weights, reason, logits, errors)
 
 
@@ -152,31 +146,34 @@ def scores_of(
     rows: Rows,
     fitted: Mapping[str, np.ndarray],
     fields: Features,
+    seconds: Mapping[str, float],
     clusters: np.ndarray | None = None,
 ) -> list[CandidateScore]:
     """The figures of each candidate, the identity first."""
-    scores, identity = [], next(iter(fitted.values()))
-    squares_before = _squares(rows.labels, identity)
+    scores, before = [], []
     for name, logits in fitted.items():
-        change, change_error = _change_of(logits, identity, rows, clusters)
-        squares = _squares(rows.labels, logits)
+        values = head_log_losses(rows.labels, logits), _squares(rows.labels, logits)
+        before = before or values
+        log_loss, brier = (float(np.average(each, weights=rows.weights)) for each in values)
+        (change, error), (_, brier_error) = (
+            mean_and_error(after - first, rows.weights, clusters)
+            for after, first in zip(values, before, strict=True)
+        )
         errors = {field: _field_errors(rows, logits, fields[field]) for field in fields}
-        labels, probabilities = outcome_columns(rows.labels, logits)
-        losses = head_log_losses(rows.labels, logits)
+        outcomes = outcome_columns(rows.labels, logits)
         scores.append(
             CandidateScore(
                 name=name,
-                log_loss=float(np.average(losses, weights=rows.weights)),
+                log_loss=log_loss,
                 log_loss_change=change,
-                log_loss_change_error=change_error,
-                brier=float(np.average(squares, weights=rows.weights)),
-                brier_change_error=mean_and_error(squares - squares_before, rows.weights, clusters)[
-                    1
-                ],
-                auc=_auc(labels, logits, rows.weights),
+                log_loss_change_error=error,
+                brier=brier,
+                brier_change_error=brier_error,
+                auc=_auc(outcomes[0], logits, rows.weights),
                 field_ece={field: ece for field, (ece, _) in errors.items()},
                 field_rce={field: rce for field, (_, rce) in errors.items()},
-                calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
+                calibration_ratio=_farthest_ratio(*outcomes, rows.weights),
+                seconds=seconds.get(name, 0.0),
             )
         )
     return scores
