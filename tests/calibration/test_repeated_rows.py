@@ -86,7 +86,7 @@ def different():
 def test_rows_that_are_equal_by_chance_are_as_any(name):
     inputs, labels = different()[name]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         found = copies(Rows(inputs[0].astype(float), labels, None, dict(enumerate(inputs))))
     assert found is None
 
@@ -103,7 +103,7 @@ def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
     }  # fmt: skip
     told = [pytest.warns(UserWarning, match=r"up to \d+ times each.*drop the duplicates")] * 2
     if is_coarse:
-        told = [warnings.catch_warnings(action="error") for _ in told]
+        told = [warnings.catch_warnings(action="error", category=UserWarning) for _ in told]
     with told[0]:
         counted = kc.calibrate_scores(
             logits, LABELS, {"site": SITES}, counts, weights_are="counts", **options

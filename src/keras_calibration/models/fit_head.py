@@ -101,7 +101,7 @@ def fit_head(
         True
     """
     heads = find_heads(model)
-    are_several = len({id(found.head) for found in heads}) > 1
+    are_several = len({id(found.calibrated) for found in heads}) > 1
     wanted: list[Any] = _wanted_outputs(model, heads, x, y) if are_several else [None]
     found_heads = [find_head(model, name) for name in wanted]
 
