@@ -94,9 +94,3 @@ def test_a_method_of_binary_models_is_refused():
     x, labels = class_rows(300)
     with pytest.raises(ValueError, match="'temperature', 'vector'"):
         kc.calibrate(base_model(), x, labels, methods="platt", verbose=0)
-
-
-@pytest.mark.parametrize("scores", [np.full((9, 2), 0.5), np.zeros((9, 3, 1)), np.zeros((9, 0))])
-def test_scores_of_other_shapes_are_refused(scores):
-    with pytest.raises(ValueError, match="Argument `scores` must have shape"):
-        kc.calibrate_scores(scores, np.arange(9) % 2, from_logits=False)

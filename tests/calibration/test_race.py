@@ -94,17 +94,3 @@ def test_without_lightgbm_the_others_are_compared():
     assert report.after.log_loss < report.before.log_loss
     with pytest.raises(ImportError, match="Install the package `lightgbm`"):
         kc.calibrate_scores(logits, labels, columns, methods="trees", **options)
-
-
-def test_the_report_shows_the_weights():
-    logits, _, _ = make_rows(0.0)
-    labels = (np.random.default_rng(1).random(NUM_ROWS) < expit(1.4 * logits + 0.3)).astype(float)
-    methods = ["bias", "platt", "beta", "ilps"]
-    report = kc.calibrate_scores(logits, labels, methods=methods, **OPTIONS).report
-    shown = " ".join(str(report).split())
-    assert sum(report.weights.values()) == pytest.approx(1)
-    assert len(report.weights) > 1
-    parts = sorted(report.weights.items(), key=lambda part: -part[1])
-    listed = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
-    assert f"Chosen: blend ({listed}). Each fold is scored with the weights that the other" in shown
-    assert report.to_dict()["weights"] == report.weights
