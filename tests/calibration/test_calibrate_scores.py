@@ -89,6 +89,9 @@ def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
     np.testing.assert_allclose(logit[votes == 1].mean(), -logit[votes == 0].mean(), rtol=1e-6)
 
 
+LOGITS, LABELS, COLUMNS = make_rows()
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
