@@ -38,7 +38,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     x, labels = class_rows(1200, effect=1.0)
     weights = np.random.default_rng(3).uniform(0, 2, len(labels))
     model = kc.calibrate(
-        base_model("linear"), x, labels, weights, fields={"site": 3}, methods="vector",
+        base_model(), x, labels, weights, fields={"site": 3}, methods="vector",
         folds=5, verbose=0,
     )  # fmt: skip
     logits, shares = x["scores"].astype(float), np.eye(3)[labels]

@@ -294,7 +294,12 @@ def log_rows(
             f'where="hash(row_key) % {-(-num_rows // MOST_ROWS)} = 0". To fit a head to all rows, '
             "call `fit_calibrator`."
         )
-    names = ["l", "y", *(["w"] if log.is_weighted else []), *(["t"] if follows_time else [])]
+    names = [
+        "l",
+        "y",
+        *(["w"] if log.sample_weight is not None else []),
+        *(["t"] if follows_time else []),
+    ]
     names += [field_column(name) for name in log.fields]
     batches = list(log_batches(log, names, selection))
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
