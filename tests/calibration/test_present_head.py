@@ -95,7 +95,7 @@ def test_a_head_with_a_weight_is_a_part_of_the_mean():
     assert 0 < share < 1
     parts = dict(zip(chosen.report.weights, chosen.head.heads, strict=True))
     assert parts["identity"] is head
-    columns = x["score"], {"site": x["site"]}
+    columns = x["score"][:, None], {"site": x["site"]}
     logits = sum(
         chosen.report.weights[name] * np.asarray(part(*columns)) for name, part in parts.items()
     )

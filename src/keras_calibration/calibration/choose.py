@@ -39,7 +39,7 @@ from keras_calibration.calibration.repeated_rows import copies
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields
-from keras_calibration.layers.head import Head
+from keras_calibration.layers.head import Head, remember_fit
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
@@ -89,12 +89,14 @@ def choose(
         present: The head that the model has, which is then `"identity"`.
     """
     names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
-    is_in_sample = present is not None and is_fitted_to(present, present.with_features(rows))
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
     of_present = () if present is None else present.feature_names
     used = rows.features if of_present is None else dict.fromkeys([*fields, *numeric, *of_present])
-    rows = _single(replace(rows, features={n: rows.features[n] for n in used}), asked.folds)
+    rows, given = _single(rows, used, asked.folds), rows
+    is_in_sample = present is not None and any(
+        is_fitted_to(present, present.with_features(each)) for each in (given, rows)
+    )
     folds, rows = folds_of(asked.folds, rows), rows.as_given()
     if folds is None and rows.times is None:
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
@@ -123,6 +125,8 @@ def choose(
     if len(report.weights) > 1:
         head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
         head.build((None, *rows.logits.shape[1:]))
+        if present not in heads.values():
+            remember_fit(head, head.summary_of(rows))
     progress.add()
     return head, replace(
         report,
@@ -133,8 +137,9 @@ def choose(
     )
 
 
-def _single(rows: Rows, folds: Folds | None) -> Rows:
+def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
     """The rows in an order of their own; those that are counted are there as often as repeated."""
+    rows = replace(rows, features={name: rows.features[name] for name in used})
     # The order of blocks has a meaning.
     order = np.arange(len(rows)) if isinstance(folds, str) else canonical_order(rows)
     numbers, weights = single_rows(order, rows.row_weights)
