@@ -44,7 +44,7 @@ def test_it_is_calibrate_of_a_model_that_returns_the_scores():
     model = fitted(logits, labels, columns, fields=["number"])
     served = {"score": logits, "number": columns["number"]}
     np.testing.assert_allclose(
-        model.predict(served, verbose=0), expected.predict(x, verbose=0), rtol=1e-6
+        model.predict(served, verbose=0), expected.predict(x, verbose=0), rtol=1e-5
     )
     received, report = model.report.after, expected.report.after
     assert received.log_loss == pytest.approx(report.log_loss, rel=1e-6)

@@ -177,9 +177,7 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
         return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
 
 
-def _check_log_alone(
-    log: ScoredLog, given: Mapping[str, Any], from_logits: bool, time: Any
-) -> None:
+def _check_log_alone(log: ScoredLog, given: Mapping[str, Any], time: Any) -> None:
     """Raises if arguments are given that a log names itself."""
     if names := [name for name, value in given.items() if value is not None]:
         raise ValueError(
