@@ -38,7 +38,7 @@ _LARGEST_CLASS_LOGIT = 1e100
 
 def read_rows(
     logits: ArrayLike,
-    labels: ArrayLike,
+    labels: ArrayLike | None,
     sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = True,

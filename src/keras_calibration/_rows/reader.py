@@ -186,16 +186,19 @@ def given_labels(x: Data, y: Any) -> Any:
 
 def _iterate(batches: Iterable) -> Iterator:
     """Iterates over the batches of a finite data set; a `PyDataset` is indexed by batch number."""
-    is_indexed = isinstance(batches, keras.utils.PyDataset)
     cardinality = getattr(batches, "cardinality", None)
     is_infinite = callable(cardinality) and int(cardinality()) == -1
-    if isinstance(batches, Iterator) or is_infinite or (is_indexed and batches.num_batches is None):
+    if isinstance(batches, keras.utils.PyDataset):
+        is_infinite = batches.num_batches is None
+    if isinstance(batches, Iterator) or is_infinite:
         raise ValueError(
             "The development set must be finite, because base logits are computed once for all "
             f"rows. Received: {type(batches).__name__}, a generator or an infinite dataset. Pass "
             "dataset.take(...)."
         )
-    return (batches[n] for n in range(batches.num_batches)) if is_indexed else iter(batches)
+    if isinstance(batches, keras.utils.PyDataset):
+        return (batches[number] for number in range(batches.num_batches))
+    return iter(batches)
 
 
 def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:

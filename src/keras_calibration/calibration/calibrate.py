@@ -129,7 +129,7 @@ def calibrate(
             labels take a week to come.
         weights_are: `"importance"`, known up to a common factor, or `"counts"`: a row of weight 2
             is two rows (see `Head.fit`).
-        verbose: `"auto"` or 1 shows a progress bar over the fits, the report and the last fit
+        verbose: `"auto"` or 1 shows a progress bar over the candidates, the report and the last fit
             included as one; 0 shows none.
 
     Returns:

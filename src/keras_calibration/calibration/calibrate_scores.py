@@ -88,7 +88,7 @@ def calibrate_scores(
             name of its `timestamp`.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `calibrate`.
-        verbose: `"auto"` or 1 shows a progress bar over the fits; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.

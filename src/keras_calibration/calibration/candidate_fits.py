@@ -58,7 +58,7 @@ class Race:
     Args:
         rows: The rows, with their features.
         splits: The folds.
-        progress: The progress bar, over the fits.
+        progress: The progress bar, over the candidates.
         identity: The logits of the model as it was passed.
 
     Attributes:
@@ -78,7 +78,6 @@ class Race:
 
         Raises a `ValueError` if every fit fails, and warns if some do.
         """
-        num_fits = 0
         for candidate in tried:
             start, is_forced = time.perf_counter(), candidate.name == forced
             self._candidates[candidate.name] = candidate
@@ -92,8 +91,7 @@ class Race:
                     raise
                 fit = CandidateFit(failure=str(error), is_lost=isinstance(error, _Lost))
             self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
-            num_fits += num_fits_of(candidate, self.splits)  # also those that it was spared
-            self.progress.show(num_fits)
+            self.progress.add()
         failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_lost}
         if not failed:
             return
@@ -120,18 +118,18 @@ class Race:
             return CandidateFit(self._identity[self.splits.scored])
         if candidate.bases:
             return self._fit_trees(candidate, is_forced)
-        if _cross_fits_itself(candidate, self.splits):
+        if candidate.name == "neural" and not self.splits.is_forward:
             return self._fit_network(candidate)
         # From a fit to all rows, those to parts of them are found in less time.
         starts_from_whole = candidate.make_head().starts_from_whole
         whole = _fitted_head(candidate, self.rows) if starts_from_whole else None
-        heads, logits = [], np.empty(self.rows.logits.shape)
+        heads: list[Head] = []
+        logits = np.empty(self.rows.logits.shape)
         for fitted, scored in reversed(self.splits.parts):
             head = _fitted_head(candidate, self.rows.take(fitted).as_given(), whole)
             rows = self.rows.take(scored)
             logits[scored] = head_logits(head, rows.logits, rows.features)
             heads.insert(0, head)
-            self.progress.add()
         return CandidateFit(logits[self.splits.scored], whole, heads)
 
     def _fit_network(self, candidate: Candidate) -> CandidateFit:
@@ -185,22 +183,9 @@ class Race:
         return best
 
 
-def num_fits_of(candidate: Candidate, splits: Splits) -> int:
-    """The number of fits of a candidate in `Race`."""
-    if candidate.name == IDENTITY:
-        return 0
-    if candidate.bases or _cross_fits_itself(candidate, splits):
-        return 1
-    return len(splits.parts)
-
-
 def _fitted_head(candidate: Candidate, rows: Rows, like: Head | None = None) -> Head:
     """A new head of a candidate, fitted to the rows; `like` is one fitted to all rows."""
     head = candidate.make_head()
     if candidate.name != IDENTITY:
         head.fit_checked(rows, FitSettings(), like=like)
     return head
-
-
-def _cross_fits_itself(candidate: Candidate, splits: Splits) -> bool:
-    return candidate.name == "neural" and not splits.is_forward

@@ -17,7 +17,7 @@ from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
-from keras_calibration.calibration.candidate_fits import CandidateFit, Race, num_fits_of
+from keras_calibration.calibration.candidate_fits import CandidateFit, Race
 from keras_calibration.calibration.candidates import (
     DEFAULT,
     IDENTITY,
@@ -110,8 +110,8 @@ def choose(
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
-        num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
-        progress = ProgressBar(num_fits, "fits", asked.verbose, tells_time_left=False)
+        steps = 1 + len(tried)
+        progress = ProgressBar(steps, "candidates", asked.verbose, tells_time_left=False)
         race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)

@@ -150,7 +150,8 @@ def scores_of(
     clusters: np.ndarray | None = None,
 ) -> list[CandidateScore]:
     """The figures of each candidate, the identity first."""
-    scores, before = [], []
+    scores: list[CandidateScore] = []
+    before: tuple[np.ndarray, ...] = ()
     for name, logits in fitted.items():
         values = head_log_losses(rows.labels, logits), _squares(rows.labels, logits)
         before = before or values
@@ -247,5 +248,5 @@ def _sums(rows: Rows, logits: np.ndarray, values: Tensor) -> list[np.ndarray]:
     distinct, ids = np.unique(as_array(values).reshape(-1), return_inverse=True)
     pairs = zip(*(columns.T for columns in outcome_columns(rows.labels, logits)), strict=True)
     weights, ids = rows.row_weights, ids.astype("int32")
-    sums = [field_sums(*pair, weights, ids, len(distinct)) for pair in pairs]
+    sums = [field_sums(y, p, weights, ids, len(distinct)) for y, p in pairs]
     return [ops.convert_to_numpy(each) for each in sums]

@@ -105,13 +105,13 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     edges = bin_edges(int(name.removeprefix(_CELLS)))
     table, _ = _counted(sums.table(name), edges, weights_are)
-    *columns, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
+    logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
     vocabularies, numeric = getattr(layer, "fields", {}), numeric_names(layer.field_readers())
     features = {
         feature: _feature_values(table[f"key_value_{place}"], feature, vocabularies, numeric)
         for place, feature in enumerate(layer.feature_names or ())
     }
-    rows = check_rows(*columns, both_classes=True)
+    rows = check_rows(logits, labels, weights, both_classes=True)
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
         rows = replace(rows, times=days, time_unit="day")
@@ -284,7 +284,8 @@ def log_rows(
     weights_are: str,
 ) -> tuple[Rows, dict[str, np.ndarray]]:
     """The rows of a log in memory, and their columns by name; raises if they are too many."""
-    log = replace(log, fields=(*fields, *numeric))
+    used = [*fields, *numeric]
+    log = replace(log, fields=used)
     selection = Selection("day" if follows_time else None)
     num_rows = int(log_sums(log, {TOTALS: Query({}, {})}, selection).table(TOTALS)["rows"][0])
     if num_rows > MOST_ROWS:
@@ -300,7 +301,7 @@ def log_rows(
         *(["w"] if log.sample_weight is not None else []),
         *(["t"] if follows_time else []),
     ]
-    names += [field_column(name) for name in log.fields]
+    names += [field_column(name) for name in used]
     batches = list(log_batches(log, names, selection))
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
     rows = read_rows(read["l"], read["y"], read.get("w"), weights_are=weights_are)
@@ -309,7 +310,7 @@ def log_rows(
     vocabularies = fields if isinstance(fields, Mapping) else {}
     columns = {
         name: _feature_values(read[field_column(name)], name, vocabularies, numeric)
-        for name in log.fields
+        for name in used
     }
     return rows, columns if rows.numbers is None else take(columns, rows.numbers)
 
