@@ -34,7 +34,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
-from keras_calibration.calibration.cross_fitted_scores import combined, scores_of, with_errors
+from keras_calibration.calibration.cross_fitted_scores import combined, scores_of
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.layers.head_logits import head_logits
 from markdown_table import markdown_table
@@ -108,9 +108,8 @@ def reported_and_true(sample: Sample, truth: Array) -> tuple[float, float, float
     fitted = {name: logits.astype(float) for name, logits in sample.cross_fitted.items()}
     choice = combined(fitted, rows, sample.fold)
     shown = {"identity": fitted[IDENTITY], "chosen": choice.logits}
-    losses = {name: row_log_losses(rows.labels, eta) for name, eta in shown.items()}
-    _, chosen = scores_of(rows, shown, losses, {}, dict.fromkeys(shown, 0.0))
-    chosen = with_errors(chosen, choice.errors)
+    _, chosen = scores_of(rows, shown, {}, {})
+    chosen = chosen.with_errors(*choice.errors)
     mean = sum(v * sample.fresh[name].astype(float) for name, v in choice.weights.items())
     before = row_log_losses(truth, sample.fresh[IDENTITY].astype(float))
     true = float(np.mean(row_log_losses(truth, mean) - before))
@@ -144,21 +143,21 @@ def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
     logits, features, truth = drawn(columns, effect, num_rows, generator)
     labels = (generator.random(num_rows) < truth).astype(float)
     rows = Rows(logits, labels, None, features)
-    splits = splits_of(3, rows, number)
+    splits = splits_of(3, rows)
     fields, numeric = (FIELDS, NUMERIC) if features else ({}, ())
-    tried = candidates(fields, numeric, 3, number, None, QUICK)
+    tried = candidates(fields, numeric, 3, None, QUICK)
     if not features:
         # A layer that is fitted again takes less time than a new one.
         tried = [replace(each, make_head=kept(each.make_head())) for each in tried]
     progress = ProgressBar(len(tried), "fits", verbose=0)
-    race = Race(rows, splits, number, progress)
+    race = Race(rows, splits, progress, rows.logits)
     race.run(tried, None)
     fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
     new_logits, new_features, _ = fresh_rows(columns, effect)
     fresh = {
         each.name: new_logits
         if each.name == IDENTITY
-        else head_logits(race.head_of(each), new_logits, new_features)
+        else head_logits(race.head_of(each.name), new_logits, new_features)
         for each in tried
         if each.name in fitted
     }

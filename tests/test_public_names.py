@@ -61,7 +61,7 @@ OTHER_ROOMS = {
 RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
-    Aging Level
+    Level
     CalibrationReport CandidateScore Comparison FitSummary
     MonitorReport MulticalibrationError Outcome Rates
     SegmentError Table Verdict

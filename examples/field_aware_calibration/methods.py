@@ -136,12 +136,10 @@ def calibrate(task: CalibrationTask) -> NDArray[np.float32]:
     fields = {task.field: task.num_values[task.field], **task.num_values}
     rows = task.development
     model = kc.calibrate(
-        task.base,
+        keras.Model(task.base.input, keras.ops.sigmoid(task.base.output)),
         rows.features,
         rows.labels,
         fields=fields,
-        base_output="logit",
-        seed=task.seed,
         verbose=0,
     )
     return head_logits(model.head, task.test_logits, task.test)

@@ -61,7 +61,6 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             The test sets of an object or a list are the folds of `calibrate` too.
         weights_are: What sample weights are: `"importance"`, known up to a common factor, or
             `"counts"` of rows, see `calibrate`.
-        seed: Seed of the folds of `calibrate` and of training.
 
     Attributes:
         classes_: The K classes, sorted; those of the classifier if it is frozen.
@@ -94,7 +93,6 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         methods: str | Sequence[str] = "default",
         cv: Any = None,
         weights_are: str = "importance",
-        seed: int = 0,
     ) -> None:
         self.estimator = estimator
         self.fields = fields
@@ -102,7 +100,6 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self.methods = methods
         self.cv = cv
         self.weights_are = weights_are
-        self.seed = seed
 
     def fit(
         self,
@@ -161,7 +158,6 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             methods=self.methods,
             folds=fold[used] if is_split_given else None,
             weights_are=self.weights_are,
-            seed=self.seed,
             verbose=0,
         )
         return self

@@ -85,26 +85,6 @@ def test_what_can_express_the_truth_gets_the_weight(truth, features, able):
     assert max(map(len, str(report).splitlines()[:notes])) <= 100
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_rows", [300, 3000])
-def test_a_model_that_is_right_is_hardly_made_worse(num_rows):
-    lost, kept = [], []
-    for seed in range(8):
-        x, y = make_rows(lambda logit, site, price: logit, num_rows, seed)
-        model = kc.calibrate(base_model(), x, y, **SITE, methods="quick", verbose=0)
-        new_x, _ = make_rows(lambda logit, site, price: logit, 20_000, seed + 100)
-        logits = new_x["score"][:, 0]
-        p = model.predict(new_x, verbose=0, batch_size=20_000)[:, 0].astype(float)
-        losses = [
-            -(expit(logits) * np.log(q) + expit(-logits) * np.log1p(-q)) for q in (p, expit(logits))
-        ]
-        lost.append(num_rows * np.mean(losses[0] - losses[1]))
-        kept.append(weight_of(model.report, ["identity"]))
-    # In nats of all rows. Over 24 other draws: 0.5 lost, 0.85 kept; eight draws vary by chance.
-    assert np.mean(lost) < 3
-    assert np.mean(kept) > 0.7
-
-
 def names_of(report):
     return [score.name for score in report.scores]
 
@@ -125,18 +105,11 @@ def test_methods():
     forced = kc.calibrate(base_model(), x, y, methods=["ilps"], verbose=0).report
     assert forced.chosen == "ilps"
     assert forced.weights == {"ilps": 1.0}
-    for wrong in ("high", ["platt", "high"], ["quick", "platt"]):
-        with pytest.raises(
-            ValueError, match=r"`methods` must be one of .*Received: \['(high|quick)'\]"
-        ):
-            kc.calibrate(base_model(), x, y, methods=wrong)
-    for wrong in ([], 3.0 * np.ones(2), [None]):
-        with pytest.raises(ValueError, match=r"`methods` must be one of .*Received: methods="):
+    for wrong in ("high", ["platt", "high"], ["quick", "platt"], "blend", [], np.ones(2), [None]):
+        with pytest.raises(ValueError, match=r"`methods` must be one of .*Received: "):
             kc.calibrate(base_model(), x, y, methods=wrong)
     with pytest.raises(ValueError, match=r"Received: \['neurl'\]\. Did you mean 'neural'"):
         kc.calibrate(base_model(), x, y, **BOTH, methods="neurl")
-    with pytest.raises(ValueError, match=r"Received: \['blend'\]"):
-        kc.calibrate(base_model(), x, y, **BOTH, methods="blend")
 
 
 def test_segments_that_are_still_off_are_named():
@@ -150,11 +123,6 @@ def test_segments_that_are_still_off_are_named():
     assert worst.observed_rate > worst.mean_prediction + 0.05
     assert f"Still off beyond chance, most of all: {worst.name}" in str(report)
     assert report.to_dict()["still_off"][0]["name"] == worst.name
-    calibrated = np.zeros_like(y)
-    calibrated[:] = np.random.default_rng(1).random(NUM_ROWS) < 1 / (1 + np.exp(-x["score"][:, 0]))
-    assert (
-        kc.calibrate(base_model(), x, calibrated, **features, methods="bias").report.still_off == ()
-    )
 
 
 def fold_of(num_folds, rows):
@@ -224,16 +192,6 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(tmp_path):
     )
     probabilities = model.predict(x, verbose=0)[:, 0]
     np.testing.assert_allclose(probabilities, expit(expected), atol=1e-6)
-    with pytest.raises(ValueError, match="BlendedHead has no interval"):
-        kc.interval(model, x)
-    # Each part is the candidate fitted to all rows.
-    alone = kc.calibrate(base_model(), x, y, **SITE, methods="field_bias", verbose=0)
-    part = head.heads[parts.index("field_bias")]
-    np.testing.assert_allclose(
-        as_logits(part, x["score"], features),
-        as_logits(alone.head, x["score"], features),
-        atol=1e-6,
-    )
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict(x, verbose=0)[:, 0], probabilities, atol=1e-6)
@@ -265,28 +223,6 @@ def test_a_method_that_makes_it_worse_is_told():
     )
 
 
-def test_names_of_fields_are_enough(tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    inputs = {
-        "score": keras.Input((1,), name="score"),
-        "country": keras.Input((), dtype="string", name="country"),
-    }
-    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
-    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site])
-    names = np.array(["at", "br", "ch", "de", "es", "fr"])[x["site"]]
-    x = {"score": x["score"], "country": tf.constant(names)}
-    model = kc.calibrate(base, x, y, fields=["country"], methods="field_bias", verbose=0)
-    expected = model.predict(x, verbose=0, batch_size=NUM_ROWS)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.report is None
-    np.testing.assert_allclose(again.predict(x, verbose=0, batch_size=NUM_ROWS), expected)
-    kc.export_savedmodel(model, tmp_path / "1")
-    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
-    outputs = served(score=tf.constant(x["score"], tf.float32), country=tf.constant(names))
-    np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)
-
-
 def test_what_the_rows_do_not_allow_is_left_out():
     x, _ = make_rows(lambda logit, site, price: logit, num_rows=60)
     y = (x["score"][:, 0] > np.median(x["score"])).astype("float32")  # a threshold separates them
@@ -299,20 +235,10 @@ def test_what_the_rows_do_not_allow_is_left_out():
         kc.calibrate(base_model(), x, y, methods="platt", verbose=0)
 
 
-def test_a_data_set_of_batches():
-    tf = pytest.importorskip("tensorflow")
-    x, y = make_rows(lambda logit, site, price: logit + 1)
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
-    model = kc.calibrate(base_model(), batches, methods="platt", verbose=0)
-    arrays = kc.calibrate(base_model(), x, y, methods="platt", verbose=0)
-    assert model.report.after.log_loss == pytest.approx(arrays.report.after.log_loss, abs=1e-9)
-
-
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"methods": "guess"}, "Argument `methods` must be"),
         ({"methods": "field_bias"}, "Argument `methods` must be"),
         ({"folds": 1}, "Argument `folds` must be"),
         ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*time="order"'),
@@ -345,15 +271,6 @@ def test_what_is_no_keras_model_is_refused_with_the_way(given, remedy):
         kc.calibrate(given, np.zeros((3, 1)), np.arange(3) % 2)
 
 
-def test_a_base_of_probabilities_taken_for_logits_is_told():
-    x, y = make_rows(lambda logit, site, price: logit, num_rows=500)
-    score = keras.Input((1,), name="score")
-    # A sigmoid that nobody recognises.
-    base = keras.Model(score, 1.0 / (1.0 + keras.ops.exp(-score)))
-    with pytest.warns(UserWarning, match="look like probabilities"):
-        kc.calibrate(base, x["score"], y, base_output="logit", methods="bias", verbose=0)
-
-
 def test_ids_with_gaps_are_looked_up():
     generator = np.random.default_rng(0)
     columns = {
@@ -372,29 +289,3 @@ def test_ids_with_gaps_are_looked_up():
         distinct = np.unique(columns[name])
         np.testing.assert_array_equal(ids, np.searchsorted(distinct, columns[name]) + 1)
         assert int(lookup(np.array([123_456_789]))[0]) == 0  # other
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-def test_account_numbers_as_a_field(tmp_path):
-    import tensorflow as tf
-
-    inputs = {
-        "score": keras.Input((1,), name="score"),
-        "user": keras.Input((), dtype="int64", name="user"),
-    }
-    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
-    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-2, 2, 6)[site], 1000)
-    users = np.array([3, 10**6, 10**9, 2 * 10**9, 2**33, 2**40])[x["site"]]
-    given = {"score": x["score"], "user": users}
-    model = kc.calibrate(base, given, y, fields=["user"], methods="field_bias", verbose=0)
-    same = {**given, "user": x["site"].astype("int64")}
-    dense = kc.calibrate(base, same, y, fields=["user"], methods="field_bias", verbose=0)
-    expected = dense.predict(same, verbose=0)
-    np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=1e-6)
-    model.compile(loss="binary_crossentropy", field_metrics={"user": [kc.metrics.FieldECE(7)]})
-    assert model.evaluate(given, y, verbose=0, return_dict=True)["user_field_ece"] < 0.05
-    kc.export_savedmodel(model, tmp_path / "1")
-    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
-    outputs = served(score=tf.constant(x["score"], tf.float32), user=tf.constant(users))
-    np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)

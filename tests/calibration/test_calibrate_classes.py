@@ -38,8 +38,8 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     x, labels = class_rows(1200, effect=1.0)
     weights = np.random.default_rng(3).uniform(0, 2, len(labels))
     model = kc.calibrate(
-        base_model("linear"), x, labels, weights, fields={"site": 3}, methods="vector",
-        folds=5, base_output="logit", verbose=0,
+        base_model(), x, labels, weights, fields={"site": 3}, methods="vector",
+        folds=5, verbose=0,
     )  # fmt: skip
     logits, shares = x["scores"].astype(float), np.eye(3)[labels]
     rows = Rows(logits, shares, weights, {"site": x["site"]})
@@ -94,9 +94,3 @@ def test_a_method_of_binary_models_is_refused():
     x, labels = class_rows(300)
     with pytest.raises(ValueError, match="'temperature', 'vector'"):
         kc.calibrate(base_model(), x, labels, methods="platt", verbose=0)
-
-
-@pytest.mark.parametrize("scores", [np.full((9, 2), 0.5), np.zeros((9, 3, 1)), np.zeros((9, 0))])
-def test_scores_of_other_shapes_are_refused(scores):
-    with pytest.raises(ValueError, match="Argument `scores` must have shape"):
-        kc.calibrate_scores(scores, np.arange(9) % 2, from_logits=False)

@@ -112,17 +112,6 @@ def test_the_labels_of_a_fold_do_not_change_the_weights_that_score_it():
     assert np.abs(before - after)[[0, 2]].max() > 0.01
 
 
-def test_one_candidate_of_all_folds_keeps_its_figures():
-    logits, labels, _ = make_rows()
-    fold = np.arange(NUM_ROWS) % 3
-    better = np.where(labels > 0, 2.0, -2.0)
-    choice = combined({"identity": logits, "known": better}, Rows(logits, labels, None), fold)
-    assert choice.weights == {"known": 1.0}
-    assert choice.errors == (0.0, 0.0)
-    np.testing.assert_array_equal(choice.logits, better)
-    assert choice.reason == "It alone predicts best, whichever fold is left out."
-
-
 def test_a_choice_that_does_not_last_is_not_made():
     # The rows of each fold ask for another bias, so that what the others say is wrong.
     shift = np.repeat([1.5, -1.5, 0.0], 300)
@@ -140,53 +129,3 @@ def test_a_choice_that_does_not_last_is_not_made():
     seen = combined_weights(columns, Rows(logits, labels, None))
     naive = losses_of(labels, np.tensordot(seen, columns, axes=1))
     assert (naive - losses_of(labels, logits)).mean() <= 1e-12
-
-
-@pytest.mark.slow
-def test_the_reported_change_is_the_true_one_on_average():
-    """As `benchmarks/report_honesty.py`; the weights of all rows, scored on them, fail."""
-    away, naive = [], []
-    grid = np.random.default_rng(99).normal(-1.5, 1.2, 4000)
-    truth = expit(0.92 * grid)
-    for seed in range(150):
-        generator = np.random.default_rng(seed)
-        logits = generator.normal(-1.5, 1.2, 600)
-        labels = (generator.random(600) < expit(0.92 * logits)).astype(float)
-        fold = generator.permutation(600) % 3
-        designs = [lambda eta: np.vander(eta, 2), lambda eta: np.vander(eta, 5)]
-        fitted, fresh = {"identity": logits}, {"identity": grid}
-        for name, design in zip(("line", "curve"), designs, strict=True):
-            fitted[name] = np.empty(600)
-            for number in range(3):
-                own = fold == number
-                beta = coefficients(design(logits[~own]), labels[~own])
-                fitted[name][own] = design(logits[own]) @ beta
-            fresh[name] = design(grid) @ coefficients(design(logits), labels)
-        rows = Rows(logits, labels, None)
-        choice = combined(fitted, rows, fold)
-        seen = combined_weights(list(fitted.values()), rows)
-        for found, weights, scored in (
-            (away, list(choice.weights.items()), choice.logits),
-            (
-                naive,
-                list(zip(fitted, seen, strict=True)),
-                np.tensordot(seen, list(fitted.values()), 1),
-            ),
-        ):
-            told = (losses_of(labels, scored) - losses_of(labels, logits)).mean()
-            mean = sum(share * fresh[name] for name, share in weights)
-            found.append(told - (losses_of(truth, mean) - losses_of(truth, grid)).mean())
-    away, naive = np.array(away), np.array(naive)
-    errors = [values.std(ddof=1) / np.sqrt(len(values)) for values in (away, naive)]
-    assert abs(away.mean()) < 2.5 * errors[0]
-    assert naive.mean() < -2.5 * errors[1]
-
-
-def coefficients(design, labels):
-    """Those of a logistic regression with a small penalty, by Newton's method."""
-    beta = np.zeros(design.shape[1])
-    for _ in range(12):
-        p = expit(design @ beta)
-        hessian = (design.T * (p * (1 - p))) @ design + 0.1 * np.eye(len(beta))
-        beta += np.linalg.solve(hessian, design.T @ (labels - p) - 0.1 * beta)
-    return beta

@@ -1,6 +1,5 @@
-"""The same facts, the same answer: what `calibrate_scores` and `fit_head` may not depend on."""
+"""The same facts, the same answer: what `calibrate_scores` may not depend on."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -70,12 +69,6 @@ def test_a_common_factor_of_the_weights(expected, factor):
     assert_same(calibrated(weights=np.full(NUM_ROWS, factor)), expected)
 
 
-def test_a_common_factor_of_unequal_weights():
-    one, other = (calibrated(weights=factor * IMPORTANCES) for factor in (1.0, 1e-6))
-    assert one.report.weights == pytest.approx(other.report.weights, abs=1e-6)
-    np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
-
-
 def test_rows_of_weight_0_are_no_rows(expected):
     features = {"site": np.r_[5, SITES, 0], "price": np.r_[np.nan, PRICES, 1e30]}
     weights = np.r_[0.0, np.ones(NUM_ROWS), 0.0]
@@ -118,26 +111,6 @@ def test_labels_and_scores_turned_round():
     assert turned.report.weights == pytest.approx(given.report.weights, abs=1e-3)
 
 
-def test_shapes_and_dtypes(expected):
-    features = {"site": SITES.astype("int8"), "price": PRICES.astype("float32")[:, None]}
-    model = calibrated(SCORES.astype("float32")[:, None], LABELS.astype(bool), features)
-    probabilities = model.predict(
-        {"score": SCORES, "site": SITES, "price": PRICES[:, None]}, verbose=0
-    )
-    np.testing.assert_allclose(probabilities[:, 0], expected[0], rtol=0, atol=1e-4)
-
-
-def test_counts_are_rows():
-    counts = np.random.default_rng(2).integers(1, 3, NUM_ROWS)
-    model = calibrated(weights=counts, weights_are="counts", methods=["field_bias"])
-    head = kc.layers.FieldBias.from_config(model.head.get_config())
-    rows = np.repeat(np.arange(NUM_ROWS), counts)
-    head.fit(SCORES[rows], LABELS[rows], {"site": SITES[rows]})
-    logits = keras.ops.reshape(head(SCORES, {"site": SITES}), (-1,))
-    received = predicted(model)
-    np.testing.assert_allclose(received, keras.ops.sigmoid(logits), rtol=0, atol=1e-5)
-
-
 def test_a_candidate_that_fails_is_no_candidate_that_loses(monkeypatch):
     def refuse(self, *arguments):
         raise ValueError("no such rows")
@@ -149,25 +122,3 @@ def test_a_candidate_that_fails_is_no_candidate_that_loses(monkeypatch):
     assert model.report.left_out["platt"] == "no such rows"
     with pytest.raises(ValueError, match=r"None of the candidates can be fitted.*'platt': no such"):
         calibrated(methods=["identity", "platt"])
-
-
-def test_fit_head_takes_what_a_head_takes():
-    inputs = {
-        "score": keras.Input((), name="score"),
-        "site": keras.Input((), name="site", dtype="int32"),
-    }
-    logit = keras.layers.Reshape((1,))(inputs["score"])
-    x = {"score": np.r_[SCORES, 1e9], "site": np.r_[SITES, -1].astype("int32")}
-    y, weights = np.r_[LABELS, -1.0], np.r_[np.full(NUM_ROWS, 1e-3), 0.0]
-    head = kc.layers.FieldBias({"site": 6})
-    model = keras.Model(
-        inputs,
-        keras.layers.Activation("sigmoid")(head(logit, {"site": inputs["site"]})),
-    )
-    summary = kc.fit_head(model, x, y, weights, verbose=0)
-    alone = kc.layers.FieldBias({"site": 6})
-    alone.fit(SCORES, LABELS, {"site": SITES})
-    assert summary.num_rows == NUM_ROWS
-    np.testing.assert_allclose(head.get_offsets("site"), alone.get_offsets("site"), atol=1e-6)
-    with pytest.raises(ValueError, match="whole numbers"):
-        kc.fit_head(model, x, y, weights, weights_are="counts", verbose=0)

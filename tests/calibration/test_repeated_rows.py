@@ -1,4 +1,4 @@
-"""Rows that are there several times: found, and used once; rows that are equal by chance stay."""
+"""Rows that are there several times: told, and in one fold; rows equal by chance are as any."""
 
 import warnings
 
@@ -8,7 +8,8 @@ from scipy.special import expit
 
 import keras_calibration as kc
 from keras_calibration._rows.rows import Rows
-from keras_calibration.calibration.repeated_rows import distinct_rows
+from keras_calibration.calibration.repeated_rows import copies
+from keras_calibration.calibration.splits import splits_of
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(-1.4, 1, 300)
@@ -23,57 +24,41 @@ def times(number, *columns):
 
 
 def repeated():
-    """Name → inputs, labels, weights, and the number of different rows."""
-    order = RNG.permutation(18_000)
+    """Name → inputs and labels of 300 different rows."""
     images = RNG.normal(size=(300, 4, 4)).astype("float32")
     counts = np.where(LABELS, 5, 1)
-    classes = np.eye(4)[RNG.integers(0, 4, 300)]
-    names = np.array(["a", "b"], object)[SITES % 2]
     mixed = np.array(["ö", "ö".encode(), None, b"\xff"], object)[SITES % 4]
-    missing = np.where(SITES > 7, np.nan, LOGITS)
     return {
-        "ten times": (times(10, LOGITS, SITES), *times(10, LABELS), None, 300),
-        "own weights": (times(2, LOGITS), *times(2, LABELS, RNG.exponential(size=300)), 300),
-        "oversampled positives": (times(counts, LOGITS), *times(counts, LABELS), None, 300),
-        "points, three times": (
-            [np.repeat(POINTS, 3)[order]], np.repeat(PAID, 3)[order], None, 6000,
+        "ten times": (times(10, LOGITS, SITES), *times(10, LABELS)),
+        "oversampled positives": (times(counts, LOGITS), *times(counts, LABELS)),
+        "images": (times(3, images, LOGITS), *times(3, LABELS)),
+        "strings, bytes and none": (times(2, mixed, LOGITS), *times(2, LABELS)),
+        "missing values": (
+            times(2, np.where(SITES > 7, np.nan, LOGITS), LOGITS), *times(2, LABELS),
         ),
-        "a table twice": ([np.tile(POINTS, 2)], np.tile(PAID, 2), None, 6000),
-        "images": (times(3, images, LOGITS), *times(3, LABELS), None, 300),
-        "strings": (times(2, names, LOGITS), *times(2, LABELS), None, 300),
-        "strings, bytes and none": (times(2, mixed, LOGITS), *times(2, LABELS), None, 300),
-        "two strings each": (
-            times(2, np.stack([names, mixed], axis=1), LOGITS), *times(2, LABELS), None, 300,
-        ),
-        "missing values": (times(2, missing, LOGITS), *times(2, LABELS), None, 300),
-        "classes": (times(2, LOGITS), *times(2, classes), None, 300),
-        "soft labels": (times(4, LOGITS), *times(4, 0.2 + 0.6 * LABELS), None, 300),
+        "classes": (times(2, LOGITS), *times(2, np.eye(4)[RNG.integers(0, 4, 300)])),
+        "soft labels": (times(4, LOGITS), *times(4, 0.2 + 0.6 * LABELS)),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(repeated()))
-def test_repeated_rows_are_used_once(name):
-    inputs, labels, weights, number = repeated()[name]
-    logits = next(each for each in inputs if each.dtype.kind == "f" and each.ndim == 1)
-    logits = np.nan_to_num(logits) + 1e-7 * RNG.normal(size=len(labels))  # of two batches
+def test_repeated_rows_lie_in_one_fold(name):
+    inputs, labels = repeated()[name]
+    logits = next(each for each in reversed(inputs) if each.dtype.kind == "f" and each.ndim == 1)
+    order = RNG.permutation(len(labels))
+    noise = 1e-9 * RNG.normal(size=len(labels))  # of two batches
+    scores = logits + noise
     if labels.ndim == 2:
-        logits = np.stack([logits, *np.zeros((3, len(labels)))], axis=1)
-    rows = Rows(logits, labels, weights, dict(enumerate(inputs)))
-    with pytest.warns(UserWarning, match=f"rows of the development set are {number:,} different"):
-        found = distinct_rows(rows)
-    assert len(found) == number
-    assert (np.diff(found.numbers) > 0).all()
-    # The sums keep their ratios, and count each different row once.
-    assert np.average(found.labels[..., -1] if labels.ndim == 2 else found.labels,
-                      weights=found.weights) == pytest.approx(
-        np.average(labels[..., -1] if labels.ndim == 2 else labels, weights=weights)
-    )  # fmt: skip
-    if name not in ("oversampled positives", "own weights"):
-        assert found.weights is None
-    elif weights is not None:
-        np.testing.assert_allclose(found.weights, weights[::2])
-    else:
-        assert found.row_weights.sum() == pytest.approx(found.num_effective)
+        scores = np.stack([scores, *np.zeros((3, len(labels)))], axis=1)
+    rows = Rows(scores, labels, None, dict(enumerate(inputs))).take(order).as_given()
+    with pytest.warns(UserWarning, match="rows of the development set are 300 different rows"):
+        group = copies(rows)
+    _, place = np.unique(logits[order], return_inverse=True)
+    assert len(np.unique(group)) == 300
+    assert len({*zip(group.tolist(), place.tolist(), strict=True)}) == 300
+    fold = splits_of(3, rows, group=group).fold
+    assert len({*zip(fold.tolist(), place.tolist(), strict=True)}) == 300
+    assert np.bincount(fold).min() > len(labels) / 5
 
 
 def different():
@@ -84,9 +69,11 @@ def different():
         "no equal rows": ([LOGITS, SITES], LABELS),
         "points": ([POINTS], PAID),
         "points, few positives": ([POINTS], (RNG.random(6000) < 0.003).astype(float)),
+        "points that tell the label": ([POINTS], (POINTS > 610).astype(float)),
         "points and sites": ([POINTS, RNG.integers(0, 3, 6000)], PAID),
         "three values": ([few], (RNG.random(4000) < 0.3).astype(float)),
         "three values that tell the label": ([few], (few > 1).astype(float)),
+        "one value": ([np.zeros(300), SITES], LABELS),
         "float32": ([score], (RNG.random(100_000) < expit(score)).astype(float)),
         "repeated inputs, other labels": (
             times(10, LOGITS), (RNG.random(3000) < expit(np.repeat(LOGITS, 10))).astype(float),
@@ -96,39 +83,66 @@ def different():
 
 
 @pytest.mark.parametrize("name", list(different()))
-def test_rows_that_are_equal_by_chance_stay(name):
+def test_rows_that_are_equal_by_chance_are_as_any(name):
     inputs, labels = different()[name]
-    rows = Rows(inputs[0].astype(float), labels, None, dict(enumerate(inputs)))
-    assert distinct_rows(rows) is rows
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("folds", [3, "blocks", np.arange(300) % 4])
-def test_a_repeated_table_is_calibrated_as_the_table(folds):
-    options = {"fields": ["site"], "methods": ["platt", "field_bias"], "verbose": 0}
-    features = {"site": SITES}
-    expected = kc.calibrate_scores(
-        LOGITS, LABELS, features, from_logits=True, folds=folds, **options
-    )
-    logits, labels, sites = times(10, LOGITS, LABELS, SITES)
-    with pytest.warns(UserWarning, match=r"The 3,000 rows .* up to 10 times each.*duplicates"):
-        model = kc.calibrate_scores(
-            logits, labels, {"site": sites}, from_logits=True,
-            folds=np.repeat(folds, 10) if isinstance(folds, np.ndarray) else folds, **options,
-        )  # fmt: skip
-    report = model.report
-    assert report.num_rows == 300
-    assert report.weights == pytest.approx(expected.report.weights)
-    for score, other in zip(report.scores, expected.report.scores, strict=True):
-        assert score.log_loss == pytest.approx(other.log_loss, rel=1e-6)
-        assert score.log_loss_change_error == pytest.approx(other.log_loss_change_error, rel=1e-5)
-    x = {"score": LOGITS, **features}
-    np.testing.assert_allclose(
-        model.predict(x, verbose=0), expected.predict(x, verbose=0), atol=1e-6
-    )
-
-
-def test_a_table_without_repeated_rows_warns_of_nothing():
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        kc.calibrate_scores(LOGITS, LABELS, from_logits=True, methods=["platt"], verbose=0)
+        warnings.simplefilter("error", UserWarning)
+        found = copies(Rows(inputs[0].astype(float), labels, None, dict(enumerate(inputs))))
+    assert found is None
+
+
+@pytest.mark.parametrize("folds", [None, 3, "blocks"])
+@pytest.mark.parametrize("is_coarse", [False, True])
+def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
+    """The same facts, the same answer: to the last bit, also where rows are equal by chance."""
+    logits = np.round(LOGITS) if is_coarse else LOGITS
+    counts = RNG.integers(1, 8, 300)
+    options = {
+        "from_logits": True, "fields": ["site"], "folds": folds, "methods": ["platt", "field_bias"],
+        "verbose": 0,
+    }  # fmt: skip
+    told = [pytest.warns(UserWarning, match=r"up to \d+ times each.*drop the duplicates")] * 2
+    if is_coarse:
+        told = [warnings.catch_warnings(action="error", category=UserWarning) for _ in told]
+    with told[0]:
+        counted = kc.calibrate_scores(
+            logits, LABELS, {"site": SITES}, counts, weights_are="counts", **options
+        )
+    rows = np.repeat(np.arange(300), counts)
+    order = rows if folds == "blocks" else RNG.permutation(rows)
+    with told[1]:
+        single = kc.calibrate_scores(
+            logits[order], LABELS[order], {"site": SITES[order]}, **options
+        )
+    assert counted.report.num_rows == len(rows)
+    assert counted.report.weights == single.report.weights
+    figures = [
+        [(s.log_loss, s.log_loss_change_error, s.auc, s.field_ece) for s in model.report.scores]
+        for model in (counted, single)
+    ]
+    assert figures[0] == figures[1]
+    x = {"score": LOGITS, "site": SITES}
+    np.testing.assert_array_equal(counted.predict(x, verbose=0), single.predict(x, verbose=0))
+
+
+def test_repeated_rows_are_divided_as_the_rows_are():
+    options = {"from_logits": True, "methods": "platt", "verbose": 0}
+    expected = kc.calibrate_scores(LOGITS, LABELS, **options).report
+    with pytest.warns(UserWarning, match="3,000 rows of the development set are 300 different"):
+        found = kc.calibrate_scores(*times(10, LOGITS, LABELS), **options).report
+    for score, other in zip(found.scores[:1], expected.scores, strict=False):
+        assert score.log_loss == pytest.approx(other.log_loss, rel=1e-9)
+    assert found.after.log_loss == pytest.approx(expected.after.log_loss, abs=1e-3)
+    assert found.after.log_loss_change_error < 0.5 * expected.after.log_loss_change_error
+
+
+def test_categories_are_learnt_although_their_rows_are_equal():
+    """Rows of one site and score are independent: each in a fold of its own would teach nothing."""
+    site = RNG.integers(0, 10, 4000)
+    labels = (RNG.random(4000) < expit(-1 + np.linspace(-1, 1, 10)[site])).astype(float)
+    report = kc.calibrate_scores(
+        np.full(4000, -1.0), labels, {"site": site}, from_logits=True, fields=["site"],
+        methods=["bias", "field_bias"], verbose=0,
+    ).report  # fmt: skip
+    assert report.weights.get("field_bias", 0.0) > 0.9
+    assert report.after.log_loss_change < -0.02

@@ -157,11 +157,11 @@ def calibrations() -> dict[str, list[str]]:
     for data, rows in data_sets().items():
         for fields in ([], ["site"]):
             keras.utils.set_random_seed(0)
-            x = requests("", rows)
+            x, base = requests("", rows), base_model("")
             model = kc.calibrate(
-                *(base_model(""), x, rows.labels, rows.weights),
+                keras.Model(base.input, keras.ops.sigmoid(base.output)),
+                *(x, rows.labels, rows.weights),
                 fields=fields,
-                base_output="logit",
                 weights_are=rows.weights_are,
                 verbose=0,
             )

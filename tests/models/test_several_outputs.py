@@ -250,11 +250,30 @@ def test_what_is_no_output_is_refused(case):
     for refused in (
         lambda: CalibratedModel(base, kc.layers.PlattScaling(), calibrated_output=key),
         lambda: BaseLogits(base, calibrated_output=key),
-        lambda: kc.calibrate(base, X, Y, calibrated_output=key, verbose=0),
     ):
         with pytest.raises(ValueError, match=message):
             refused()
     assert [layer.trainable for layer in base._flatten_layers()] == flags
+
+
+@pytest.mark.parametrize("make", [dictionary, as_list])
+def test_calibrate_takes_the_output_that_the_labels_name(make):
+    base, options = make(), {"methods": "platt", "verbose": 0}
+    expected = fitted(make(), "buy")
+    halves = [slice(120), slice(120, None)]
+    batches = batches_of(
+        [({n: v[rows] for n, v in X.items()}, {"buy": Y[rows]}) for rows in halves]
+    )
+    for x, y in ((X, {"buy": Y}), (batches, None)):
+        model = kc.calibrate(base, x, y, **options)
+        np.testing.assert_allclose(
+            model.predict(X, verbose=0), expected.predict(X, verbose=0), atol=1e-5
+        )
+    for wrong in (Y, {"buy": Y, "click": Y}, {"sale": Y}, {}):
+        with pytest.raises(ValueError, match=r"`y` must be a dictionary with the labels of one"):
+            kc.calibrate(base, X, wrong, **options)
+    with pytest.raises(ValueError, match="float dtype"):
+        kc.calibrate(dictionary(), X, {"site": Y}, **options)
 
 
 def test_labels_by_output():

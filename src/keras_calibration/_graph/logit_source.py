@@ -72,8 +72,8 @@ def logit_source(
     if kind == "other" and base_output == "auto":
         raise ValueError(
             "Cannot infer whether the base model returns a probability or a logit: its last "
-            f"layer is {operation.name!r} ({type(operation).__name__}). Pass "
-            'base_output="probability" or base_output="logit".'
+            f"layer is {operation.name!r} ({type(operation).__name__}). End it in a sigmoid or a "
+            'linear layer, or make a CalibratedModel with base_output="probability" or "logit".'
         )
     if kind == "probability" and base_output == "logit":
         raise ValueError(

@@ -30,7 +30,7 @@ _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
     "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or say what they "
     "are: from_logits=False to the head's own fit or to calibrate_scores, "
-    'base_output="probability" to calibrate or CalibratedModel.'
+    'base_output="probability" to CalibratedModel.'
 )
 # Differences and products of such class logits are still finite.
 _LARGEST_CLASS_LOGIT = 1e100
@@ -38,12 +38,13 @@ _LARGEST_CLASS_LOGIT = 1e100
 
 def read_rows(
     logits: ArrayLike,
-    labels: ArrayLike,
+    labels: ArrayLike | None,
     sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = True,
     weights_are: str = "importance",
     both_classes: bool = True,
+    argument: str = "logits",
 ) -> Rows:
     """The rows of a fit that count: all checks and warnings of labels, logits and weights, once.
 
@@ -56,6 +57,7 @@ def read_rows(
         from_logits: Whether `logits` holds logits.
         weights_are: What the weights are, see `weights.counts_of`.
         both_classes: Whether the rows must be of all classes.
+        argument: The name of `logits`, for messages.
 
     Example:
         >>> rows = read_rows([0.5, -1.0, 7.0], [1, 0, 1], [2.0, 2.0, 0.0])
@@ -74,7 +76,7 @@ def read_rows(
         warn_of_probabilities(values, labels)
     else:
         warn_if_swapped(labels, values, "probabilities", labels_first=False)
-        check_probabilities(np.asarray(values, np.float64), "logits")
+        check_probabilities(np.asarray(values, np.float64), argument)
         logits = logits_of_probabilities(values)
     rows = check_rows(logits, labels, sample_weight, both_classes)
     warn_of_contradicted_ends(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import refused
 from calibration_records._columns import check_same_rows, is_table, warn_of_other_order
 from calibration_records._times import times_of
 from keras_calibration._rows.checks import read_rows
@@ -60,7 +58,6 @@ class Reader:
         y: Any = None,
         sample_weight: ArrayLike | None = None,
         *,
-        steps_per_epoch: int | None = None,
         time: ArrayLike | str | None = None,
         weights_are: str = "importance",
         verbose: int | str = 0,
@@ -71,7 +68,6 @@ class Reader:
             x: Arrays, a table, or a finite data set of batches.
             y: Labels, if `x` holds arrays.
             sample_weight: Sample weights, if `x` holds arrays.
-            steps_per_epoch: Number of batches to read of a data set.
             time: The times of the rows, see `times.with_times`; a column need not be an input.
             weights_are: What the weights are, see `weights.counts_of`.
             verbose: Whether progress is shown.
@@ -83,11 +79,8 @@ class Reader:
                     f"x={type(x).__name__} and y or sample_weight. Put them into the batches, "
                     "(x, y) or (x, y, sample_weight)."
                 )
-            inputs, y, sample_weight, time = self._of_batches(x, steps_per_epoch, time)
+            inputs, y, sample_weight, time = self._of_batches(x, time)
         else:
-            if steps_per_epoch is not None:
-                expected = "None if `x` holds arrays, all rows of which are read"
-                raise refused("steps_per_epoch", expected, steps_per_epoch)
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
             y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
             standing_in = rows_that_count(sample_weight)
@@ -114,18 +107,11 @@ class Reader:
         return with_times(rows, time)
 
     def _of_batches(
-        self, batches: Iterable, num_batches: int | None, time: ArrayLike | str | None
+        self, batches: Iterable, time: ArrayLike | str | None
     ) -> tuple[Inputs, np.ndarray, np.ndarray | None, ArrayLike | str | None]:
         """Inputs, labels, weights and times of a data set, in memory."""
-        if num_batches is None and _may_be_endless(batches):
-            raise ValueError(
-                "The development set must be finite, because base logits are computed once for "
-                f"all rows. Received: {type(batches).__name__}, a generator or an infinite "
-                "dataset. Pass steps_per_epoch, the number of batches to read, or "
-                "dataset.take(...)."
-            )
         parts, times = [], []
-        for batch in itertools.islice(_iterate(batches), num_batches):
+        for batch in _iterate(batches):
             parts.append(self._batch(batch))
             if isinstance(time, str) and time != ORDER:
                 times.append(times_of(time_given(time, batch[0]), "time"))
@@ -190,19 +176,28 @@ def _one_output(values: Any, names: Collection[str]) -> Any:
     return values[found[0]]
 
 
-def _may_be_endless(batches: Iterable) -> bool:
-    if isinstance(batches, keras.utils.PyDataset):
-        return batches.num_batches is None
-    cardinality = getattr(batches, "cardinality", None)
-    return isinstance(batches, Iterator) or (callable(cardinality) and int(cardinality()) == -1)
+def given_labels(x: Data, y: Any) -> Any:
+    """The labels as they were given; of a data set, those of its first batch."""
+    if not is_batches(x):
+        return y
+    first = next(_iterate(x), None)
+    return first[1] if isinstance(first, tuple | list) and len(first) > 1 else None
 
 
 def _iterate(batches: Iterable) -> Iterator:
-    """Iterates over the batches of a data set; a `PyDataset` is indexed by batch number."""
+    """Iterates over the batches of a finite data set; a `PyDataset` is indexed by batch number."""
+    cardinality = getattr(batches, "cardinality", None)
+    is_infinite = callable(cardinality) and int(cardinality()) == -1
     if isinstance(batches, keras.utils.PyDataset):
-        endless = batches.num_batches is None
-        numbers = itertools.count() if endless else range(batches.num_batches)
-        return (batches[number] for number in numbers)
+        is_infinite = batches.num_batches is None
+    if isinstance(batches, Iterator) or is_infinite:
+        raise ValueError(
+            "The development set must be finite, because base logits are computed once for all "
+            f"rows. Received: {type(batches).__name__}, a generator or an infinite dataset. Pass "
+            "dataset.take(...)."
+        )
+    if isinstance(batches, keras.utils.PyDataset):
+        return (batches[number] for number in range(batches.num_batches))
     return iter(batches)
 
 

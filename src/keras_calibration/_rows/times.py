@@ -76,7 +76,7 @@ def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
 
 
 def duration(gap: Any, unit: str) -> float:
-    """The argument `gap`, in the unit of the times: days, if these are dates.
+    """The gap of `time=(time, gap)`, in the unit of the times: days, if these are dates.
 
     Example:
         >>> duration(datetime.timedelta(hours=12), "day"), duration(3, "")
@@ -86,5 +86,5 @@ def duration(gap: Any, unit: str) -> float:
         if unit != "day":
             raise refused("gap", "a number, in the unit of the times, which are no dates", gap)
         gap = float(np.timedelta64(gap, "us") / DAY)
-    not_negative("gap", gap, also=", in days where times are dates, or a timedelta")
+    not_negative("gap", gap, also=" in time=(time, gap), in days for dates, or a timedelta")
     return float(gap)

@@ -27,22 +27,12 @@ def cross_fitted_weights(
     fold: np.ndarray,
     clusters: np.ndarray | None = None,
 ) -> np.ndarray:
-    """For each fold, `combined_weights` of the rows of the other folds.
+    """For each fold, `combined_weights` of the rows of the other folds: (folds, m).
 
     A fold is scored with its own weights, and their mean is used (`mean_weights`). The log loss is
     convex, so that the mean predicts at least as well as the weights that are scored do on average.
     It changes the model exactly if one of the folds is scored with a change, so that no choice
     follows that the score does not know of.
-
-    Args:
-        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite; the model as it is
-            first.
-        rows: Labels and weights; its logits are not read.
-        fold: The fold of each row, whole numbers from 0 (n,), none of them empty.
-        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
-
-    Returns:
-        The weights (folds, m).
 
     Example:
         >>> labels = np.arange(1000) % 4 == 0
@@ -52,15 +42,12 @@ def cross_fitted_weights(
         array([[0.26, 0.74],
                [0.26, 0.74]])
     """
-    found = np.tile(np.eye(len(logits))[0], (int(fold.max()) + 1, 1))
-    for number in range(len(found)):
+    columns, found = np.stack(logits), []
+    for number in range(int(fold.max()) + 1):
         others = np.flatnonzero(fold != number)
-        if len(others):
-            groups = None if clusters is None else clusters[others]
-            found[number] = combined_weights(
-                [eta[others] for eta in logits], rows.take(others), groups
-            )
-    return found
+        groups = None if clusters is None else clusters[others]
+        found.append(combined_weights(list(columns[:, others]), rows.take(others), groups))
+    return np.stack(found)
 
 
 def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
@@ -78,10 +65,10 @@ def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.n
 def combined_weights(
     logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weights of cross-fitted logits, not negative, with the sum 1, the model as it is first.
+    """Weights (m,) of cross-fitted logits, not negative, with the sum 1, the model as it is first.
 
-    The model stays as it is if this is most probable (`posterior_weights` above one half). Else the
-    weights are the mean of those that predict best together (`stacked_weights`) and of the
+    The model stays as it is if this is most probable (`_posterior_weights` above one half). Else
+    the weights are the mean of those that predict best together (`stacked_weights`) and of the
     posterior ones: the former know which fits complement each other, the latter how little a small
     difference means. In 236 comparisons (tables, models and numbers of rows) either alone, or any
     choice of one fit, was worse; see `benchmarks/README.md`.
@@ -94,41 +81,27 @@ def combined_weights(
         rows: Labels and weights; its logits are not read.
         clusters: Which rows belong together, whole numbers (n,); None if all are independent.
 
-    Returns:
-        The weights (m,).
-
     Example:
         >>> labels = np.arange(1000) % 4 == 0
         >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
         >>> combined_weights([np.zeros(1000), np.full(1000, -2.0)], rows).round(2)
         array([0.24, 0.76])
     """
-    posterior = posterior_weights(logits, rows, clusters)
-    if posterior[0] > 0.5 or not _gains_an_error(logits, rows, clusters):
+    weights = rows.row_weights
+    losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
+    posterior, best = _posterior_weights(losses, rows, clusters), np.argmin(losses @ weights)
+    gain, error = mean_and_error(losses[0] - losses[best], weights, clusters)
+    if posterior[0] > 0.5 or (clusters is not None and gain <= error):
         return np.eye(len(posterior))[0]
-    weights = 0.5 * posterior + 0.5 * stacked_weights(logits, rows)
-    return _without_small(weights, _SMALLEST_WEIGHT)
+    return _without_small(0.5 * posterior + 0.5 * stacked_weights(logits, rows), _SMALLEST_WEIGHT)
 
 
-def posterior_weights(
-    logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None = None
-) -> np.ndarray:
-    """How probable it is that each fit predicts best: weights (m,) with the sum 1.
+def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> np.ndarray:
+    """How probable it is that each fit predicts best, of its losses (m, n): (m,) with the sum 1.
 
     The mean over a Bayesian bootstrap of the rows, or of the clusters, of the softmax of the summed
     log likelihoods (pseudo-BMA+), the first with prior odds of e⁴. Drawn are the sums, from the
     normal distribution that they have with many rows.
-
-    Args:
-        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
-        rows: Labels and weights.
-        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
-
-    Example:
-        >>> labels = np.arange(1000) % 4 == 0
-        >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
-        >>> posterior_weights([np.zeros(1000), np.full(1000, -1.0)], rows).round(2)
-        array([0., 1.])
 
     Reference:
         Yao, Vehtari, Simpson and Gelman (2018), *Using stacking to average Bayesian predictive
@@ -137,7 +110,6 @@ def posterior_weights(
     weights = rows.row_weights
     # As many rows as these weights are worth, of mean weight 1.
     scale = rows.num_effective / weights.sum()
-    losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
     gains = scale * weights * (losses[0] - losses)
     if clusters is not None:
         _, cluster = np.unique(clusters, return_inverse=True)
@@ -159,13 +131,6 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
     They minimize `n · loss(Σ_k v_k η_k) + 1 - v_0`, where the loss is the weighted mean log loss
     and n the effective number of rows: to leave the first fit costs a nat in all.
 
-    Args:
-        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
-        rows: Labels and weights; its logits are not read.
-
-    Returns:
-        The weights (m,).
-
     Example:
         >>> labels = np.arange(1000) % 4 == 0
         >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
@@ -184,9 +149,13 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
 
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
         combined = np.tensordot(v, columns, axes=1)
-        losses, residual = _losses_and_residuals(rows.labels, combined)
-        weighted = residual * shares.reshape(-1, *[1] * (residual.ndim - 1))
-        gradient = columns.reshape(len(v), -1) @ weighted.reshape(-1)
+        if combined.ndim == 2:
+            losses, probabilities = losses_and_probabilities(rows.labels, combined)
+            residual = rows.labels.sum(axis=1, keepdims=True) * probabilities - rows.labels
+        else:
+            losses = row_log_losses(rows.labels, combined)
+            residual = special.expit(combined) - rows.labels
+        gradient = columns.reshape(len(v), -1) @ (residual.T * shares).T.reshape(-1)
         return float(shares @ losses + costs @ v), gradient + costs
 
     # The best of them alone is a vertex, from which the gradient leads inwards if others help.
@@ -205,24 +174,6 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
     return found if objective(found)[0] < min(alone) else best
 
 
-def _gains_an_error(logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None) -> bool:
-    """Whether the best fit gains more than a standard error; true without clusters."""
-    if clusters is None:
-        return True
-    losses = [log_losses(rows.labels, eta) for eta in logits]
-    best = min(losses, key=lambda loss: float(rows.row_weights @ loss))
-    gain, error = mean_and_error(losses[0] - best, rows.row_weights, clusters)
-    return gain > error
-
-
 def _without_small(weights: np.ndarray, smallest: float) -> np.ndarray:
     kept = np.where(weights < smallest, 0.0, weights)
     return kept / kept.sum()
-
-
-def _losses_and_residuals(labels: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log loss of each row, and its derivative by the logits."""
-    if logits.ndim == 2:
-        losses, probabilities = losses_and_probabilities(labels, logits)
-        return losses, labels.sum(axis=1, keepdims=True) * probabilities - labels
-    return row_log_losses(labels, logits), special.expit(logits) - labels

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,12 +22,11 @@ from keras_calibration._graph.outputs import (
 )
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import inputs_by_name, named_inputs
-from keras_calibration._rows.reader import Reader
-from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import duration
+from keras_calibration._rows.reader import Reader, given_labels
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.calibration.choose import Asked, choose
+from keras_calibration.calibration.splits import time_and_gap
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
@@ -36,20 +35,15 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 def calibrate(
     model: keras.Model,
     x: Data,
-    y: ArrayLike | None = None,
+    y: ArrayLike | Mapping[str, ArrayLike] | None = None,
     sample_weight: ArrayLike | None = None,
     *,
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
-    time: ArrayLike | str | None = None,
-    gap: float | datetime.timedelta = 0.0,
-    base_output: str = "auto",
-    calibrated_output: str | int | None = None,
-    steps_per_epoch: int | None = None,
+    time: ArrayLike | str | tuple[ArrayLike | str, Any] | None = None,
     weights_are: str = "importance",
-    seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
     """Calibrates a trained model on a development set, and reports how each method compares.
@@ -62,10 +56,8 @@ def calibrate(
     probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
     more probable than all others together, it has the weight 1. The report scores the fold with
     these weights; the model gets their mean over the folds. The candidates with a weight are then
-    fitted to all rows, and a bias on top makes the mean prediction that of the labels; the report
-    scores each fold with the bias of the others. There is no bias with blocks of time, whose levels
-    differ, nor for classes. Candidates that gain nothing, or need more rows, are left out; the
-    report lists them.
+    fitted to all rows. Candidates that gain nothing, or need more rows, are left out; the report
+    lists them.
 
     Without evidence, nothing is changed: the model stays as it is unless the gain g that the report
     scores, shrunk for what chance adds to it, is above its standard error e: `g (1 - e² / g²) > e`.
@@ -89,17 +81,20 @@ def calibrate(
     class. No candidate for classes uses fields or numeric columns: they are reported on.
 
     Args:
-        model: A trained Keras model with a sigmoid or logit output, or a softmax or logits of K
-            classes. If it ends in a head of this package, the candidates are fitted to the logit
-            before that head. It is kept, replaced, or has a weight in the mean, by how well it
-            predicts these rows; if it was fitted to them, by how well fits of it to the other folds
-            do. (A head that reads what the model computes from its inputs stays in the model, below
-            the new one.) The model stays frozen as long as the calibrated model is used; to train
-            it again afterwards, set `model.trainable = True` and compile it.
+        model: A trained Keras model that ends in a sigmoid, a softmax or a linear layer; of one
+            that does not, make a `CalibratedModel`, and pass that. If it ends in a head of this
+            package, the candidates are fitted to the logit before that head. It is kept, replaced,
+            or has a weight in the mean, by how well it predicts these rows; if it was fitted to
+            them, by how well fits of it to the other folds do. (A head that reads what the model
+            computes from its inputs stays in the model, below the new one.) The model stays frozen
+            as long as the calibrated model is used; to train it again afterwards, set
+            `model.trainable = True` and compile it.
         x: Inputs of the development set, which the model was not trained on: arrays by name with
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
-            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Of a model with several
+            outputs, a dictionary with the labels of the one to calibrate, `{"click": labels}`, also
+            in the batches of a data set.
         sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
             holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
@@ -110,12 +105,13 @@ def calibrate(
             - `"default"`: all that are possible but `"neural"`, which takes most of the time and
               rarely adds to the trees.
             - `"quick"`: not the trees either.
-            - `"thorough"`: the network too, if it helps in the first fold, and five folds.
+            - `"thorough"`: the network too, and five folds.
             - The name of a candidate, which is then used whatever its score.
             - A list of names: these and `"identity"` are compared.
         folds: How to split the rows; None for three folds, or five with `methods="thorough"`.
 
-            - A number of folds, stratified by label.
+            - A number of folds, drawn by chance but always the same for the same rows, stratified
+              by label.
             - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others.
             - The fold number of each row (n,).
 
@@ -127,18 +123,13 @@ def calibrate(
             `"ilps"`, `"field_bias"` and `"additive"` are tried with a level that follows time too
             (`FieldBias`), as `"ilps+level"` and so on. The result needs no time to predict: it has
             the level of the last rows. Models of K classes have no level.
-        gap: With `time`: the time from the last row of a fit to the first that it predicts, in days
-            if times are dates, else in their unit: a week, where labels take a week to come.
-        base_output: See `CalibratedModel`.
-        calibrated_output: Which output to calibrate, if the model has several: its key in a
-            dictionary, its index in a list, or its name. Labels and weights are those of this
-            output, or dictionaries by output.
-        steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
-            are then the whole development set.
+
+            Or a pair `(time, gap)`: the gap is the time from the last row of a fit to the first
+            that it predicts, in days if times are dates, else in their unit. It is a week, where
+            labels take a week to come.
         weights_are: `"importance"`, known up to a common factor, or `"counts"`: a row of weight 2
-            is two rows, which are in the same fold (see `Head.fit`).
-        seed: Seed of the folds and of training.
-        verbose: `"auto"` or 1 shows a progress bar over the fits, the report and the last fit
+            is two rows (see `Head.fit`).
+        verbose: `"auto"` or 1 shows a progress bar over the candidates, the report and the last fit
             included as one; 0 shows none.
 
     Returns:
@@ -150,12 +141,9 @@ def calibrate(
 
     Warns:
         UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
-            increases the cross-fitted log loss by more than one standard error; if a column of
-            `fields` or `numeric` alone predicts the labels almost without error, as the label
-            itself would; if rows are there several times, as after a join gone wrong, which are
-            then used once; if the logits look like probabilities; if labels contradict
-            probabilities of exactly 0 or 1; if a class has no rows. Such a class is scaled by the
-            temperature of the others, and the report's figures leave it out.
+            increases the cross-fitted log loss by more than one standard error; if rows are there
+            several times, as after a join gone wrong; if the logits look like probabilities; if
+            labels contradict probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np
@@ -175,63 +163,53 @@ def calibrate(
         (2018), *Using stacking to average Bayesian predictive distributions*.
     """
     _check_model(model)
-    check_folds_of_time(folds, time)
-    asked = Asked(methods, fields, names_of(numeric), seed, verbose)
-    check_base_model(model, calibrated_output)
-    output_before = output_name(model, calibrated_output)
-    base_model, base_output, calibrated_output, present = _without_head(
-        model, base_output, calibrated_output
-    )
-    of_base = base_model, base_output, calibrated_output
-    label_names = [output_name(base_model, calibrated_output), output_before]
-
-    def read(base: BaseLogits) -> Rows:
-        return reader_of(base, fields, label_names).read(
-            x, y, sample_weight, steps_per_epoch=steps_per_epoch, time=time, weights_are=weights_are
-        )
-
-    return calibrated_by(of_base, read, asked, folds, gap, present=present)
-
-
-def calibrated_by(
-    of_base: tuple[keras.Model, str, str | int | None],
-    read: Callable[[BaseLogits], Rows],
-    asked: Asked,
-    folds: Folds | None = None,
-    gap: float | datetime.timedelta = 0.0,
-    present: Head | None = None,
-) -> CalibratedModel:
-    """The model that `choose` makes of a base model and rows; the base model stays as it is.
-
-    Args:
-        of_base: The base model, what its output is, and which output, as `BaseLogits` takes them.
-        read: Reads the rows, with the base model's logits and inputs.
-        asked: What is asked for.
-        folds: How to split the rows.
-        gap: The time between the rows of a fit and those that it predicts.
-        present: The head that the model had.
-    """
-    with trainable_flags_kept(of_base[0]), throwaway_layers():
-        rows = read(BaseLogits(*of_base))
-        chosen = choose(rows, asked, folds, duration(gap, rows.time_unit), present)
-    model, base_output, calibrated_output = of_base
-    calibrated = CalibratedModel(model, chosen.head, base_output, calibrated_output)
-    calibrated.report = chosen.report
+    time, gap = time_and_gap(time, folds)
+    asked = Asked(methods, fields, names_of(numeric), folds, verbose)
+    output = _output_of(model, x, y)
+    base_model, base_output, base_key, present = _without_head(model, output)
+    names = [output_name(base_model, base_key), output_name(model, output)]
+    with trainable_flags_kept(base_model), throwaway_layers():
+        reader = _reader_of(BaseLogits(base_model, base_output, base_key), fields, names)
+        rows = reader.read(x, y, sample_weight, time=time, weights_are=weights_are)
+        head, report = choose(rows, asked, gap, present)
+    calibrated = CalibratedModel(base_model, head, base_output, base_key)
+    calibrated.report = report
     return calibrated
 
 
-def check_folds_of_time(folds: Folds | None, time: ArrayLike | str | None) -> None:
-    """Raises if folds are asked for that times make."""
-    if time is not None and folds is not None:
-        raise ValueError(
-            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
-            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+def _check_model(model: keras.Model) -> None:
+    if isinstance(model, keras.Model):
+        return
+    remedy = "Pass a trained Keras model with a sigmoid or logit output."
+    if hasattr(model, "predict_proba") or hasattr(model, "shape") or isinstance(model, list):
+        remedy = (
+            "To calibrate scores without a Keras model, use keras_calibration.calibrate_scores("
+            "probabilities, labels); of scikit-learn, model.predict_proba(x)[:, 1]."
         )
+    raise ValueError(
+        f"Argument `model` must be a Keras model. Received: {type(model).__name__}. {remedy}"
+    )
 
 
-def reader_of(
-    base: BaseLogits, fields: Fields | Sequence[str], label_names: Collection[str] = ()
-) -> Reader:
+def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
+    """The output to calibrate, which the labels name; None for a model with one output."""
+    names = [] if symbolic_output(model) is None else output_names(model)
+    output = None
+    if len(names) > 1:
+        labels = given_labels(x, y)
+        given = list(labels) if isinstance(labels, Mapping) else []
+        if len(given) != 1 or given[0] not in names:
+            raise ValueError(
+                "Argument `y` must be a dictionary with the labels of one output, the one to "
+                f"calibrate, because the model has the outputs {names}. Received: "
+                f"{given or type(labels).__name__}. Pass y={{{names[0]!r}: labels}}, for example."
+            )
+        (output,) = given
+    check_base_model(model, output)
+    return output
+
+
+def _reader_of(base: BaseLogits, fields: Fields | Sequence[str], label_names: list[str]) -> Reader:
     """Reads data as a base model takes it, into its logits, with all of its inputs as features."""
     symbolic = named_inputs(symbolic_input(base.base_model))
     part = LogitModel(symbolic, base(symbolic))
@@ -245,46 +223,25 @@ def reader_of(
     return Reader(structure=symbolic, compute=compute, ids=id_names(fields), label_names=names)
 
 
-def _check_model(model: keras.Model) -> None:
-    if isinstance(model, keras.Model):
-        return
-    remedy = "Pass a trained Keras model with a sigmoid or logit output."
-    if hasattr(model, "shape") or isinstance(model, list | tuple):
-        remedy = (
-            "To calibrate scores without a model, use keras_calibration.calibrate_scores("
-            "probabilities, labels), with from_logits=True for logits."
-        )
-    elif hasattr(model, "predict_proba"):
-        remedy = (
-            "To calibrate the scores of another library's model, use "
-            "keras_calibration.calibrate_scores(model.predict_proba(x)[:, 1], y)."
-        )
-    raise ValueError(
-        f"Argument `model` must be a Keras model. Received: {type(model).__name__}. {remedy}"
-    )
-
-
 def _without_head(
-    model: keras.Model, base_output: str, calibrated_output: str | int | None
+    model: keras.Model, output: str | None
 ) -> tuple[keras.Model, str, str | int | None, Head | None]:
     """A model whose calibrated output is the logit before its head, if it has one.
 
     A head that reads what the model computes from its inputs stays a part of the model, because it
-    could not be kept on top of the logit.
-
-    Returns:
-        The model, what its output is, which output it is, and the head or None.
+    could not be kept on top of the logit. The result is the model, what its output is, which
+    output it is, and the head or None.
     """
-    position = output_position(model, calibrated_output)
+    position = output_position(model, output)
     found = next((each for each in find_heads(model) if each.position == position), None)
     if found is None or any(found.input_of.get(name) != name for name in found.features):
-        return model, base_output, calibrated_output, None
+        return model, "auto", output, None
     base = found.base_layer
-    if base is not None and len(output_names(model)) == 1:
+    if base is not None and output is None:
         return base.base_model, base.base_output, base.calibrated_output, found.head
     outputs = keras.tree.flatten(symbolic_output(model))
     outputs[position] = found.base_outputs[LOGIT_OUTPUT]
     outputs = keras.tree.pack_sequence_as(symbolic_output(model), outputs)
     base_model = keras.Model(symbolic_input(model), outputs, name=model.name)
     is_list = isinstance(symbolic_output(model), list | tuple)
-    return base_model, "logit", position if is_list else calibrated_output, found.head
+    return base_model, "logit", position if is_list else output, found.head

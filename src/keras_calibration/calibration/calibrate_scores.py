@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from calibration_records._check import known
 from calibration_records._columns import (
     by_name,
     check_one_value_a_row,
+    check_same_rows,
     names_of,
     warn_of_other_order,
 )
-from calibration_records._predictions import check_probabilities
-from calibration_records._warn import warn
 from calibration_records.logs import ScoredLog
-from keras_calibration._rows.checks import logits_of_probabilities, warn_if_swapped
+from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
-from keras_calibration._rows.times import time_given
-from keras_calibration._rows.weights import column_that_counts, rows_that_count
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
+from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
-from keras_calibration.calibration.calibrate import calibrate
-from keras_calibration.calibration.log_fits import log_columns
+from keras_calibration.calibration.choose import Asked, choose
+from keras_calibration.calibration.log_fits import log_rows
+from keras_calibration.calibration.splits import time_and_gap
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 SCORE = "score"
-# Below it, float32 changes no logit by more than what is warned of.
-_NEAR_1, _LARGEST_LOSS = 1 - 1e-6, 0.1
-# Inputs keep strings and integers as they are: a field id in float32 would lose its last digits.
-_DTYPES = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}
 
 
 def calibrate_scores(
@@ -49,10 +47,8 @@ def calibrate_scores(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
-    time: ArrayLike | str | None = None,
-    gap: float | datetime.timedelta = 0.0,
+    time: ArrayLike | str | tuple[ArrayLike | str, Any] | None = None,
     weights_are: str = "importance",
-    seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
     """Calibrates the scores of any model: LightGBM, scikit-learn, PyTorch, or a log of requests.
@@ -68,9 +64,9 @@ def calibrate_scores(
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
-            of at least 3, (n, K). The model takes them in float32, which rounds probabilities
-            near 1: those of float64 above 1 - 6e-8 are better passed as logits. Or a log, with its
-            labels and weights, then without `from_logits`.
+            of at least 3, (n, K). They are fitted as they are; the model takes them in float32,
+            which rounds probabilities near 1: those of float64 above 1 - 6e-8 are better passed as
+            logits. Or a log, with its labels and weights, then without `from_logits`.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
@@ -88,13 +84,11 @@ def calibrate_scores(
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
-            `features`, or `"order"`; see `calibrate`. Of a log, the name of its `timestamp`: the
-            days of that column.
-        gap: The time from the last row of a fit to the first that it predicts, see `calibrate`.
+            `features`, or `"order"`; or a pair of these and a gap; see `calibrate`. Of a log, the
+            name of its `timestamp`.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `calibrate`.
-        seed: Seed of the folds and of training.
-        verbose: `"auto"` or 1 shows a progress bar over the fits; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
@@ -105,8 +99,7 @@ def calibrate_scores(
 
     Warns:
         UserWarning: If logits look like probabilities, or scores and labels look swapped; if pandas
-            objects have the same index in another order; if probabilities near 1 lose their digits
-            in float32; and as `calibrate` does.
+            objects have the same index in another order; and as `calibrate` does.
 
     Example:
         >>> import numpy as np
@@ -128,94 +121,70 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
-    fields, numeric = _names(fields), names_of(numeric)
+    fields = fields if isinstance(fields, Mapping) else names_of(fields)
+    time, gap = time_and_gap(time, folds)
+    asked = Asked(methods, fields, names_of(numeric), folds, verbose)
+    if SCORE in (names := [*fields, *asked.numeric]):
+        raise ValueError(
+            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
+            "name. Rename the column."
+        )
     if isinstance(scores, ScoredLog):
-        _check_log_alone(scores, labels, features, sample_weight, from_logits, time)
-        _check_names([*fields, *numeric])
+        given = {"labels": labels, "features": features, "sample_weight": sample_weight}
+        _check_log_alone(scores, {**given, "from_logits": from_logits or None}, time)
         from_logits = scores.logit is not None
-        read = log_columns(scores, fields, numeric, time is not None, int(bool(verbose)))
-        logits, columns = read["logits"], read["features"]
-        given = (logits if from_logits else special.expit(logits)).astype("float32")
-        labels, sample_weight, time = read["labels"], read["weights"], read["times"]
+        rows, columns = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
     else:
         warn_of_other_order(
             scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
-        if labels is None:
-            raise ValueError(
-                "Argument `labels` must be given, unless `scores` is a ScoredLog. Received: labels="
-                "None. Pass calibrate_scores(scores, labels, features)."
-            )
-        columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
-        given = _checked(scores, labels, sample_weight, from_logits)
-        time = time_given(time, features)
-    # Whatever the frame held: a request may have a fraction, or a missing value.
-    columns |= {name: _in_float32(columns[name]) for name in {*numeric} - id_names(fields)}
-    return calibrate(
-        _model_of(given, columns),
-        {SCORE: given, **columns},
-        labels,
-        sample_weight,
-        fields=fields,
-        numeric=numeric,
-        methods=methods,
-        folds=folds,
-        time=time,
-        gap=gap,
-        base_output="logit" if from_logits else "probability",
-        weights_are=weights_are,
-        seed=seed,
-        verbose=verbose,
-    )
+        rows = read_rows(
+            _one_a_row(scores),
+            labels,
+            sample_weight,
+            from_logits=from_logits,
+            weights_are=weights_are,
+            argument="scores",
+        )
+        columns = _used_columns(features, rows, names, id_names(fields))
+        rows = with_times(rows, time, features)
+    served = {name: _as_served(columns[name], name in fields) for name in columns}
+    with throwaway_layers():
+        head, report = choose(replace(rows, features=served), asked, gap)
+    base_output = "logit" if from_logits else "probability"
+    calibrated = CalibratedModel(_model_of(rows.logits, served), head, base_output)
+    calibrated.report = report
+    return calibrated
 
 
 def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
     """A model that returns its input of scores, and has one for each column."""
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
-        dtype = _DTYPES.get(column.dtype.kind, "string")
+        dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
         inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
     return keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
 
 
-def _in_float32(column: np.ndarray) -> np.ndarray:
-    """A column of whole numbers in float32; others are unchanged."""
-    return column.astype("float32") if column.dtype.kind in "biu" else column
+def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
+    """A column as the model takes it, whatever the frame held: a request may have a fraction.
+
+    Integers of fields stay as they are: an id in float32 would lose its last digits.
+    """
+    if column.dtype.kind in "OSU":
+        return column
+    with np.errstate(over="ignore"):
+        return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
 
 
-def _check_names(names: Collection[str]) -> None:
-    if SCORE in names:
-        raise ValueError(
-            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
-            "name. Rename the column."
-        )
-
-
-def _names(fields: Fields | Sequence[str]) -> Fields | list[str]:
-    return fields if isinstance(fields, Mapping) else names_of(fields)
-
-
-def _check_log_alone(
-    log: ScoredLog,
-    labels: ArrayLike | None,
-    features: Data | None,
-    sample_weight: ArrayLike | None,
-    from_logits: bool,
-    time: ArrayLike | str | None,
-) -> None:
+def _check_log_alone(log: ScoredLog, given: Mapping[str, Any], time: Any) -> None:
     """Raises if arguments are given that a log names itself."""
-    given = {"labels": labels, "features": features, "sample_weight": sample_weight}
     if names := [name for name, value in given.items() if value is not None]:
         raise ValueError(
-            f"Arguments {names} must be None with a ScoredLog, which names its columns. Received: "
-            "a log and these. Name them in ScoredLog(source, label=…, sample_weight=…)."
+            f"Arguments {names} must be left out with a ScoredLog, which names its columns. "
+            "Received: a log and these. Name them in ScoredLog(source, label=…, logit=…, …)."
         )
-    if from_logits:
-        raise ValueError(
-            "Argument `from_logits` must be False with a ScoredLog, which names its column of "
-            "logits. Received: from_logits=True. Pass ScoredLog(source, logit=…)."
-        )
-    if time is not None and (time != log.timestamp or not isinstance(time, str)):
+    if time is not None and (not isinstance(time, str) or time != log.timestamp):
         raise ValueError(
             "Argument `time` must be the name of the log's column of times. Received: "
             f"time={time!r}, and timestamp={log.timestamp!r}. Pass ScoredLog(source, timestamp=…)."
@@ -223,20 +192,15 @@ def _check_log_alone(
 
 
 def _used_columns(
-    features: Data | None,
-    sample_weight: ArrayLike | None,
-    names: list[str],
-    ids: Collection[str],
+    features: Data | None, rows: Rows, names: list[str], ids: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """The named columns as arrays; `ids` as integers or strings."""
-    if features is None:
-        features = {}
-    elif not names:
+    """The named columns of the rows that count as arrays; `ids` as integers or strings."""
+    if features is not None and not names:
         raise ValueError(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'
         )
-    columns = by_name(features)
+    columns = by_name({} if features is None else features)
     if not isinstance(columns, Mapping):
         raise ValueError(
             "Argument `features` must be a mapping of names to arrays, or a data frame. Received: "
@@ -245,11 +209,9 @@ def _used_columns(
         )
     what = "Arguments `fields` and `numeric` must name columns of `features`"
     known(what, names, sorted(columns, key=str))
-    _check_names(names)
-    read = {}
-    numbers = rows_that_count(sample_weight)
+    read, num_given = {}, len(rows) if rows.num_given is None else rows.num_given
     for name in names:
-        column = column_that_counts(columns[name], repr(name), numbers)
+        column = column_that_counts(columns[name], repr(name), rows.numbers, num_given)
         if name in ids:
             column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:
@@ -257,47 +219,18 @@ def _used_columns(
             warn_of_lost_digits(column, name)
         read[name] = as_array(column)
         check_one_value_a_row(read[name], name, "Feature")
+        check_same_rows("Scores and features", {"scores": len(rows), name: len(read[name])})
     return read
 
 
-def _checked(
-    scores: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
-) -> np.ndarray:
-    """The scores, (n,) or (n, K), float32; raises for probabilities outside [0, 1]."""
+def _one_a_row(scores: ArrayLike) -> np.ndarray:
+    """The scores as an array (n,) or (n, 1), or of K classes (n, K)."""
     array = as_array(column_of(scores, "scores"))
-    if array.ndim == 2 and array.shape[1] == 2:
+    if array.ndim not in (1, 2) or array.shape[1:] in ((0,), (2,)):
         raise ValueError(
-            "Argument `scores` must have shape (n,) or (n, 1), or (n, K) for at least 3 classes. "
-            f"Received: shape {array.shape}. For two classes, pass one score per row: of "
-            "scikit-learn's predict_proba, the second column, predict_proba(x)[:, 1]; of two "
+            "Argument `scores` must have shape (n,) or (n, 1), one score per row, or (n, K) for at "
+            f"least 3 classes. Received: shape {array.shape}. For two classes, pass of "
+            "scikit-learn's predict_proba the second column, predict_proba(x)[:, 1]; of two "
             "logits, their difference."
         )
-    if array.ndim not in (1, 2) or array.shape[1:] == (0,):
-        raise ValueError(
-            "Argument `scores` must have shape (n,) or (n, 1), or (n, K) for classes. Received: "
-            f"shape {array.shape}. Pass one score per row, or one per row and class."
-        )
-    if array.shape[1:] == (1,):
-        array = array.reshape(-1)
-    array = column_that_counts(array, "scores", rows_that_count(sample_weight))
-    if not from_logits:
-        check_probabilities(array, "scores")
-        warn_if_swapped(labels, array, "scores", labels_first=False)
-        _warn_of_rounding(array)
-    return array.astype("float32")
-
-
-def _warn_of_rounding(probabilities: np.ndarray) -> None:
-    """Warns if probabilities are so near to 1 that the nearest float32 is far in logits."""
-    if probabilities.dtype.kind != "f" or probabilities.ndim > 1:
-        return
-    above = probabilities[(probabilities > _NEAR_1) & (probabilities < 1)].astype("float64")
-    rounded = logits_of_probabilities(above.astype("float32"))
-    num_lost = int(np.sum(np.abs(rounded - logits_of_probabilities(above)) > _LARGEST_LOSS))
-    if num_lost:
-        warn(
-            f"Probabilities near 1 lose their digits in float32, which the calibrated model takes: "
-            f"{num_lost:,} of {len(probabilities):,} change by more than {_LARGEST_LOSS} in "
-            "logits. Pass logits, log(p) - log1p(-p), with from_logits=True; in float32, they keep "
-            "what the probabilities lose."
-        )
+    return array

@@ -1,12 +1,12 @@
 """CalibrationReport: the candidates that `calibrate` compared, its choice and the reason."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
 
 from calibration_records._text import ShownAsText, grid, wrap
-from keras_calibration._rows.labels import named_classes
 from keras_calibration._solvers.level import Level
-from keras_calibration.calibration.aging import Aging
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
 
@@ -49,6 +49,14 @@ class CandidateScore:
     calibration_ratio: float
     seconds: float
 
+    def with_errors(self, log_loss: float, brier: float) -> Self:
+        """The same figures, whose standard errors include further ones."""
+        return replace(
+            self,
+            log_loss_change_error=float(np.hypot(self.log_loss_change_error, log_loss)),
+            brier_change_error=float(np.hypot(self.brier_change_error, brier)),
+        )
+
 
 @dataclass(frozen=True)
 class CalibrationReport(ShownAsText):
@@ -62,7 +70,7 @@ class CalibrationReport(ShownAsText):
     chance alone gives with the chosen calibration.
 
     Args:
-        num_rows: Number of rows of the development set, those that it holds several times once.
+        num_rows: Number of rows of the development set.
         num_folds: Number of folds.
         is_forward: Whether each fold was scored by a fit on the earlier folds only, and weighted by
             that fit's share of the rows.
@@ -78,9 +86,7 @@ class CalibrationReport(ShownAsText):
             significant first: values of the fields, ranges of the numeric columns, and their pairs
             (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
             classes.
-        absent_classes: Numbers of the classes without rows. The figures are those among the others.
         level: With times, the level over time of the chosen calibration, if it follows one.
-        aging: With times, what fits lose as they age.
         time_unit: `"day"` if the times are dates, else empty.
         present: Name of the head that the model had when it was passed, if any. `"identity"` is
             the model with this head.
@@ -115,9 +121,7 @@ class CalibrationReport(ShownAsText):
     left_out: dict[str, str] = field(default_factory=dict)
     still_off: tuple[SegmentError, ...] = ()
     is_forward: bool = False
-    absent_classes: tuple[int, ...] = ()
     level: Level | None = None
-    aging: Aging | None = None
     time_unit: str = ""
     present: str | None = None
     is_present_cross_fitted: bool = False
@@ -174,24 +178,25 @@ class CalibrationReport(ShownAsText):
         if len(self.weights) > 1:
             parts = sorted(self.weights.items(), key=lambda part: -part[1])
             chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
-        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
-        if self.present is not None:
-            notes.append(self._note_of_present())
+        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason, *self._notes_of_head()]
         if field_name in self.noise_floor:
             ece, deviation, *_ = self.noise_floor[field_name]
             notes.append(
                 "If the chosen probabilities were correct, chance alone would give F-ECE "
                 f"{ece:.4f} ± {deviation:.4f}."
             )
-        notes += self._notes_of_time()
-        if self.absent_classes:
-            named = named_classes(list(self.absent_classes))
-            notes.append(f"No rows of {named}: the figures are among the other classes.")
+        if self.level is not None:
+            (slope, error), unit = self.level.drift, self.time_unit or "unit of time"
+            notes.append(
+                f"The level drifted by {slope:+.3g} ± {error:.2g} logits a {unit}. What persists "
+                f"changes by {self.level.walk:.2g} in a {unit} (standard deviation), and "
+                f"{self.level.noise:.2g} does not persist; served is {self.level.last:+.3f}."
+            )
         notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
-            most, others = self.still_off[0], len(self.still_off) - 1
-            notes.append(f"Still off beyond chance, most of all: {most}")
-            notes += [f"and {others} more, see `still_off`."] if others else []
+            more = f"; and {len(self.still_off) - 1} more, see `still_off`."
+            more = more if len(self.still_off) > 1 else ""
+            notes.append(f"Still off beyond chance, most of all: {self.still_off[0]}{more}")
         if self.smallest_gain:
             notes.append(
                 f"No evidence for a change: these {self.num_rows:,} rows could have shown a gain "
@@ -199,37 +204,13 @@ class CalibrationReport(ShownAsText):
             )
         return notes
 
-    def _note_of_present(self) -> str:
+    def _notes_of_head(self) -> list[str]:
         """What has become of the head that the model had."""
+        if self.present is None:
+            return []
         share = self.weights.get("identity", 0.0)
-        becomes = (
-            "stays" if share == 1 else f"has the weight {share:.2f}" if share else "is replaced"
-        )
+        kept = f"has the weight {share:.2f}" if share else "is replaced"
+        becomes = "stays" if share == 1 else kept
         note = f"'identity' is the model with its head {self.present!r}, which {becomes}."
-        if self.is_present_cross_fitted:
-            note += (
-                " That head was fitted to these rows: it is scored by fits of it to the other "
-                "folds."
-            )
-        return note
-
-    def _notes_of_time(self) -> list[str]:
-        """What is said of the level, and of the age of fits."""
-        notes, unit = [], self.time_unit or "unit of time"
-        if self.level is not None:
-            slope, error = self.level.drift
-            notes.append(
-                f"The level drifted by {slope:+.3g} ± {error:.2g} logits a {unit}. What persists "
-                f"changes by {self.level.walk:.2g} in a {unit} (standard deviation), and "
-                f"{self.level.noise:.2g} does not persist; served is {self.level.last:+.3f}."
-            )
-        if self.aging is not None:
-            ages, changes, errors = self.aging.ages, self.aging.changes, self.aging.errors
-            shown = dict.fromkeys([0, (len(ages) - 1) // 2, len(ages) - 1])
-            costs = [f"{changes[n]:+.5f} ± {errors[n]:.5f} at {ages[n]:.3g}" for n in shown]
-            notes.append(
-                f"Fits of {self.aging.candidate!r} that are older when they predict, in "
-                f"{self.time_unit + 's' if self.time_unit else 'units of time'}: "
-                f"log loss {', '.join(costs)}."
-            )
-        return notes
+        seen = "That head was fitted to these rows: it is scored by fits of it to the other folds."
+        return [f"{note} {seen}" if self.is_present_cross_fitted else note]

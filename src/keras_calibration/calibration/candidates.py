@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,20 +48,17 @@ class Candidate:
         name: Its name in `calibrate(methods=…)` and in the report.
         make_head: Creates a new, unfitted head; with bases, on a new head of one of them.
         bases: Names of the earlier candidates on the fits of the best of which this one builds.
-        is_costly: Whether the first fold says if the others are worth their time.
     """
 
     name: str
     make_head: Callable[..., Head]
     bases: tuple[str, ...] = ()
-    is_costly: bool = False
 
 
 def candidates(
     fields: Fields,
     numeric: Sequence[str],
     num_folds: int,
-    seed: int,
     num_classes: int | None = None,
     effort: str = THOROUGH,
     follows_time: bool = False,
@@ -73,10 +71,10 @@ def candidates(
     level over time, `ilps+level` and so on. For K classes `identity`, `temperature` and `vector`.
 
     Example:
-        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
+        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3)]
         ['identity', 'bias', 'temperature', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps',
         'trees', 'neural']
-        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
+        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, num_classes=4)]
         ['identity', 'temperature', 'vector']
     """
     if num_classes is not None:
@@ -90,18 +88,21 @@ def candidates(
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
 
-    def with_level(name: str, **columns: Any) -> dict[str, Callable[[], Head]]:
+    def neural() -> Head:
+        network = FieldNetwork(fields, numeric, seed=0)
+        return NeuralCalibration(curve(), network, num_members=num_folds)
+
+    def with_level(name: str, **columns: Any) -> dict[str, Callable[..., Head]]:
         """A curve and the effects of columns, and, if rows have times, the same with a level."""
-        made: dict[str, Callable[[], Head]] = {name: curve}
-        if columns:
-            made[name] = lambda: FieldBias(calibrator=curve(), **columns)
+        made: dict[str, Callable[..., Head]] = {
+            name: lambda: FieldBias(calibrator=curve(), **columns) if columns else curve()
+        }
         if follows_time:
-            made[name + LEVEL] = lambda: FieldBias(
-                calibrator=curve(), follows_time=True, **{"fields": {}, **columns}
-            )
+            options: dict[str, Any] = {"fields": {}, **columns, "follows_time": True}
+            made[name + LEVEL] = lambda: FieldBias(calibrator=curve(), **options)
         return made
 
-    heads: dict[str, Callable[[], Head]] = {
+    heads: dict[str, Callable[..., Head]] = {
         IDENTITY: BiasCorrection,  # a bias that is not fitted
         "bias": BiasCorrection,
         "temperature": TemperatureScaling,
@@ -109,33 +110,25 @@ def candidates(
         "beta": BetaCalibration,
         **with_level("ilps"),
     }
-    heads |= with_level("field_bias", fields=fields) if fields else {}
-    found = [Candidate(name, make) for name, make in heads.items()]
     base = "field_bias" if fields else "ilps"
+    if fields:
+        heads |= with_level(base, fields=fields)
     bases = tuple(name for name in (base, base + LEVEL) if name in heads)
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
-        found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
+        heads["field_ilps"] = lambda: FieldILPS(fields, curve())
     if numeric:
-        additive = with_level("additive", fields=fields, numeric=numeric)
-        found += [Candidate(name, make) for name, make in additive.items()]
+        heads |= with_level("additive", fields=fields, numeric=numeric)
     if (fields or numeric) and effort != QUICK:
-
-        def trees(below: Head | None = None) -> Head:
-            return BoostedTrees(fields, numeric, below or heads[base]())
-
-        found.append(Candidate("trees", trees, bases))
+        heads["trees"] = functools.partial(BoostedTrees, fields, numeric)
     if (fields or numeric) and effort == THOROUGH:
-
-        def neural() -> Head:
-            network = FieldNetwork(fields, numeric, seed=seed)
-            return NeuralCalibration(curve(), network, num_members=num_folds)
-
-        found.append(Candidate("neural", neural, is_costly=True))
-    return found
+        heads["neural"] = neural
+    return [Candidate(name, make, bases if name == "trees" else ()) for name, make in heads.items()]
 
 
 def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str, Vocabulary]:
     """The number of ids or the lookup layer of each field, inferred if only names are given.
+
+    Warns if a field has ids beyond its number of ids; -1 is the usual id of a missing value.
 
     Example:
         >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
@@ -145,18 +138,10 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     known("Argument `fields` must name inputs of the model", names, sorted(columns))
     for name in names:
         check_one_value_a_row(columns[name], name, "Field")
-    if isinstance(fields, Mapping):
-        _warn_of_ids_outside(fields, columns)
-        return dict(fields)
-    return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
-
-
-def _warn_of_ids_outside(fields: Fields, columns: Features) -> None:
-    """Warns if a field has ids beyond its number of ids; -1 is the usual id of a missing value."""
+    if not isinstance(fields, Mapping):
+        return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
     for name, size in fields.items():
-        if not isinstance(size, int):
-            continue
-        ids = as_array(ids_of(columns[name], repr(name))).reshape(-1)
+        ids = as_array(ids_of(columns[name], repr(name))) if isinstance(size, int) else np.zeros(0)
         outside = (ids < -1) | (ids >= size) if ids.dtype.kind in "iu" else np.zeros(0, bool)
         if outside.any():
             warn(
@@ -165,6 +150,7 @@ def _warn_of_ids_outside(fields: Fields, columns: Features) -> None:
                 f"count as unknown and are not corrected by field. Pass {{{name!r}: "
                 f"{max(int(ids.max()) + 1, size)}}}, or fields=[{name!r}] to count the ids.",
             )
+    return dict(fields)
 
 
 def check_numeric(names: Sequence[str], columns: Features) -> None:

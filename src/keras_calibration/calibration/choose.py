@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from calibration_records._columns import suggestion
+from calibration_records._columns import names_of, suggestion
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
-from keras_calibration._solvers.row_order import canonical_order
+from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
-from keras_calibration.calibration.candidate_fits import CandidateFit, Race, num_fits_of
+from keras_calibration.calibration.candidate_fits import CandidateFit, Race
 from keras_calibration.calibration.candidates import (
     DEFAULT,
     IDENTITY,
@@ -32,21 +34,17 @@ from keras_calibration.calibration.cross_fitted_scores import (
     noise_floors,
     scores_of,
     segments_off,
-    with_errors,
 )
-from keras_calibration.calibration.label_columns import warn_of_label_columns
-from keras_calibration.calibration.repeated_rows import distinct_rows
+from keras_calibration.calibration.repeated_rows import copies
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.head import Head, remember_fit
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
 
 BLEND = "blend"
-_EFFORTS = (QUICK, DEFAULT, THOROUGH)
 # Five do not choose better than three, but the members of a network learn from more rows.
 _NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
 # Of the network, where it makes its own folds.
@@ -60,121 +58,97 @@ class Asked:
     methods: str | Sequence[str]
     fields: Fields | Sequence[str]
     numeric: Sequence[str]
-    seed: int
+    folds: Folds | None
     verbose: int | str
 
     def __post_init__(self) -> None:
         """Refuses `methods` of another form."""
-        names = self._given
-        if not names or not all(isinstance(name, str) for name in names):
+        given = names_of(self.methods)
+        if not given or not all(isinstance(name, str) for name in given):
             raise ValueError(
-                f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or "
-                f"a list of names. Received: methods={self.methods!r}."
+                f"Argument `methods` must be one of {list(_NUM_FOLDS)}, the name of a candidate, "
+                f"or a list of names. Received: methods={self.methods!r}."
             )
 
     @property
     def names(self) -> list[str]:
         """The names of candidates in `methods`; empty for all that are possible."""
-        is_effort = isinstance(self.methods, str) and self.methods in _EFFORTS
-        return [] if is_effort else self._given
-
-    @property
-    def effort(self) -> str:
-        """How much to try."""
-        return THOROUGH if self.names else str(self.methods)
-
-    @property
-    def _given(self) -> list[str]:
-        return [self.methods] if isinstance(self.methods, str) else list(self.methods)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What is used: a fitted head, and the report."""
-
-    head: Head
-    report: CalibrationReport
+        is_effort = isinstance(self.methods, str) and self.methods in _NUM_FOLDS
+        return [] if is_effort else names_of(self.methods)
 
 
 def choose(
-    rows: Rows,
-    asked: Asked,
-    folds: Folds | None,
-    gap: float,
-    present: Head | None = None,
-) -> Chosen:
+    rows: Rows, asked: Asked, gap: Any = 0.0, present: Head | None = None
+) -> tuple[Head, CalibrationReport]:
     """Cross-fits the candidates, weighs them, and fits those with a weight to all rows.
 
     Args:
         rows: The rows, in the order in which they were given.
         asked: What is asked for.
-        folds: How to split the rows, see `calibrate`.
         gap: The time between the rows of a fit and those that it predicts.
         present: The head that the model has, which is then `"identity"`.
     """
-    names = asked.names
-    is_in_sample = present is not None and is_fitted_to(present, present.with_features(rows))
-    rows = distinct_rows(rows)
+    names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
     of_present = () if present is None else present.feature_names
     used = rows.features if of_present is None else dict.fromkeys([*fields, *numeric, *of_present])
-    rows = replace(rows, features={n: rows.features[n] for n in used})
-    if not isinstance(folds, str):  # else their order has a meaning
-        rows = rows.take(canonical_order(rows))
-    if rows.times is not None:
-        rows = rows.take(np.argsort(rows.times, kind="stable"))
-    folds, rows = folds_of(folds, rows), rows.as_given()
+    rows, given = _single(rows, used, asked.folds), rows
+    is_in_sample = present is not None and any(
+        is_fitted_to(present, present.with_features(each)) for each in (given, rows)
+    )
+    folds, rows = folds_of(asked.folds, rows), rows.as_given()
     if folds is None and rows.times is None:
-        folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else asked.effort])
-    splits = splits_of(folds, rows, asked.seed, gap)
-    whole = rows
-    identity = _logits_of_present(present, rows, splits, asked.seed, is_in_sample)
+        folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
+    splits = splits_of(folds, rows, duration(gap, rows.time_unit), copies(rows))
+    identity = _logits_of_present(present, rows, splits, is_in_sample)
     rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
-    possible = candidates(
-        fields,
-        numeric,
-        num_members,
-        asked.seed,
-        rows.logits.shape[1] if rows.logits.ndim == 2 else None,
-        asked.effort,
-        rows.times is not None,
-    )
-    tried = requested(possible, names)
-    forced = names[0] if len(names) == 1 else None
-    warn_of_label_columns(rows, splits.fold)
+    num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
+    possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
+    tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
-        num_fits = 1 + sum(num_fits_of(candidate, splits) for candidate in tried)
-        progress = ProgressBar(num_fits, "fits", asked.verbose, tells_time_left=False)
-        race = Race(rows, splits, asked.seed, progress, identity)
+        steps = 1 + len(tried)
+        progress = ProgressBar(steps, "candidates", asked.verbose, tells_time_left=False)
+        race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
     _warn_if_worse(report.after, forced)
-    if rows.times is not None:
-        report = replace(report, time_unit=rows.time_unit, aging=race.aging(report.weights))
-    heads = {each.name: race.head_of(each) for each in tried if each.name in report.weights}
+    heads = {name: race.head_of(name) for name in race.fits if name in report.weights}
     if present is not None and IDENTITY in heads:
         heads[IDENTITY] = present
     elif len(heads) > 1:
-        heads.pop(IDENTITY, None)  # what the others leave of the weights
-    head = _head_of(heads, report.weights, whole)
+        heads.pop(IDENTITY, None)  # what the others leave of the weights is the logit's
+    (head, *_) = heads.values()
+    if len(report.weights) > 1:
+        head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
+        head.build((None, *rows.logits.shape[1:]))
+        if present not in heads.values():
+            remember_fit(head, head.summary_of(rows))
     progress.add()
-    return Chosen(
-        head,
-        replace(
-            report,
-            level=head.level(),
-            present=present and present.name,
-            is_present_cross_fitted=is_in_sample,
-        ),
+    return head, replace(
+        report,
+        time_unit=rows.time_unit,
+        level=head.level(),
+        present=present and present.name,
+        is_present_cross_fitted=is_in_sample,
     )
 
 
+def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
+    """The rows in an order of their own; those that are counted are there as often as repeated."""
+    rows = replace(rows, features={name: rows.features[name] for name in used})
+    # The order of blocks has a meaning.
+    order = np.arange(len(rows)) if isinstance(folds, str) else canonical_order(rows)
+    numbers, weights = single_rows(order, rows.row_weights)
+    rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
+    return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
+
+
 def _logits_of_present(
-    present: Head | None, rows: Rows, splits: Splits, seed: int, is_in_sample: bool
+    present: Head | None, rows: Rows, splits: Splits, is_in_sample: bool
 ) -> np.ndarray:
     """The logits of the model as it was passed (n,) or (n, K).
 
@@ -184,35 +158,24 @@ def _logits_of_present(
         return rows.logits
     rows = present.with_features(rows)
     logits = head_logits(present, rows.logits, rows.features)
-    if is_in_sample:
-        for fitted, scored in splits.parts():
-            head, part = copy_of(present), rows.take(scored)
-            head.fit_checked(rows.take(fitted).as_given(), FitSettings(seed=seed))
-            logits[scored] = head_logits(head, part.logits, part.features)
+    for fitted, scored in splits.parts if is_in_sample else ():
+        head, part = copy_of(present), rows.take(scored)
+        head.fit_checked(rows.take(fitted).as_given())
+        logits[scored] = head_logits(head, part.logits, part.features)
     return logits
 
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
     """Warns if the chosen calibration is worse than none by more than a standard error."""
-    if chosen.log_loss_change <= chosen.log_loss_change_error:
-        return
     remedy = "These rows say too little to choose: use more, or keep the model as it is."
     if forced is not None:
         remedy = 'Use methods="default": it mostly leaves a model unchanged that is right already.'
-    warn(
-        f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
-        f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
-        + remedy,
-    )
-
-
-def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float], rows: Rows) -> Head:
-    """One head of the chosen ones; what they leave of the weights is the uncalibrated logit's."""
-    if len(heads) == 1 and sum(weights.values()) == weights[next(iter(heads))]:
-        return next(iter(heads.values()))
-    head = BlendedHead(list(heads.values()), [weights[name] for name in heads])
-    head.build((None, *rows.logits.shape[1:]))
-    return head
+    if chosen.log_loss_change > chosen.log_loss_change_error:
+        warn(
+            f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
+            f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
+            f"{remedy}"
+        )
 
 
 def _report(
@@ -222,41 +185,32 @@ def _report(
     splits: Splits,
     forced: str | None,
 ) -> CalibrationReport:
-    num_rows, absent = len(rows), rows.absent
-    rows = splits.weighted(rows)
-    field_columns = {name: rows.features[name] for name in fields}
+    num_rows, rows = len(rows), splits.weighted(rows)
+    columns = {name: rows.features[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
-    if len(absent):
-        # The rows cannot tell whether a probability of these classes is right.
-        rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
-        fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
     if forced is None:
         _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
         choice = combined(fitted, replace(rows, features={}), fold, splits.clusters)
     else:
         choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
-    weights = choice.weights
-    chosen = BLEND if len(weights) > 1 else next(iter(weights))
-    seconds = {BLEND: 0.0, **{name: fit.seconds for name, fit in fits.items()}}
+    chosen = BLEND if len(choice.weights) > 1 else next(iter(choice.weights))
     fitted[chosen] = choice.logits
-    losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
-    scores = scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters)
-    scores = tuple(
-        with_errors(score, choice.errors) if score.name == chosen else score for score in scores
-    )
+    seconds = {name: fit.seconds for name, fit in fits.items()}
+    scores = scores_of(rows, fitted, columns, seconds, splits.clusters)
     return CalibrationReport(
         num_rows=num_rows,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=scores,
+        scores=tuple(
+            score.with_errors(*choice.errors) if score.name == chosen else score for score in scores
+        ),
         chosen=chosen,
         reason=choice.reason,
-        weights=weights,
-        noise_floor=noise_floors(rows, choice.logits, field_columns),
-        absent_classes=tuple(absent.tolist()),
+        weights=choice.weights,
+        noise_floor=noise_floors(rows, choice.logits, columns),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
         smallest_gain=choice.smallest_gain,
-        still_off=segments_off(rows, choice.logits, field_columns),
+        still_off=segments_off(rows, choice.logits, fields),
     )
 
 
@@ -267,7 +221,7 @@ def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
     by_name = {candidate.name: candidate for candidate in possible}
     if unknown := [name for name in names if name not in by_name]:
         raise ValueError(
-            f"Argument `methods` must be one of {list(_EFFORTS)}, or name candidates for these "
+            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, or name candidates for these "
             f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
             f"{suggestion(unknown, by_name)}"
         )

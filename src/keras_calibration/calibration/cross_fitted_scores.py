@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
@@ -24,7 +24,7 @@ from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.calibration.candidates import IDENTITY
 from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
-from keras_calibration.metrics.field_error import FieldError, noise_floors_of
+from keras_calibration.metrics.field_error import noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 
@@ -85,34 +85,26 @@ def combined(
         whole = combined_weights(list(columns), rows, clusters)
         found = whole if whole[0] == 1 else found
     if found[0] == 1:
-        return _no_change(columns, fitted, rows, clusters)
+        return _no_change(columns, rows, clusters)
     weights = {name: float(share) for name, share in zip(fitted, found, strict=True) if share > 0}
-    logits = np.empty(columns.shape[1:])
-    for number, share in enumerate(by_fold):
-        own = fold == number
-        logits[own] = np.tensordot(share, columns, axes=1)[own]
+    logits = np.einsum("nm,mn...->n...", by_fold[fold], columns)
     errors = _choice_errors(columns, rows, by_fold)
     change, error = _change_of(logits, columns[0], rows, clusters)
     if -change <= _errors_of_evidence(clusters) * np.hypot(error, errors[0]):
-        return _no_change(columns, fitted, rows, clusters)
+        return _no_change(columns, rows, clusters)
     if len(weights) == 1:
         (name,) = weights
         return Choice(weights, "It alone predicts best, whichever fold is left out.", fitted[name])
-    reason = (
-        "Each fold is scored with the weights that the other folds give; used is the mean of "
-        "these weights."
-    )
+    reason = "Each fold is scored with the weights that the other folds give; used is the mean."
     return Choice(weights, reason, logits, errors)
 
 
-def _no_change(
-    columns: np.ndarray, fitted: Mapping[str, np.ndarray], rows: Rows, clusters: np.ndarray | None
-) -> Choice:
+def _no_change(columns: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> Choice:
     """The model as it is, and the gain that the best of the other candidates would have needed."""
     changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
     smallest = _errors_of_evidence(clusters) * min(changes)[1] if changes else 0.0
     reason = "No candidate gains more than chance or, by blocks of time, drift would."
-    return Choice({IDENTITY: 1.0}, reason, fitted[IDENTITY], smallest_gain=smallest)
+    return Choice({IDENTITY: 1.0}, reason, columns[0], smallest_gain=smallest)
 
 
 def _errors_of_evidence(clusters: np.ndarray | None) -> float:
@@ -138,55 +130,54 @@ def _choice_errors(
     means = []
     for weights in fold_weights:
         eta = np.tensordot(weights, columns, axes=1)
-        values = head_log_losses(rows.labels, eta), _squares(*outcome_columns(rows.labels, eta))
+        values = head_log_losses(rows.labels, eta), _squares(rows.labels, eta)
         means.append([np.average(each, weights=rows.weights) for each in values])
     errors = np.sqrt((len(means) - 1) * np.var(means, axis=0))
     return float(errors[0]), float(errors[1])
 
 
-def _squares(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+def _squares(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """The squared error of each row, summed over the classes."""
+    labels, probabilities = outcome_columns(labels, logits)
     return ((labels - probabilities) ** 2).sum(axis=1)
 
 
 def scores_of(
     rows: Rows,
     fitted: Mapping[str, np.ndarray],
-    losses: Mapping[str, np.ndarray],
     fields: Features,
     seconds: Mapping[str, float],
     clusters: np.ndarray | None = None,
-) -> tuple[CandidateScore, ...]:
-    """The figures of each candidate."""
-    identity = next(iter(fitted))
-    outcomes = {name: outcome_columns(rows.labels, eta) for name, eta in fitted.items()}
-    squares = {name: _squares(*outcome) for name, outcome in outcomes.items()}
-    errors = {
-        field: _errors_by_candidate(rows, list(outcomes.values()), values)
-        for field, values in fields.items()
-    }
-    scores = []
-    for place, (name, (labels, probabilities)) in enumerate(outcomes.items()):
-        log_loss_change, log_loss_error = mean_and_error(
-            losses[name] - losses[identity], rows.weights, clusters
+) -> list[CandidateScore]:
+    """The figures of each candidate, the identity first."""
+    scores: list[CandidateScore] = []
+    before: tuple[np.ndarray, ...] = ()
+    for name, logits in fitted.items():
+        values = head_log_losses(rows.labels, logits), _squares(rows.labels, logits)
+        before = before or values
+        log_loss, brier = (float(np.average(each, weights=rows.weights)) for each in values)
+        (change, error), (_, brier_error) = (
+            mean_and_error(after - first, rows.weights, clusters)
+            for after, first in zip(values, before, strict=True)
         )
-        _, brier_error = mean_and_error(squares[name] - squares[identity], rows.weights, clusters)
+        errors = {field: _field_errors(rows, logits, fields[field]) for field in fields}
+        outcomes = outcome_columns(rows.labels, logits)
         scores.append(
             CandidateScore(
                 name=name,
-                log_loss=float(np.average(losses[name], weights=rows.weights)),
-                log_loss_change=log_loss_change,
-                log_loss_change_error=log_loss_error,
-                brier=float(np.average(squares[name], weights=rows.weights)),
+                log_loss=log_loss,
+                log_loss_change=change,
+                log_loss_change_error=error,
+                brier=brier,
                 brier_change_error=brier_error,
-                auc=_auc(labels, fitted[name], rows.weights),
-                field_ece={field: float(ece[place]) for field, (ece, _) in errors.items()},
-                field_rce={field: float(rce[place]) for field, (_, rce) in errors.items()},
-                calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
-                seconds=seconds[name],
+                auc=_auc(outcomes[0], logits, rows.weights),
+                field_ece={field: ece for field, (ece, _) in errors.items()},
+                field_rce={field: rce for field, (_, rce) in errors.items()},
+                calibration_ratio=_farthest_ratio(*outcomes, rows.weights),
+                seconds=seconds.get(name, 0.0),
             )
         )
-    return tuple(scores)
+    return scores
 
 
 def noise_floors(
@@ -196,16 +187,10 @@ def noise_floors(
 
     For classes, their means over the classes: of the standard deviation, an upper bound.
     """
-    floors = {}
-    outcomes = outcome_columns(rows.labels, logits)
+    metrics, floors = (FieldECE(1), FieldRCE(1)), {}
     for field, values in fields.items():
-        ids, num_values = _ids(values)
-        class_floors = []
-        for labels, probabilities in zip(*(columns.T for columns in outcomes), strict=True):
-            sums = field_sums(labels, probabilities, rows.row_weights, ids, num_values)
-            ece, rce = noise_floors_of(_field_errors(), sums, _NUM_DRAWS)
-            class_floors.append((*ece, *rce))
-        floors[field] = tuple(np.mean(class_floors, axis=0).tolist())
+        found = [noise_floors_of(metrics, s, _NUM_DRAWS) for s in _sums(rows, logits, values)]
+        floors[field] = tuple(np.mean(found, axis=0).reshape(-1).tolist())
     return floors
 
 
@@ -228,28 +213,15 @@ def segments_off(
     return tuple(segment for segment in found.segments if segment.p_value <= at_most)
 
 
-def with_errors(score: CandidateScore, errors: tuple[float, float]) -> CandidateScore:
-    """A score whose standard errors of log loss and Brier score include further ones."""
-    return replace(
-        score,
-        log_loss_change_error=float(np.hypot(score.log_loss_change_error, errors[0])),
-        brier_change_error=float(np.hypot(score.brier_change_error, errors[1])),
-    )
-
-
 def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:
-    """The AUC; for classes, the mean over the classes that occur, each against the others."""
+    """The AUC; for classes, the mean over the classes, each against the others."""
     columns = logits.reshape(len(logits), -1)
     if columns.shape[1] > 1:
         # The logit of a class against the others ranks as its probability, without ties at 1.
         others = [np.delete(columns, number, axis=1) for number in range(columns.shape[1])]
         columns = columns - np.stack([special.logsumexp(o, axis=1) for o in others], axis=1)
-    found = [
-        rank_auc(class_labels, logit, weights)
-        for class_labels, logit in zip(labels.T, columns.T, strict=True)
-    ]
-    known = [auc for auc in found if not np.isnan(auc)]
-    return float(np.mean(known)) if known else float("nan")
+    found = [rank_auc(*pair, weights) for pair in zip(labels.T, columns.T, strict=True)]
+    return float(np.mean([auc for auc in found if not np.isnan(auc)] or np.nan))
 
 
 def _farthest_ratio(
@@ -263,29 +235,18 @@ def _farthest_ratio(
     return float(ratios[np.argmax(np.abs(np.log(ratios)))])
 
 
-def _errors_by_candidate(
-    rows: Rows, outcomes: Sequence[tuple[np.ndarray, np.ndarray]], values: Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Field-ECE and Field-RCE of all candidates, each (candidates,); means over classes."""
-    ids, num_values = _ids(values)
-    weights = rows.row_weights
-    num_rows = np.bincount(ids, weights, num_values)
-    # The first three columns of `_ops.field_sums`, which determine the errors.
-    sums = np.empty((len(outcomes), outcomes[0][0].shape[1], num_values, 3))
-    for candidate, (labels, probabilities) in enumerate(outcomes):
-        for column, (label, probability) in enumerate(zip(labels.T, probabilities.T, strict=True)):
-            residuals = np.bincount(ids, weights * (label - probability), num_values)
-            positives = np.bincount(ids, weights * label, num_values)
-            sums[candidate, column] = np.stack([residuals, positives, num_rows], axis=1)
-    ece, rce = (metric.error(ops.convert_to_tensor(sums)) for metric in _field_errors())
-    return ops.convert_to_numpy(ece).mean(axis=1), ops.convert_to_numpy(rce).mean(axis=1)
-
-
-def _field_errors() -> tuple[FieldError, FieldError]:
+def _field_errors(rows: Rows, logits: np.ndarray, values: Tensor) -> tuple[float, float]:
+    """Field-ECE and Field-RCE; means over classes."""
     # The errors depend on the sums alone, not on the size of a metric's own state.
-    return FieldECE(1), FieldRCE(1)
+    sums = ops.convert_to_tensor(np.stack(_sums(rows, logits, values)))
+    ece, rce = (ops.convert_to_numpy(each.error(sums)) for each in (FieldECE(1), FieldRCE(1)))
+    return float(ece.mean()), float(rce.mean())
 
 
-def _ids(values: Tensor) -> tuple[np.ndarray, int]:
+def _sums(rows: Rows, logits: np.ndarray, values: Tensor) -> list[np.ndarray]:
+    """The `field_sums` of each class, or of the positive one alone."""
     distinct, ids = np.unique(as_array(values).reshape(-1), return_inverse=True)
-    return ids.astype("int32"), len(distinct)
+    pairs = zip(*(columns.T for columns in outcome_columns(rows.labels, logits)), strict=True)
+    weights, ids = rows.row_weights, ids.astype("int32")
+    sums = [field_sums(y, p, weights, ids, len(distinct)) for y, p in pairs]
+    return [ops.convert_to_numpy(each) for each in sums]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -15,9 +14,10 @@ from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import SAMPLED, Query, field_column, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import TOTALS, whole_numbers
-from keras_calibration._rows.checks import check_rows
+from keras_calibration._rows.checks import check_rows, read_rows
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
@@ -26,7 +26,7 @@ from keras_calibration._solvers.logit_histogram import (
     LogitHistogram,
     bin_edges,
 )
-from keras_calibration.layers.field_ids import Fields, Vocabulary, numeric_names
+from keras_calibration.layers.field_ids import Fields, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head, has_direct_fit, remember_fit
 from keras_calibration.layers.histogram_head import HistogramHead
@@ -91,11 +91,11 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     _check_head(layer)
-    sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
+    sums = _sums(layer, log, verbose)
     if isinstance(layer, HistogramHead):
         return layer.fit_sums(_histogram(sums, weights_are))
     summary = layer.fit_checked(_rows_of(layer, sums, weights_are))
-    summary = dataclasses.replace(summary, num_rows=sums.num_rows)
+    summary = replace(summary, num_rows=sums.num_rows)
     remember_fit(layer, summary)
     return summary
 
@@ -103,22 +103,19 @@ def fit_calibrator(
 def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     """Rows that stand for the groups of a log."""
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
-    table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
-    edges = bin_edges(bins_per_unit)
-    _refuse_far_logits(table, edges)
-    table, _ = _counted(table, weights_are)
+    edges = bin_edges(int(name.removeprefix(_CELLS)))
+    table, _ = _counted(sums.table(name), edges, weights_are)
     logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
-    vocabularies = getattr(layer, "fields", {})
-    numeric = numeric_names(layer.field_readers())
-    features = {}
-    for place, feature in enumerate(layer.feature_names or ()):
-        values = table[f"key_value_{place}"]
-        features[feature] = _feature_values(values, feature, vocabularies, numeric)[group]
+    vocabularies, numeric = getattr(layer, "fields", {}), numeric_names(layer.field_readers())
+    features = {
+        feature: _feature_values(table[f"key_value_{place}"], feature, vocabularies, numeric)
+        for place, feature in enumerate(layer.feature_names or ())
+    }
     rows = check_rows(logits, labels, weights, both_classes=True)
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
-        rows = dataclasses.replace(rows, times=days, time_unit="day")
-    return layer.with_features(rows, features)
+        rows = replace(rows, times=days, time_unit="day")
+    return layer.with_features(rows, take(features, group))
 
 
 def update_calibrator(
@@ -158,8 +155,7 @@ def update_calibrator(
             "Argument `layer` must be a head with `update`, such as ILPS or PlattScaling. "
             f"Received: {layer!r}. Call `fit_calibrator` with the sums of all rows."
         )
-    sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
-    return layer.update_sums(_histogram(sums, weights_are), forget)
+    return layer.update_sums(_histogram(_sums(layer, log, verbose), weights_are), forget)
 
 
 def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:
@@ -192,70 +188,63 @@ def _check_head(layer: Head) -> None:
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
 
 
-def _read_by(layer: Head, log: ScoredLog) -> ScoredLog:
-    """The log with the features of the head as its fields."""
+def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int) -> LogSums:
+    """The sums of a log, in bins that make few groups, by a sample of the rows."""
+    if isinstance(log, LogSums):
+        return log
     if layer.follows_time and log.timestamp is None:
         raise ValueError(
             f"Argument `log` must name its column of times, because this {type(layer).__name__} "
             "follows time. Received: timestamp=None. Pass ScoredLog(…, timestamp=…)."
         )
-    return dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
+    log = replace(log, fields=tuple(layer.feature_names or ()))
+    selection = Selection("day" if layer.follows_time else None)
+    if isinstance(layer, HistogramHead):
+        return log_sums(log, calibrator_queries(layer), selection, verbose)
+    for width in _BINS_PER_UNIT:
+        ((name, query),) = calibrator_queries(layer, width).items()
+        if width == _BINS_PER_UNIT[-1]:
+            break
+        sample = log_sums(log, {name: num_groups(query)}, selection)
+        if SAMPLED * len(sample.table(name)["rows"]) <= _MOST_CELLS:
+            break
+    return log_sums(log, {name: query}, selection, verbose)
 
 
-def _has_many_groups(layer: Head, log: ScoredLog, bins_per_unit: int) -> bool:
-    """Whether there are more groups of rows than a fit is to take, by a sample of them."""
-    log, (query,) = _read_by(layer, log), calibrator_queries(layer, bins_per_unit).values()
-    sample = log_sums(log, {"groups": num_groups(query)}, _selection_of(layer.follows_time))
-    return SAMPLED * len(sample.table("groups")["rows"]) > _MOST_CELLS
+def _counted(
+    table: dict[str, np.ndarray], edges: np.ndarray, weights_are: str
+) -> tuple[dict[str, np.ndarray], float]:
+    """The sums of a table, of weights that are numbers of rows, and the weight of one row.
 
-
-def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
-    """The sums of a log, in bins that make few groups."""
-    widths = _BINS_PER_UNIT[:1] if isinstance(layer, HistogramHead) else _BINS_PER_UNIT
-    fine = (each for each in widths[:-1] if not _has_many_groups(layer, log, each))
-    queries = calibrator_queries(layer, next(fine, widths[-1]))
-    return log_sums(_read_by(layer, log), queries, _selection_of(layer.follows_time), verbose)
-
-
-def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:
-    """Raises if a row is in one of the end bins, which also hold all logits farther out."""
+    Raises if a row is in one of the end bins, which also hold all logits farther out.
+    """
+    check_weights_are(weights_are)
     last = len(edges) // 2 - 1
-    is_far = np.isin(table["key_bin"], (last, -last - 1))
-    if is_far.any():
+    if (is_far := np.isin(table["key_bin"], (last, -last - 1))).any():
         raise ValueError(
             f"Logits must be within ±{math.floor(edges[-2]):,} for a fit to sums. Received: "
             f"{table['rows'][is_far].sum():.0f} rows with others. {FAR_LOGITS_ADVICE}"
         )
-
-
-def _counted(table: dict[str, np.ndarray], weights_are: str) -> tuple[dict[str, np.ndarray], float]:
-    """The sums of a table, of weights that are numbers of rows, and the weight of one row."""
-    check_weights_are(weights_are)
-    parts = [f"{label}_{power}" for label in ("negatives", "positives") for power in range(3)]
-    total, squares = table["negatives_0"].sum() + table["positives_0"].sum(), table["squares"].sum()
+    weight, squares = table["negatives_0"] + table["positives_0"], table["squares"]
     if weights_are == "counts":
-        check_counts(table["negatives_0"] + table["positives_0"], "sums of weights")
-        check_counts(table["squares"], "sums of squared weights")
+        check_counts(weight, "sums of weights")
+        check_counts(squares, "sums of squared weights")
         return table, 1.0
-    unit = float(squares / total) if squares else 1.0
-    return {**table, **{name: table[name] / unit for name in parts}}, unit
+    unit = float(squares.sum() / weight.sum()) if squares.sum() else 1.0
+    sums = [name for name in table if name.startswith(("negatives_", "positives_"))]
+    return {**table, **{name: table[name] / unit for name in sums}}, unit
 
 
 def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
-    table = sums.table(_HISTOGRAM)
-    _refuse_far_logits(table, bin_edges())
-    table, unit = _counted(table, weights_are)
+    table, unit = _counted(sums.table(_HISTOGRAM), bin_edges(), weights_are)
     moments = np.zeros((2, NUM_BINS, 3))
-    places = table["key_bin"] + NUM_BINS // 2
     for label, name in enumerate(("negatives", "positives")):
-        for power in range(3):
-            moments[label, places, power] = table[f"{name}_{power}"]
+        columns = [table[f"{name}_{power}"] for power in range(3)]
+        moments[label, table["key_bin"] + NUM_BINS // 2] = np.stack(columns, axis=1)
     return LogitHistogram(moments, float(sums.num_rows), unit=unit)
 
 
-def _pseudo_rows(
-    table: dict[str, np.ndarray], centres: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.ndarray, ...]:
     """Logits, labels and weights of two rows for each group, or one; and the group of each.
 
     They have the group's weight, mean and variance of the logit, number of positives and, unless a
@@ -263,8 +252,7 @@ def _pseudo_rows(
     """
     weight = table["negatives_0"] + table["positives_0"]
     used = weight > 0
-    table = take(table, used)
-    weight = weight[used]
+    table, weight = take(table, used), weight[used]
     offset = (table["negatives_1"] + table["positives_1"]) / weight
     variance = (table["negatives_2"] + table["positives_2"]) / weight - offset**2
     spread = np.sqrt(np.maximum(variance, 0.0))
@@ -288,19 +276,17 @@ def _pseudo_rows(
     return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
 
 
-def log_columns(
+def log_rows(
     log: ScoredLog,
     fields: Fields | Sequence[str],
     numeric: Sequence[str],
     follows_time: bool,
-    verbose: int,
-) -> dict[str, Any]:
-    """The rows of a log in memory: `logits`, `labels`, `weights`, `features` by name, and `times`.
-
-    What the log does not have is None. Raises for a log of too many rows.
-    """
-    log = dataclasses.replace(log, fields=(*fields, *numeric))
-    selection = _selection_of(follows_time)
+    weights_are: str,
+) -> tuple[Rows, dict[str, np.ndarray]]:
+    """The rows of a log in memory, and their columns by name; raises if they are too many."""
+    used = [*fields, *numeric]
+    log = replace(log, fields=used)
+    selection = Selection("day" if follows_time else None)
     num_rows = int(log_sums(log, {TOTALS: Query({}, {})}, selection).table(TOTALS)["rows"][0])
     if num_rows > MOST_ROWS:
         raise ValueError(
@@ -309,63 +295,53 @@ def log_columns(
             f'where="hash(row_key) % {-(-num_rows // MOST_ROWS)} = 0". To fit a head to all rows, '
             "call `fit_calibrator`."
         )
-    names = ["l", "y", *(["w"] if log.is_weighted else []), *(["t"] if follows_time else [])]
-    names += [field_column(name) for name in (*fields, *numeric)]
+    names = [
+        "l",
+        "y",
+        *(["w"] if log.sample_weight is not None else []),
+        *(["t"] if follows_time else []),
+    ]
+    names += [field_column(name) for name in used]
     batches = list(log_batches(log, names, selection))
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
-    vocabularies = fields if isinstance(fields, dict) else {}
-    return {
-        "logits": read["l"].astype("float64"),
-        "labels": read["y"].astype("float64"),
-        "weights": read.get("w"),
-        "features": {
-            name: _feature_values(read[field_column(name)], name, vocabularies, numeric)
-            for name in (*fields, *numeric)
-        },
-        "times": read["t"].astype("int64").astype("datetime64[s]") if "t" in read else None,
+    rows = read_rows(read["l"], read["y"], read.get("w"), weights_are=weights_are)
+    if follows_time:
+        rows = with_times(rows, read["t"].astype("int64").astype("datetime64[s]"))
+    vocabularies = fields if isinstance(fields, Mapping) else {}
+    columns = {
+        name: _feature_values(read[field_column(name)], name, vocabularies, numeric)
+        for name in used
     }
-
-
-def _selection_of(follows_time: bool) -> Selection:
-    """The rows to fit to, with the day of each if they have times."""
-    return Selection("day" if follows_time else None)
+    return rows, columns if rows.numbers is None else take(columns, rows.numbers)
 
 
 def _feature_values(
     values: np.ndarray, feature: str, fields: Fields, numeric: Collection[str]
 ) -> np.ndarray:
-    """Values of a column of a log as those of a feature: of a field, or a numeric one."""
-    if feature not in numeric:
-        return _field_values(values, feature, fields.get(feature))
-    try:
-        return values.astype("float64")  # texts may be of numbers
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The numeric column {feature!r} must hold numbers. Received: {error}. Name texts in "
-            "the `fields` of the head, with a StringLookup; make numbers of times, for example of "
-            "days, with `where` or in the source."
-        ) from error
-
-
-def _field_values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:
-    """Field values as features: strings as NumPy strings, a missing one as "".
+    """Values of a column of a log as those of a feature: numbers, or strings, "" if missing.
 
     Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
     """
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        # A missing value makes floats of a column of ids.
-        values = np.where(np.isnan(values), -1.0, values)
+    if feature in numeric:
+        try:
+            return values.astype("float64")  # texts may be of numbers
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The numeric column {feature!r} must hold numbers. Received: {error}. Name texts "
+                "in the `fields` of the head, with a StringLookup; make numbers of times, for "
+                "example of days, with `where` or in the source."
+            ) from error
+    if values.dtype.kind == "f":  # a missing value makes floats of a column of ids
+        return np.where(np.isnan(values), -1.0, values)
     if values.dtype != object:
         return values
-    ids = whole_numbers(values)
-    is_text = any(isinstance(value, str) for value in values)
-    if isinstance(vocabulary, int | keras.layers.IntegerLookup) or (
-        ids is not None and not is_text
-    ):
-        if ids is None:
-            raise ValueError(
-                f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
-                f"Received: {[value for value in values.tolist() if isinstance(value, str)][:3]}."
-            )
+    ids, texts = whole_numbers(values), [each for each in values.tolist() if isinstance(each, str)]
+    are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
+    if are_ids and ids is None:
+        raise ValueError(
+            f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
+            f"Received: {texts[:3]}."
+        )
+    if ids is not None and (are_ids or not texts):
         return ids
-    return np.array(["" if value is None else str(value) for value in values.tolist()])
+    return np.array(["" if each is None else str(each) for each in values.tolist()])

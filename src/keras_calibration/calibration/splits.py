@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
@@ -18,19 +18,18 @@ class Splits:
 
     Args:
         fold: The fold of each row, 0, 1 … (n,).
-        is_forward: Whether a fold is scored by a fit on the earlier folds only; the first fold is
-            then not scored. Otherwise it is scored by a fit on all other folds.
+        parts: For each scored fold, the last ones, the numbers of the rows to fit, and of the rows
+            that this fit scores.
+        is_forward: Whether a fold is scored by a fit on the earlier folds only. Otherwise it is
+            scored by a fit on all other folds.
         in_order: Whether the folds are blocks of consecutive rows. The rows of a block are then not
             treated as independent.
-        times: The times of the rows (n,), if a gap is kept.
-        gap: How much earlier than the first row of a block the rows of its fit are, at least.
     """
 
     fold: np.ndarray
+    parts: list[tuple[np.ndarray, np.ndarray]]
     is_forward: bool
     in_order: bool
-    times: np.ndarray | None = None
-    gap: float = 0.0
 
     @property
     def num_folds(self) -> int:
@@ -38,63 +37,36 @@ class Splits:
         return int(self.fold.max()) + 1
 
     @property
-    def num_parts(self) -> int:
-        """Number of scored folds."""
-        return self.num_folds - self.first
-
-    @functools.cached_property
-    def first(self) -> int:
-        """The first fold that is scored."""
-        if not self.is_forward:
-            return 0
-        has_rows = [self._fitted(number).any() for number in range(self.num_folds)]
-        return int(np.argmax(has_rows)) if any(has_rows) else self.num_folds
-
-    @property
     def scored(self) -> np.ndarray:
         """Numbers of the scored rows (m,)."""
-        return np.flatnonzero(self.fold >= self.first)
+        return np.flatnonzero(self.fold >= self.num_folds - len(self.parts))
 
     @property
     def clusters(self) -> np.ndarray | None:
         """Block of each scored row (m,); None if rows are treated as independent."""
         return self.fold[self.scored] if self.in_order else None
 
-    @functools.cached_property
-    def weights(self) -> np.ndarray | None:
-        """With `is_forward`, the share of all rows that each scored row's fit used (m,); else None.
+    def weighted(self, rows: Rows) -> Rows:
+        """The scored ones of all rows; with `is_forward`, weighted by the share that is fitted.
 
         The final calibration is fitted to all rows, so fits on few rows say less about it.
         """
         if not self.is_forward:
-            return None
-        shares = [self._fitted(number).mean() for number in range(self.num_folds)]
-        return np.array(shares)[self.fold[self.scored]]
+            return rows.take(self.scored)
+        weights = rows.row_weights.copy()
+        for fitted, scored in self.parts:
+            weights[scored] *= len(fitted) / len(rows)
+        return replace(rows, weights=weights).take(self.scored)
 
-    def weighted(self, rows: Rows) -> Rows:
-        """The scored ones of all rows, weighted by `weights` too."""
-        scored = rows.take(self.scored)
-        if self.weights is None:
-            return scored
-        return replace(scored, weights=scored.row_weights * self.weights)
 
-    def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Iterates over the scored folds.
-
-        Yields:
-            Numbers of the rows to fit, and of the rows that this fit scores.
-        """
-        for number in range(self.first, self.num_folds):
-            yield np.flatnonzero(self._fitted(number)), np.flatnonzero(self.fold == number)
-
-    def _fitted(self, number: int) -> np.ndarray:
-        """Whether each row is one to which the fit that scores a fold is fitted, (n,)."""
-        if not self.is_forward:
-            return self.fold != number
-        earlier = self.fold < number
-        if self.times is None or not self.gap:
-            return earlier
-        return earlier & (self.times <= self.times[self.fold == number].min() - self.gap)
+def time_and_gap(time: Any, folds: Folds | None) -> tuple[ArrayLike | str | None, Any]:
+    """The argument `time` of `calibrate` as times and a gap; raises if there are folds too."""
+    if time is not None and folds is not None:
+        raise ValueError(
+            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
+            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+        )
+    return time if isinstance(time, tuple) and len(time) == 2 else (time, 0.0)
 
 
 def default_folds(rows: Rows, most: int) -> int:
@@ -113,44 +85,53 @@ def default_folds(rows: Rows, most: int) -> int:
             f"{' and '.join(f'{count} of class {number}' for number, count in enumerate(counts))}, "
             "not counting rows of weight 0."
         )
-    return min(most, len(rows.logits))
+    return min(most, len(rows))
 
 
-def splits_of(folds: Folds | None, rows: Rows, seed: int | None, gap: float = 0.0) -> Splits:
+def splits_of(
+    folds: Folds | None, rows: Rows, gap: float = 0.0, group: np.ndarray | None = None
+) -> Splits:
     """The splits for the argument `folds` of `calibrate`; forward, if the rows have times.
+
+    Folds that are drawn keep the rows of a group (n,) together.
 
     Example:
         >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None, times=np.arange(16.0))
-        >>> for fitted, scored in list(splits_of(None, rows, 0).parts())[:3]:
+        >>> for fitted, scored in splits_of(None, rows).parts[:3]:
         ...     print(fitted, scored)
         [0 1] [2 3]
         [0 1 2 3] [4 5]
         [0 1 2 3 4 5] [6 7]
     """
     if rows.times is not None:
-        splits = Splits(blocks_of_time(rows.times), True, True, rows.times, gap)
-        _check_forward(splits)
+        fold = blocks_of_time(rows.times)
+    elif group is not None and isinstance(folds, int | np.integer):
+        _, first, place = np.unique(group, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # as the rows are
+        fold = fold_of_rows(folds, rows.take(first[order]), seed=0)[np.argsort(order)][place]
     else:
-        fold = fold_of_rows(folds, rows, seed)
-        splits = Splits(fold, False, in_order=isinstance(folds, str))
-    fold = splits.fold
-    for fitted, scored in splits.parts():
+        fold = fold_of_rows(folds, rows, seed=0)
+    parts = []
+    for number in range(fold.max() + 1):
+        own = fold == number
+        fitted = ~own
+        if rows.times is not None:
+            fitted = (fold < number) & (rows.times <= rows.times[own].min() - gap)
+        if fitted.any():
+            parts.append((np.flatnonzero(fitted), np.flatnonzero(own)))
+    if len(parts) < 2:  # they could not disagree
+        too_few = f"that a gap of {gap:g} leaves too few fits for"
+        cause = too_few if gap else "of which there must be at least three with rows"
+        raise ValueError(
+            "Argument `time` must tell at least two blocks of rows from the rows before them. "
+            f"Received: times, {cause}. Use a smaller gap, rows of a longer time, or no `time`."
+        )
+    for fitted, scored in parts:
         if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:
             raise ValueError(
                 "Argument `folds` must leave rows of both classes for each fit. Received: folds "
-                f"where the fit that scores fold {int(fold[scored[0]])} has {len(fitted)} rows, "
+                f"where the fit that scores fold {fold[scored[0]]} has {len(fitted)} rows, "
                 "all of one class. Use other folds, or more rows."
             )
-    return splits
-
-
-def _check_forward(splits: Splits) -> None:
-    """Raises unless at least two blocks of time are scored, so that they can disagree."""
-    if splits.num_folds - splits.first < 2:
-        cause = "times, of which there must be at least three with rows."
-        if splits.gap:
-            cause = f"times that a gap of {splits.gap:g} leaves too few fits for."
-        raise ValueError(
-            "Argument `time` must tell at least two blocks of rows from the rows before them. "
-            f"Received: {cause} Use a smaller `gap`, rows of a longer time, or no `time`."
-        )
+    is_forward = rows.times is not None
+    return Splits(fold, parts, is_forward, in_order=is_forward or isinstance(folds, str))

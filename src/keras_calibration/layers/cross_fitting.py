@@ -101,19 +101,6 @@ def cross_fit(
     )
 
 
-def fold_logits(
-    calibrator: Head | None,
-    network: keras.layers.Layer,
-    rows: Rows,
-    is_held_out: np.ndarray,
-    settings: FitSettings,
-) -> np.ndarray:
-    """`η + g` of the held-out rows (m,), fitted on the other rows."""
-    fitted, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
-    curve = _fitted_curve(calibrator, rows, fitted)
-    return NetworkTrainer(network, rows, settings).train(curve, fitted, held_out)[1]
-
-
 def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
     """Fits η in `η(l) + g(x)` for given corrections g.
 

@@ -23,7 +23,6 @@ from keras_calibration.layers.cross_fitting import (
     cross_fit,
     enough_for,
     fit_under,
-    fold_logits,
 )
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -232,13 +231,6 @@ class NeuralCalibration(Head):
         if self.calibrator is None or self.field_network is not None:
             return super().logit_standard_deviation(logits, features)
         return self.calibrator.logit_standard_deviation(as_column(logits))
-
-    def logits_of_fold(
-        self, rows: Rows, is_held_out: np.ndarray, settings: FitSettings
-    ) -> np.ndarray:
-        """Calibrated logits (m,) of held-out rows by a fit on the others, as in the direct fit."""
-        rows = self._own_rows(rows)
-        return fold_logits(self.calibrator, self.field_network, rows, is_held_out, settings)
 
     def _own_rows(self, rows: Rows) -> Rows:
         """The rows with no other features than those that the head reads."""

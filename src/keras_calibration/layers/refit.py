@@ -130,7 +130,7 @@ def _cross_fitted_change(
 
 def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
     """The fold of each row (n,), and which are scored: all, or with time the last."""
-    if follows_time:
+    if rows.times is not None and follows_time:
         fold = blocks_of_time(rows.times)
         last = int(fold.max())
         return fold, [last] if last and _has_two_classes(rows.take(fold < last)) else []
@@ -142,7 +142,7 @@ def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
 
 
 def _has_two_classes(rows: Rows) -> bool:
-    return np.count_nonzero(rows.shares.any(axis=0)) > 1
+    return bool(np.count_nonzero(rows.shares.any(axis=0)) > 1)
 
 
 def _losses(head: Head, rows: Rows) -> np.ndarray:

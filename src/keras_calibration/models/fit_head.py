@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._graph.outputs import output_names
-from keras_calibration._rows.labels import present_classes
 from keras_calibration._rows.logit_range import describe_logits
+from keras_calibration._rows.reader import given_labels
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
@@ -34,8 +34,6 @@ def fit_head(
     y: Any = None,
     sample_weight: ArrayLike | None = None,
     *,
-    calibrated_output: str | int | None = None,
-    steps_per_epoch: int | None = None,
     time: ArrayLike | str | None = None,
     weights_are: str = "importance",
     settings: FitSettings | None = None,
@@ -59,8 +57,9 @@ def fit_head(
         x: Inputs of the development set: arrays by name or a data frame, with `y`, or a finite data
             set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
-            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Labels, and weights, may
-            also be a dictionary by output.
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Of a model with several
+            outputs, a dictionary by output, also in the batches of a data set: fitted are the heads
+            of the outputs that it names. Weights may be a dictionary too.
         sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
             holds arrays.
         time: For a head that follows time, such as `FieldBias(…, follows_time=True)`: the name of
@@ -68,10 +67,6 @@ def fit_head(
             if the rows are in order of time.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
-        calibrated_output: Key, index or name of the output whose head is fitted. By default all
-            heads are fitted; with a dictionary `y`, those of its outputs.
-        steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
-            are then the whole development set.
         settings: How to train the head's network, if it has one.
         only_if_better: Whether the head stays as it was if the fit predicts new rows worse. Pass
             False to use the fit in any case, for example if the head was fitted to some of these
@@ -90,7 +85,7 @@ def fit_head(
     Warns:
         UserWarning: If the fit predicts new rows worse than the head as it was; if the mean
             prediction differs from the mean label after the fit; if labels
-            contradict probabilities of exactly 0 or 1; if a class has no rows (see `Head.fit`).
+            contradict probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np
@@ -106,22 +101,14 @@ def fit_head(
         True
     """
     heads = find_heads(model)
-    are_several = calibrated_output is None and len({id(found.head) for found in heads}) > 1
-    wanted: list[Any] = [calibrated_output]
-    if are_several:
-        wanted = _wanted_outputs(model, heads, x, y)
+    are_several = len({id(found.calibrated) for found in heads}) > 1
+    wanted: list[Any] = _wanted_outputs(model, heads, x, y) if are_several else [None]
     found_heads = [find_head(model, name) for name in wanted]
 
     def rows_of(found: HeadInModel) -> Rows:
         check_fit(found.head, time)
         rows = found.reader.read(
-            x,
-            y,
-            sample_weight,
-            steps_per_epoch=steps_per_epoch,
-            time=time,
-            weights_are=weights_are,
-            verbose=verbose,
+            x, y, sample_weight, time=time, weights_are=weights_are, verbose=verbose
         )
         return found.head.with_features(rows)
 
@@ -133,19 +120,13 @@ def fit_head(
 
 def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
     """The names of the outputs with a head; with labels by output, of those that have labels."""
-    names = output_names(model)
+    names, labels = output_names(model), given_labels(x, y)
     found = list(dict.fromkeys(names[each.position] for each in heads))
-    if isinstance(x, Iterator):
-        raise ValueError(
-            f"Argument `x` must hold rows that can be read for each of the heads {found}. "
-            f"Received: {type(x).__name__}, which can be read once. Pass arrays or a dataset, or "
-            "the `calibrated_output` whose head is to be fitted."
-        )
-    wanted = [name for name in found if not isinstance(y, Mapping) or name in y]
+    wanted = [name for name in found if not isinstance(labels, Mapping) or name in labels]
     if not wanted:
         raise ValueError(
             f"Argument `y` must have the labels of an output with a head, {found}. Received: "
-            f"labels of {list(y)}."
+            f"labels of {list(labels)}."
         )
     return wanted
 
@@ -173,11 +154,6 @@ def _fit(
 
 def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
     """Warns if mean prediction and mean label differ by more than chance, for any class."""
-    classes = np.arange(1)
-    if labels.ndim == 2:
-        # Of a class without rows, only the other classes' shares among themselves are known.
-        classes = np.flatnonzero(present_classes(labels))
-        labels, logits = labels[:, classes], logits[:, classes]
     outcomes, predictions = outcome_columns(labels, logits)
     total = weights.sum()
     predicted, observed = weights @ predictions / total, weights @ outcomes / total
@@ -189,7 +165,7 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     column = int(np.argmax(num_errors))
     if num_errors[column] <= _STANDARD_ERRORS:
         return
-    which = f" of class {classes[column]}" if len(predicted) > 1 else ""
+    which = f" of class {column}" if len(predicted) > 1 else ""
     warn(
         f"The mean prediction{which} is {predicted[column]:.4g} and the mean label "
         f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
