@@ -125,11 +125,9 @@ def test_says_how_much_of_the_seed_variance_is_bias(ledger, shared):
         assert comparison.bias_share == bias_share(plain, calibrated, paired=shared)
         expected = surviving_share(plain, calibrated, paired=shared)
         assert comparison.surviving_share == expected
-    share, part = comparison.bias_share, comparison.surviving_share
     text = " ".join(str(comparison).split())
-    assert f"bias: {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the seed" in text
-    assert f"calibration: {part.value:.0%} (no bounds: seed noise) of the difference" in text
-    assert comparison.to_dict()["bias_share"]["value"] == share.value
+    assert f"bias: {comparison.bias_share.value:.0%} [" in text
+    assert f"calibration: {comparison.surviving_share.value:.0%} (no bounds: seed noise)" in text
 
 
 @pytest.mark.parametrize(
@@ -424,27 +422,22 @@ def test_text_is_at_most_100_columns_wide(ledger):
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"b": "dnn"},
-        {"b": "deepfm"},
-        {"metric": "calibrated_los"},
-        {"epoch": "first"},
-        {"epoch": True},
-        {"delta": 0.0},
-        {"delta": math.inf},
-        {"directions": {"auc": "up"}},
-        {"confidence": 95},
-        {"num_looks": 0},
-        {"num_looks": 51},
-        {"num_looks": "any"},
-        {"recalibrated": "yes"},
-    ],
-)
-def test_refuses_wrong_arguments(ledger, arguments):
+WRONG = {
+    "b": ["dnn", "deepfm"],
+    "metric": ["calibrated_los"],
+    "epoch": ["first", True, -1],
+    "delta": [0.0, math.inf],
+    "directions": [{"auc": "up"}],
+    "confidence": [95],
+    "num_looks": [0, 51, "any"],
+    "recalibrated": ["yes"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_refuses_wrong_arguments(ledger, name):
     fill(ledger, "deepfm", losses(0, 4))
     fill(ledger, "dcn", losses(1, 4))
-    (name,) = arguments
-    with pytest.raises(ValueError, match=f"`{name}`"):
-        compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", **arguments})
+    for value in WRONG[name]:
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", name: value})

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -92,41 +91,3 @@ def test_a_run_of_the_ledger_is_refused(tmp_path):
     with pytest.raises(ValueError, match="pipeline='dcn', seed=1, which is in"):
         Ledger.from_frame(FRAME, tmp_path)
     assert len(Ledger(tmp_path)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow
-def test_the_recipes_read_what_keras_logs(tmp_path):
-    """Those of the guide: a CSV file, and TensorBoard's event files."""
-    event_accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="Keras logs for TensorBoard only where it is there.",
-    )
-    import tensorflow as tf
-
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile(loss="mse")
-    x = np.ones((8, 1))
-    loggers = [
-        keras.callbacks.TensorBoard(tmp_path / "log", write_graph=False),
-        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
-    ]
-    # More epochs than the accumulator keeps of itself.
-    history = model.fit(x, x, epochs=12, verbose=0, validation_data=(x, x), callbacks=loggers)
-
-    table = pd.read_csv(tmp_path / "log.csv").assign(pipeline="dcn", seed=1)
-    (run,) = Ledger.from_frame(table, tmp_path / "from csv").runs()
-    for name, values in history.history.items():
-        np.testing.assert_allclose(run["metrics"][name], values, rtol=1e-12)
-
-    events = event_accumulator.EventAccumulator(
-        str(tmp_path / "log" / "validation"), size_guidance={"tensors": 0}
-    ).Reload()
-    rows = [
-        {"epoch": event.step, "val_loss": float(tf.make_ndarray(event.tensor_proto))}
-        for event in events.Tensors("epoch_loss")
-    ]
-    frame = pd.DataFrame(rows).assign(pipeline="dcn", seed=1)
-    (run,) = Ledger.from_frame(frame, tmp_path / "from events").runs()
-    assert run["epochs"] == list(range(12))
-    np.testing.assert_allclose(run["metrics"]["val_loss"], history.history["val_loss"], rtol=1e-6)
