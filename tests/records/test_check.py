@@ -65,17 +65,8 @@ def test_one_of():
 
 def test_names():
     _check.known("Arguments must name columns", ["a", 1], {"a": 0, 1: 0})
-    message = "Arguments must name columns, ['price', 'site']. Received: ['prise', 3]. Look."
-    with pytest.raises(ValueError, match=re.escape(message)):
-        _check.known(
-            "Arguments must name columns", ["site", "prise", 3], ["price", "site"], "Look."
-        )
-    _check.named_once("field", iter(["a", "b"]))
-    with pytest.raises(ValueError, match=r"Each field must .* twice: \['a', 'b'\]\.$"):
-        _check.named_once("field", iter("abcba"))
-    _check.listed("fields", ["site"], "columns")
-    with pytest.raises(ValueError, match=r"a list of columns\. .*='site'\. Pass fields=\['site'\]"):
-        _check.listed("fields", "site", "columns")
+    with pytest.raises(ValueError, match=r"'site'\]\. Received: \['prise', 3\]\. Look\."):
+        _check.known("Arguments", ["site", "prise", 3], ["price", "site"], "Look.")
 
 
 def test_shapes():

@@ -44,7 +44,7 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
     assert "Verdict: undecided" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", "few"]) == 1
     text = capsys.readouterr().out
-    assert "from 6 runs of 1 pipeline of the ledger" in " ".join(text.split())
+    assert "from 6 runs of the ledger (pipelines: 1)" in " ".join(text.split())
     assert "Verdict: undecided: about" in text
     assert main(["compare", folder, "deepfm", EVIL, "--delta", "0.1"]) == 0
     text = capsys.readouterr().out

@@ -6,13 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv, gammaln, xlog1py, xlogy
+from scipy.special import betaincinv
 
 from calibration_records._check import confidence_level
-
-# Weights count as varying within a value if they add more than this share to the squared mean
-# weight: more than the rounding of their sums.
-_ROUNDING = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
 
 
 def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator[np.ndarray]:
@@ -37,13 +33,12 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
         [0.0, 2.0, 1.0, 2.0, 0.0]
     """
     sums = np.asarray(sums)
-    rounding = _ROUNDING.get(sums.dtype, _ROUNDING[np.dtype(np.float64)])
+    # Weights count as varying within a value if they add more than this share to the squared mean
+    # weight: more than the rounding of their sums.
+    rounding = 1e-4 if sums.dtype == np.float32 else 1e-9
     sums = sums.astype(np.float64)
     if np.isnan(sums).any():
-        raise ValueError(
-            "Argument `sums` must not contain NaN. Received: NaN, which comes from an invalid "
-            "label, prediction or weight."
-        )
+        raise ValueError("Argument `sums` must not contain NaN. Received: NaN in some values.")
     residual, positives, rows, _, variance, mean, squares = sums.T
     predicted = np.clip(positives - residual, 0.0, rows)
     there = (predicted > 0) & (mean > 0)
@@ -92,62 +87,6 @@ class _Counts:
         binomial = generator.binomial(num_trials.astype(np.int64), self.mean / num_trials)
         two_points = np.floor(self.mean) + (generator.random(self.mean.shape) < self.above)
         return np.where(self.is_two_points & ~takes_more, two_points, binomial)
-
-    def probabilities(self, counts: np.ndarray) -> np.ndarray:
-        """Probabilities of counts (z, k), up to a factor for each of the z values."""
-        mean, above = self.mean[:, None], self.above[:, None]
-        with_fewer, with_more = (
-            _binomial_probabilities(counts, trials[:, None], mean)
-            for trials in (self.fewer, self.more)
-        )
-        floor = np.floor(mean)
-        two_points = np.where(counts == floor, 1 - above, above * (counts == floor + 1))
-        with_fewer = np.where(self.is_two_points[:, None], two_points, with_fewer)
-        share = self.share_of_more[:, None]
-        return share * with_more + (1 - share) * with_fewer
-
-
-def _binomial_probabilities(counts: np.ndarray, trials: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    misses = trials - counts
-    is_there = misses >= 0
-    misses = np.where(is_there, misses, 0.0)
-    logs = gammaln(trials + 1) - gammaln(counts + 1) - gammaln(misses + 1)
-    logs += xlogy(counts, mean / trials) + xlog1py(misses, -mean / trials)
-    return np.where(is_there, np.exp(logs), 0.0)
-
-
-def count_probabilities(
-    rows: ArrayLike,
-    predicted: ArrayLike,
-    predicted_squares: ArrayLike,
-    most_counts: int = 257,
-    deviations: float = 9.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of positives of each value (z, k), and their probabilities if predictions are right.
-
-    The distribution of `drawn_field_sums`, for rows without weights. Where more than `most_counts`
-    numbers are within so many standard deviations of the mean, evenly spaced ones stand for all.
-
-    Example:
-        >>> counts, probabilities = count_probabilities([4], [1.0], [0.25])  # rows with p = 1/4
-        >>> [float(probabilities[counts == k].sum().round(4)) for k in (0, 1, 4)]
-        [0.3164, 0.4219, 0.0039]
-    """
-    rows, mean, squares = (
-        np.asarray(sums, np.float64) for sums in (rows, predicted, predicted_squares)
-    )
-    variance = np.maximum(mean - squares, 0.0)
-    # A predicted probability of 0 in all rows: counts of 0 alone.
-    mean = np.clip(mean, 1e-12, rows)
-    squares = np.clip(squares, mean**2 / rows, mean)
-    margin = deviations * np.sqrt(variance) + deviations
-    low = np.maximum(np.floor(mean - margin), 0.0)
-    high = np.minimum(np.ceil(mean + margin + deviations), rows)
-    num_counts = int(min(np.max(high - low) + 1, most_counts))
-    step = np.maximum((high - low) / max(num_counts - 1, 1), 1.0)
-    counts = low[:, None] + step[:, None] * np.arange(num_counts)
-    probabilities = _Counts(mean, variance, squares).probabilities(counts)
-    return counts, probabilities / probabilities.sum(axis=1, keepdims=True)
 
 
 def jeffreys_interval(

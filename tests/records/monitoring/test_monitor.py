@@ -208,7 +208,7 @@ def test_the_sums_of_days_add_up_and_are_saved(calibrated, tmp_path):
     sums = sum(map(LogSums.load, sorted(tmp_path.iterdir())), LogSums())
     assert_same(monitor(sums), monitor(log.of(table)))
     for wrong, period in ((sums, "week"), (log_sums(log.of(table), {}), "day"), (table, "day")):
-        with pytest.raises(ValueError, match=r"`log` must be a ScoredLog, or .* `monitor_sums`"):
+        with pytest.raises(ValueError, match="Argument `log` must be a ScoredLog"):
             monitor(wrong, period)
 
 
@@ -305,7 +305,7 @@ def test_predictions_of_0_and_1_and_periods_of_one_class():
         ({"probability": [1.5, 0.2]}, "Probabilities must be in"),
         ({"probability": [float("nan"), 0.2]}, "Probabilities must be in"),
         ({"label": [2, 0]}, "Labels must be .*label of 2 in row 0"),
-        ({"label": [0.5, 0]}, "Labels must be 0 or 1. Received: 1 others in 2 rows"),
+        ({"label": [0.5, 0]}, "Labels must be 0 or 1. Received: 1 others"),
         ({"label": ["yes", "no"]}, "Labels must be .* 2 invalid labels"),
         ({"timestamp": ["soon", "late"]}, "ISO 8601.*2 invalid times in 2 rows.*time of soon"),
         ({"timestamp": [None, "2026-03-01"]}, "1 invalid times"),
@@ -329,7 +329,7 @@ def test_bad_logs_are_refused(change, words):
         ({"false_alarms_per_year": 12, "period": "month"}, "periods in a year, 12. Received"),
         ({"false_alarms_per_year": float("nan")}, "Argument `false_alarms_per_year` must be"),
         ({"log": ScoredLog("nowhere.csv", timestamp="timestamp")}, "must name existing files"),
-        ({"log": log_of("x.csv", sample_weight="weight")}, "must have no weights"),
+        ({"log": log_of("x.csv", sample_weight="weight")}, "Argument `sample_weight` must be None"),
     ],
 )
 def test_bad_arguments_are_refused(calibrated, arguments, words):
