@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_calibration.logs import ScoredLog
-from keras_calibration.metrics import CalibratedLogLoss, LogLoss
+from keras_calibration.metrics import CalibratedLogLoss, LogLoss, NormalizedEntropy
 from keras_calibration.scoring import log_queries, score
 
 
@@ -82,6 +82,6 @@ def test_a_subclass_that_adds_other_sums_reads_the_rows(frame):
 
 
 def test_two_metrics_share_a_query(frame):
-    queries = log_queries(ScoredLog(frame), [LogLoss(), CalibratedLogLoss()])
+    queries = log_queries(ScoredLog(frame), [NormalizedEntropy(), LogLoss(), CalibratedLogLoss()])
     assert list(queries) == ["totals", "moments/2/None/0"]
-    assert list(queries["totals"].sums) == ["loss", "weight"]
+    assert list(queries["totals"].sums) == ["loss", "positives", "negatives", "weight"]

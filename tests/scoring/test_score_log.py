@@ -51,6 +51,7 @@ def metrics():
         NormalizedEntropy(),
         CalibrationRatio(),
         CalibratedLogLoss(),
+        CalibratedLogLoss(num_folds=3, seed=5, name="of_three"),
         CalibratedLogLoss(bias_fraction=0.3, name="held_out"),
     ]
 
@@ -67,7 +68,7 @@ def test_the_numbers_of_the_streaming_metrics(is_categorical):
     log = ScoredLog(frame(site=site), sample_weight="weight", fields=["site", "site_id"])
     found, expected = score(log, metrics(), verbose=0), streamed(W)
     for name, value in expected.items():
-        bound = BOUND if name in ("calibrated_log_loss", "held_out") else TIGHT
+        bound = BOUND if name in ("calibrated_log_loss", "of_three", "held_out") else TIGHT
         assert found[name] == pytest.approx(value, rel=bound, abs=bound * 0.1), name
         if "site_id" in name:
             assert found[name.replace("_id", "")] == pytest.approx(found[name], rel=1e-13)
@@ -163,7 +164,7 @@ def test_fields_may_have_the_names_of_columns_that_are_computed():
     rows = frame().assign(**dict.fromkeys(names, SITE))
     log = ScoredLog(rows, sample_weight="weight", fields=names, where="w >= 0")
     found, expected = score(log, metrics(), verbose=0), streamed(W)
-    for name in ("log_loss", "calibrated_log_loss"):
+    for name in ("log_loss", "of_three", "calibrated_log_loss"):
         assert found[name] == pytest.approx(expected[name], rel=BOUND)
     for name in names:
         assert found[f"{name}_field_ece"] == pytest.approx(expected["site_id_field_ece"], rel=TIGHT)

@@ -181,7 +181,8 @@ def checked_columns(
     if y.size == 0 or not np.isin(y, (0.0, 1.0)).all():
         raise ValueError(
             f"Argument `labels` must hold one or more labels, each 0 or 1. Received: {y.size} "
-            f"labels with the values {np.unique(y)[:5]}. {label_advice(y)}".rstrip()
+            f"labels with the values {np.unique(y)[:5]}. Pass the labels first, then the "
+            f"predictions. {label_advice(y)}".rstrip()
         )
     return y, given, weights
 

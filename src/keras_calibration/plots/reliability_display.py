@@ -90,13 +90,12 @@ class ReliabilityDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        limit = max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
-        ax.plot([0.0, limit], [0.0, limit], color=GUIDE_COLOR, linewidth=1.0, zorder=1)
+        ends = 0.0, max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
+        ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):
             points = rates.predicted, rates.observed, rates.interval_lengths()
             ax.errorbar(*points, label=name, markersize=4.5, elinewidth=1.0, **style)
-        ax.set(xlim=(0.0, limit), ylim=(0.0, limit), aspect="equal")
+        ax.set(xlim=ends, ylim=ends, aspect="equal", title="Reliability, bins of equal mass")
         ax.set(xlabel="mean predicted probability", ylabel="observed rate (95 % interval)")
-        ax.set_title("Reliability, bins of equal mass")
         if len(self.curves) > 1:
             ax.legend(loc="upper left", frameon=False)

@@ -42,7 +42,7 @@ def log_queries(
     Args:
         log: The log, or its description without a source.
         metrics: The metrics, of those that have such sums: `LogLoss`, `NormalizedEntropy`,
-            `CalibrationRatio`, `CalibratedLogLoss` and `CalibrationGain`. The field errors of the
+            `CalibrationRatio` and `CalibratedLogLoss`. The field errors of the
             fields of the log are always included.
 
     Raises:
@@ -59,7 +59,7 @@ def log_queries(
         if not has_sums(metric):
             raise ValueError(
                 "Argument `metrics` must hold metrics that are functions of sums of SQL: LogLoss, "
-                "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss, CalibrationGain. "
+                "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss. "
                 f"Received: {type(metric).__name__}. Pass it to `score` of a log that DuckDB reads."
             )
         for sums in metric.log_sums().values():
@@ -108,8 +108,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     if len(ids) < len(values):
         raise ValueError(
             f"The field values of {metric.name} must be whole numbers in [0, num_values). "
-            "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
-            "errors are then computed for any values."
+            "Received: strings. Name the field in `fields` of the ScoredLog instead."
         )
     if isinstance(num_values, tuple):
         metric.check_ids(tuple(ids))

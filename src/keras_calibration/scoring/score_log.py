@@ -44,16 +44,13 @@ def update_from_log(
     by_field.check_sums()
     if others and (isinstance(log, LogSums) or is_ray(log.source)):
         log_queries(ScoredLog(), others)  # raises an error that names the metric
+    sums = log
     if isinstance(log, ScoredLog):
         fields = list(dict.fromkeys([*log.fields, *by_field.by_field]))
-        log_and_fields = dataclasses.replace(log, fields=fields)
-        sums = log_sums(log_and_fields, log_queries(log_and_fields, direct), verbose=verbose)
-    else:
-        sums = log
+        with_all = dataclasses.replace(log, fields=fields)
+        sums = log_sums(with_all, log_queries(with_all, direct), verbose=verbose)
     if not sums.num_rows:
-        raise ValueError(
-            "The log has no rows to score, or all have weight 0. Check its files, and `where`."
-        )
+        raise ValueError("The log has no rows to score, or all have weight 0.")
     for metric in direct:
         add_log(metric, sums)
     for field, field_metrics in by_field.by_field.items():
@@ -77,8 +74,8 @@ def score_by_period(
 ) -> dict[str, dict[str, float]]:
     """Computes metrics of a scored log for each hour, day, week or month, in the same passes.
 
-    Beside a `CalibratedLogLoss` of `correction="bias"` stands `rolling_calibrated_log_loss`, the
-    log loss of `σ(l + c)` where the bias c is fitted on the period before: of a model whose bias is
+    Beside a `CalibratedLogLoss` stands `rolling_calibrated_log_loss`, the log loss of `σ(l + c)`
+    where the bias c is fitted on the period before: of a model whose bias is
     corrected once a period, with what was known then. A bias that cannot be foreseen counts, which
     the Calibrated Log Loss forgives. It is NaN for the first period; one whose labels are all equal
     determines no bias, and leaves the one before in force.
@@ -122,10 +119,7 @@ def score_by_period(
     queries = {name: query.by_period() for name, query in queries.items()}
     sums = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if not sums.num_rows:
-        raise ValueError(
-            "The log has no rows in these periods. Received: "
-            f"since={periods.since!r}, until={periods.until!r}."
-        )
+        raise ValueError(f"The log has no rows in these periods, {periods}.")
     scores: dict[str, dict[str, float]] = {}
     biases: dict[str, float] = {}
     for start, part in sums.by_period().items():
