@@ -40,12 +40,11 @@ def by_name(columns: Any) -> Any:
     if not is_table(columns):
         return columns
     if not hasattr(columns, "__len__"):  # a lazy frame
-        raise ValueError(
-            f"A table must be in memory. Received: {type(columns).__name__}. Collect it first, for "
-            "example with table.collect()."
-        )
-    names = columns.column_names if hasattr(columns, "column_names") else columns.columns
-    return {str(name): columns[name] for name in names}
+        received = f"Received: {type(columns).__name__}"
+        raise ValueError(f"A table must be in memory. {received}: collect it first.")
+    names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
+    # One of two columns of the same name would be a guess: neither is there.
+    return {str(name): columns[name] for name in names if names.count(name) == 1}
 
 
 def warn_of_other_order(**arguments: Any) -> None:
@@ -96,10 +95,8 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
     """
     columns = by_name(features)
     if not isinstance(columns, Mapping):
-        raise ValueError(
-            "Argument `features` must be a mapping of feature names to arrays, or a data frame. "
-            f"Received: features of type {type(columns).__name__}."
-        )
+        expected = "Argument `features` must be a mapping of names to arrays, or a data frame"
+        raise ValueError(f"{expected}. Received: {type(columns).__name__}.")
     names = list(names)
     if missing := [name for name in names if name not in columns]:
         raise ValueError(
@@ -127,15 +124,16 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
         Traceback (most recent call last):
         ...
         ValueError: Weights must be numbers. Received: strings, such as '1.5'. Convert them first,
-        for example with weights.astype(float).
+        for example with weights.astype(float), or (weights == '1.5').astype(int).
     """
     name = what.lower()
     array = as_array(values, name)
     values = array.reshape(-1).tolist() if array.dtype.kind in "OSUT" else []
     if texts := [value for value in values if isinstance(value, str | bytes)]:
+        text = max(texts, key=str)
         raise ValueError(
-            f"{what} must be numbers. Received: strings, such as {texts[0]!r}. Convert them first, "
-            f"for example with {name}.astype(float), or ({name} == {texts[0]!r}).astype(int)."
+            f"{what} must be numbers. Received: strings, such as {text!r}. Convert them first, for "
+            f"example with {name}.astype(float), or ({name} == {text!r}).astype(int)."
         )
     return column_of(array, name)
 
@@ -173,10 +171,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         return _unmasked(values)
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
-        raise ValueError(
-            f"Input {name} must be an array or a column of a table. Received: "
-            f"{type(values).__name__}. Convert it to NumPy, pandas, Polars or Arrow."
-        )
+        received = f"Received: {type(values).__name__}. Convert it to NumPy"
+        raise ValueError(f"Input {name} must be an array or a column of a table. {received}.")
     is_arrow = type(values).__module__.partition(".")[0] == "pyarrow"
     if is_arrow and str(values.type).startswith("dictionary"):
         # NumPy would get some value of the dictionary in place of a missing one.
@@ -234,10 +230,8 @@ def exact_ids(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     if array.dtype.kind != "u":
         return _whole(array, name, reader)
     if int(array.max()) > np.iinfo(np.int64).max:
-        raise ValueError(
-            f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}. Convert the "
-            "column to strings."
-        )
+        expected = f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}"
+        raise ValueError(f"{expected}. Convert them to strings, for a StringLookup.")
     return array
 
 
@@ -266,7 +260,7 @@ def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     if len(far):
         raise ValueError(
             f"Input {name} must hold {reader}, exactly. Received: {flat[far[0]]:.0f} in row "
-            f"{far[0]} as {array.dtype}, where other whole numbers may be the same. Read the "
+            f"{far[0]} as {array.dtype}, in which other whole numbers may be the same. Read the "
             "column as integers in the first place, or as strings."
         )
     return numbers.astype("int64")
@@ -299,10 +293,8 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
     kinds = {type(value) for value in values if value is not None}
     if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or as_strings):
         if num_missing := values.count(None):
-            warn(
-                f"Input {name} has missing values among its strings, in {num_missing:,} of "
-                f"{len(values):,} rows: they are read as empty strings."
-            )
+            found = f"missing values among its strings: {num_missing:,} of {len(values):,} rows"
+            warn(f"Input {name} has {found}. They are read as empty strings.")
         strings = ["" if value is None else text_of(value, name) for value in values]
         return np.array(strings, dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, _NUMBERS) for kind in kinds):

@@ -219,19 +219,17 @@ class Ledger:
                 text = path.read_bytes()
                 # Each run of a training reads the earlier ones: to parse those of all pipelines
                 # takes longer than a small training.
-                if not _is_of_another(text, pipeline):
-                    records.append(from_json(text, str(path)))
+                record = None if _is_of_another(text, pipeline) else from_json(text, str(path))
             except (ValueError, OSError) as error:
                 if not skip_damaged:
                     raise
                 damaged.append(error)
+                continue
+            if record and pipeline in (None, record["pipeline"]):
+                records += [record] if status in (None, record["status"]) else []
         if damaged:
             warn(f"Skipped {len(damaged)} invalid files of a ledger. The first: {damaged[0]}")
-        return [
-            record
-            for record in records
-            if pipeline in (None, record["pipeline"]) and status in (None, record["status"])
-        ]
+        return records
 
     def __len__(self) -> int:
         return len(self._files())

@@ -98,7 +98,7 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 def _check_fields(record: RunRecord) -> None:
     """Refuses the first field that is not of the form of the schema."""
     epochs, directions, seeds = record["epochs"], record["directions"], record["seeds"]
-    are_epochs = isinstance(epochs, list) and all(map(_is_count, epochs))
+    are_epochs = isinstance(epochs, list) and all(_is_integer(epoch, 0) for epoch in epochs)
     is_valid = {
         "pipeline": isinstance(record["pipeline"], str) and record["pipeline"] != "",
         "seed": _is_integer(record["seed"]),
@@ -110,7 +110,7 @@ def _check_fields(record: RunRecord) -> None:
         and all(direction in DIRECTIONS for direction in directions.values()),
         "versions": isinstance(record["versions"], Mapping),
         "seeds": isinstance(seeds, Mapping) and all(map(_is_integer, seeds.values())),
-        "num_rows": record["num_rows"] is None or _is_count(record["num_rows"]),
+        "num_rows": record["num_rows"] is None or _is_integer(record["num_rows"], 0),
         "training": isinstance(record["training"], Mapping | None),
     }
     for name, valid in is_valid.items():
@@ -118,12 +118,8 @@ def _check_fields(record: RunRecord) -> None:
             raise refused(name, _FORMS[name], record[name])
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value >= 0
+def _is_integer(value: Any, least: float = -math.inf) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
 
 
 def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:

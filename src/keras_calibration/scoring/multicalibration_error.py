@@ -244,7 +244,7 @@ def _columns(
     features = by_name(features)
     instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
     values = {
-        name: _flat(as_array(column, repr(name)), name, num_rows)
+        name: _flat(as_array(column, repr(name)), f"features[{name!r}]", num_rows)
         for name, column in features.items()
     }
     kinds = {name: column.dtype.kind for name, column in values.items()}
