@@ -111,11 +111,6 @@ def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):
     )
 
 
-def test_a_margin_beyond_all_differences(folder, capsys):
-    assert main(["compare", folder, "deepfm", "dcn", "--delta", "1e308"]) == 0
-    assert "Verdict: no difference larger than 1e+308" in capsys.readouterr().out
-
-
 def test_a_terminal_in_ascii_is_no_obstacle(folder, monkeypatch):
     content = io.BytesIO()
     with io.TextIOWrapper(content, "ascii") as terminal:
@@ -203,24 +198,11 @@ def test_an_empty_ledger(tmp_path, capsys):
     assert capsys.readouterr().out == "The ledger is empty.\n"
 
 
-def test_json(folder, capsys):
-    main(["compare", folder, "deepfm", "dcn", "--json"])
-    assert json.loads(capsys.readouterr().out)["verdict"]["words"] == "B better"
-
-
 def test_looks_and_epoch(folder, capsys):
     assert main(["compare", folder, "deepfm", "dcn", "--looks", "4", "--epoch", "best"]) == 0
     assert "Bonferroni's level for 4" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", "dcn", "--looks", "any", "--epoch", "0"]) == 0
     assert "always-valid" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_as_a_program(folder):
-    command = [sys.executable, "-m", "calibration_records.cli", "compare", folder, "dcn", "nothing"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "Received: ['nothing']" in done.stderr
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def _check_fields(record: RunRecord) -> None:
 
 
 def _is_integer(value: Any, least: float = -math.inf) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:
