@@ -195,9 +195,9 @@ def test_rows_in_no_test_set_are_not_used_for_calibration():
 @pytest.mark.parametrize(
     ("base", "arguments", "num_classes", "message"),
     [
-        (LogisticRegression(), {}, 1, "at least two classes"),
-        (LogisticRegression(), {"cv": KFold(2)}, 2, "without one of the 2 classes"),
-        (LogisticRegression(), {"cv": KFold(3)}, 3, "without one of the 3 classes"),
+        (LogisticRegression(), {}, 1, "of two classes or more"),
+        (LogisticRegression(), {"cv": KFold(2)}, 2, "rows of every class"),
+        (LogisticRegression(), {"cv": KFold(3)}, 3, "rows of every class"),
         (LogisticRegression(), {"cv": ShuffleSplit(3, random_state=0)}, 2, "at most one test set"),
         (SVC(decision_function_shape="ovo"), {}, 4, r"\(\d+, 6\).*\"ovr\""),
         (LogisticRegression(), {"fields": [0]}, 2, "column_0"),

@@ -1,9 +1,6 @@
 """What users get wrong at the boundary of the package, and what they are told."""
 
-import os
 import re
-import subprocess
-import sys
 import warnings
 
 import keras
@@ -46,7 +43,7 @@ P = np.full(N, 0.3)
     ids=["calibrate", "fit", "score", "multicalibration_error"],
 )
 def test_labels_that_are_words(fit):
-    with pytest.raises(ValueError, match=r"Labels must be numbers.*strings.*Recode"):
+    with pytest.raises(ValueError, match=r"Labels must be numbers.*strings"):
         fit()
 
 
@@ -65,25 +62,6 @@ def test_a_single_name_is_a_name():
     kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", methods="identity", **QUICK)
     with pytest.raises(ValueError, match=r"Received: \['prise'\]"):
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)
-
-
-def test_one_wrong_prediction_is_one_warning():
-    probabilities = np.linspace(0.1, 0.9, N)
-    probabilities[5] = 1.2
-    metrics = [kc.metrics.LogLoss(), kc.metrics.CalibratedLogLoss(), kc.metrics.LogitAUC()]
-    with pytest.warns(RuntimeWarning) as told:
-        scores = kc.scoring.score((Y, probabilities), metrics, verbose=0)
-    assert all(np.isnan(value) for value in scores.values())
-    (warning,) = told
-    assert "The log_loss, calibrated_log_loss, logit_auc are NaN" in str(warning.message)
-
-
-def test_swapped_arguments_of_score():
-    with pytest.warns(UserWarning, match="look swapped"):
-        kc.scoring.score((np.linspace(0.1, 0.9, N), Y), kc.metrics.LogLoss(), verbose=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        kc.scoring.score((Y, np.linspace(0.1, 0.9, N)), kc.metrics.LogLoss(), verbose=0)
 
 
 def temperature():
@@ -111,19 +89,3 @@ def test_hints_name_what_the_function_has(case):
     with pytest.raises((ValueError, UserWarning, RuntimeWarning), match=named) as told:
         call()
     assert re.search(not_named, str(told.value)) is None
-
-
-def test_the_help_of_a_command_loads_no_keras(tmp_path):
-    program = """
-import sys
-from calibration_records.cli import main
-try:
-    main(["compare", "--help"])
-except SystemExit:
-    pass
-print({"keras", "tensorflow"} & set(sys.modules))
-"""
-    command = [sys.executable, "-c", program]
-    shown = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
-    assert shown.stdout.strip().endswith("set()")
-    assert "--metric" in shown.stdout

@@ -20,8 +20,8 @@ def refused(name: str, expected: str, value: object, remedy: str = "") -> ValueE
         >>> print(refused("rate", "in (0, 1]", 50, "For percent, divide by 100."))
         Argument `rate` must be in (0, 1]. Received: rate=50. For percent, divide by 100.
     """
-    mend = f" {remedy}" if remedy else ""
-    return ValueError(f"Argument `{name}` must be {expected}. Received: {name}={value!r}.{mend}")
+    received = f"Received: {name}={value!r}. {remedy}".rstrip()
+    return ValueError(f"Argument `{name}` must be {expected}. {received}")
 
 
 def integer(name: str, value: Any, least: int, remedy: str = "") -> int:
@@ -74,8 +74,7 @@ def confidence_level(name: str, value: Any) -> None:
     """Refuses all but numbers between 0 and 1 that leave a tail of an interval."""
     # If rounding leaves none, the intervals would be infinite.
     if not _holds(lambda: 0 < value < 1 and (1 + value) / 2 < 1):
-        expected = "between 0 and 1, for example 0.95"
-        raise refused(name, expected, value, "Divide percentages by 100.")
+        raise refused(name, "between 0 and 1, for example 0.95", value)
 
 
 def _holds(condition: Callable[[], Any]) -> bool:
@@ -125,8 +124,7 @@ def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: s
         ValueError: Argument `numeric` must name columns, ['price', 'site']. Received: ['prise'].
     """
     if missing := [name for name in names if name not in available]:
-        mend = f" {remedy}" if remedy else ""
-        raise ValueError(f"{what}, {[*available][:20]}. Received: {missing}.{mend}")
+        raise ValueError(f"{what}, {[*available][:20]}. Received: {missing}. {remedy}".rstrip())
 
 
 def one_column(name: str, shape: tuple[int | None, ...]) -> None:
@@ -157,10 +155,8 @@ def same_rows(name: str, num_rows: int | None, expected: int | None, of: str) ->
 def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = "") -> ValueError:
     """The error of a file that cannot be read as what a function of this package writes."""
     expected = f"Argument `{name}` must name a file that `{writer}` wrote"
-    mend = f" {remedy}" if remedy else ""
-    return ValueError(
-        f"{expected}. Received: {os.fspath(path)!r}, which is damaged, or another file.{mend}"
-    )
+    received = f"Received: {os.fspath(path)!r}, which is damaged, or another file. {remedy}"
+    return ValueError(f"{expected}. {received}".rstrip())
 
 
 @contextlib.contextmanager

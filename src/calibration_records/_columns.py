@@ -18,10 +18,7 @@ import numpy as np
 from calibration_records._limits import EXACT_WHOLE_NUMBERS
 from calibration_records._warn import warn
 
-_MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 _NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
-# Beyond int64, also where a float has more digits.
-_MOST = 2**63
 
 
 def is_table(values: object) -> bool:
@@ -42,19 +39,12 @@ def by_name(columns: Any) -> Any:
     """A table as a dictionary of its columns, not converted; anything else unchanged."""
     if not is_table(columns):
         return columns
-    if not hasattr(columns, "__len__"):
-        raise ValueError(
-            "A table must be in memory. Received: "
-            f"{type(columns).__name__}. Collect it first, for example with table.collect()."
-        )
-    names = columns.column_names if hasattr(columns, "column_names") else columns.columns
-    keys = list(names)
-    # Two columns of one name are an error only if one of them is read.
-    return {str(key): columns[key] if keys.count(key) == 1 else _Twice() for key in keys}
-
-
-class _Twice:
-    """A column whose name another one of the table has too."""
+    if not hasattr(columns, "__len__"):  # a lazy frame
+        received = f"Received: {type(columns).__name__}"
+        raise ValueError(f"A table must be in memory. {received}: collect it first.")
+    names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
+    # One of two columns of the same name would be a guess: neither is there.
+    return {str(name): columns[name] for name in names if names.count(name) == 1}
 
 
 def warn_of_other_order(**arguments: Any) -> None:
@@ -71,14 +61,11 @@ def warn_of_other_order(**arguments: Any) -> None:
         if hasattr(part, "iloc")
     ]
     for (first_name, first), (name, index) in itertools.combinations(indexed, 2):
-        if len(index) != len(first) or index is first or index.equals(first):
-            continue
-        if index.is_unique and first.is_unique and index.isin(first).all():
+        is_other = len(index) == len(first) and index is not first and not index.equals(first)
+        if is_other and index.is_unique and first.is_unique and index.isin(first).all():
             warn(
-                f"Arguments `{first_name}` and `{name}` have the same index in another order. "
-                f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are matched by "
-                "position, not by index. Put them in the same order, for example with "
-                ".reindex(other.index), or pass arrays.",
+                f"Arguments `{first_name}` and `{name}` have the same index in another order, and "
+                "rows are matched by position. Use .reindex(other.index), or pass arrays."
             )
             return
 
@@ -104,21 +91,17 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
         Traceback (most recent call last):
         ...
         ValueError: Argument `features` must hold all features that FieldBias reads, ['sites'].
-        Received: ['hour', 'site'], without ['sites']. Did you mean 'site'?
+        Received: ['hour', 'site'], without ['sites'].
     """
     columns = by_name(features)
     if not isinstance(columns, Mapping):
-        raise ValueError(
-            "Argument `features` must be a mapping of feature names to arrays, or a data frame. "
-            f"Received: features of type {type(columns).__name__}. The order of the arguments is "
-            "logits, labels, features, sample_weight."
-        )
+        expected = "Argument `features` must be a mapping of names to arrays, or a data frame"
+        raise ValueError(f"{expected}. Received: {type(columns).__name__}.")
     names = list(names)
-    missing = [name for name in names if name not in columns]
-    if missing:
+    if missing := [name for name in names if name not in columns]:
         raise ValueError(
             f"Argument `features` must hold all features that {reader} reads, {names}. Received: "
-            f"{sorted(map(str, columns))}, without {missing}.{suggestion(missing, columns)}"
+            f"{sorted(map(str, columns))}, without {missing}."
         )
     return {name: columns[name] for name in names}
 
@@ -141,21 +124,16 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
         Traceback (most recent call last):
         ...
         ValueError: Weights must be numbers. Received: strings, such as '1.5'. Convert them first,
-        for example with weights.astype(float).
+        for example with weights.astype(float), or (weights == '1.5').astype(int).
     """
     name = what.lower()
     array = as_array(values, name)
-    listed = array.reshape(-1).tolist() if array.dtype.kind in "OSUT" else []
-    if texts := {value for value in listed if isinstance(value, str | bytes)}:
-        shown = [t if isinstance(t, str) else t.decode(errors="backslashreplace") for t in texts]
-        advice = f"Convert them first, for example with {name}.astype(float)."
-        if what == "Labels":
-            advice += (
-                " Drop the rows without a label, which are not negative. Recode names as (labels "
-                f"== {max(shown)!r}).astype(int), or as class numbers 0 to K - 1."
-            )
+    values = array.reshape(-1).tolist() if array.dtype.kind in "OSUT" else []
+    if texts := [value for value in values if isinstance(value, str | bytes)]:
+        text = max(texts, key=str)
         raise ValueError(
-            f"{what} must be numbers. Received: strings, such as {min(shown)!r}. {advice}"
+            f"{what} must be numbers. Received: strings, such as {text!r}. Convert them first, for "
+            f"example with {name}.astype(float), or ({name} == {text!r}).astype(int)."
         )
     return column_of(array, name)
 
@@ -191,17 +169,10 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     """
     if isinstance(values, np.ma.MaskedArray):
         return _unmasked(values)
-    if isinstance(values, _Twice):
-        raise ValueError(
-            f"Input {name} must be one column of the table. Received: several columns of this "
-            "name. Rename or drop the others."
-        )
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
-        raise ValueError(
-            f"Input {name} must be an array or a column of a table in memory. Received: "
-            f"{type(values).__name__}. Convert it to NumPy, pandas, Polars or Arrow."
-        )
+        received = f"Received: {type(values).__name__}. Convert it to NumPy"
+        raise ValueError(f"Input {name} must be an array or a column of a table. {received}.")
     is_arrow = type(values).__module__.partition(".")[0] == "pyarrow"
     if is_arrow and str(values.type).startswith("dictionary"):
         # NumPy would get some value of the dictionary in place of a missing one.
@@ -209,10 +180,7 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(
-            f"Input {name} must hold one number or string per row, or rows of the same length. "
-            f"Received: {type(values).__name__} ({error})."
-        ) from error
+        raise ValueError(f"Input {name} must hold rows of one length. Received: {error}") from error
     if is_list and array.dtype.kind in "US":
         # NumPy makes strings of the numbers and of NaN beside strings.
         array = np.asarray(values, dtype=object)
@@ -236,12 +204,9 @@ def column_of(values: Any, name: str) -> np.ndarray:
     elif array.dtype.kind == "S" and not array.tobytes().isascii():
         for value in set(array.reshape(-1).tolist()):
             text_of(value, name)
-    is_number = array.dtype.kind in "biufOSU" or array.dtype.name in EXACT_WHOLE_NUMBERS
-    if not is_number:
-        raise ValueError(
-            f"Input {name} must hold numbers or strings. Received: dtype {array.dtype}. Convert "
-            "times to numbers, for example seconds since 1970."
-        )
+    if array.dtype.kind not in "biufOSU" and array.dtype.name not in EXACT_WHOLE_NUMBERS:
+        expected = f"Input {name} must hold numbers or strings"
+        raise ValueError(f"{expected}. Received: dtype {array.dtype}.")
     return array
 
 
@@ -265,10 +230,8 @@ def exact_ids(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     if array.dtype.kind != "u":
         return _whole(array, name, reader)
     if int(array.max()) > np.iinfo(np.int64).max:
-        raise ValueError(
-            f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}. Convert the "
-            "column to strings, and look them up with keras.layers.StringLookup."
-        )
+        expected = f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}"
+        raise ValueError(f"{expected}. Convert them to strings, for a StringLookup.")
     return array
 
 
@@ -279,30 +242,26 @@ def holds(dtype: str) -> int:
         >>> holds("float32")
         16777216
     """
-    return EXACT_WHOLE_NUMBERS.get(dtype, _MOST)
+    # Beyond int64, also where a float has more digits.
+    return EXACT_WHOLE_NUMBERS.get(dtype, 2**63)
 
 
 def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     """Floats that are whole numbers, as int64."""
-    dtype = array.dtype.name
     numbers = array if array.dtype.kind == "f" else array.astype("float32")
     flat = numbers.reshape(-1)
-    missing = np.isnan(flat)
-    if missing.any():
+    if (missing := np.isnan(flat)).any():
         raise ValueError(
             f"Input {name} must hold {reader}, without missing values. Received: nan in row "
-            f"{int(missing.argmax())}, {int(missing.sum()):,} such rows. Fill them with an id of "
-            "their own, -1 or the one that the model was trained on, and convert the column to "
-            "integers."
+            f"{missing.argmax()}. Fill them with an id, -1 or the one of the training."
         )
     refuse_fractions(flat, name, reader)
-    limit = holds(dtype)
-    far = np.flatnonzero(np.abs(flat) >= limit)
+    far = np.flatnonzero(np.abs(flat) >= holds(array.dtype.name))
     if len(far):
         raise ValueError(
             f"Input {name} must hold {reader}, exactly. Received: {flat[far[0]]:.0f} in row "
-            f"{far[0]} as {dtype}, in which different whole numbers from {limit:,} on may be the "
-            "same. Read the column as integers (int64) in the first place, or as strings."
+            f"{far[0]} as {array.dtype}, in which other whole numbers may be the same. Read the "
+            "column as integers in the first place, or as strings."
         )
     return numbers.astype("int64")
 
@@ -313,8 +272,7 @@ def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
     if len(fractions):
         raise ValueError(
             f"Input {name} must hold {reader}. Received: {float(flat[fractions[0]])} in row "
-            f"{fractions[0]}, {len(fractions):,} such rows. Numbers that are not ids are no field: "
-            "name them in `numeric` of the functions and heads that have it, or leave them out."
+            f"{fractions[0]}, {len(fractions):,} such rows. Name other numbers in `numeric`."
         )
 
 
@@ -323,36 +281,28 @@ def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
     is_missing, array = np.ma.getmaskarray(values), np.asarray(values.data)
     if not is_missing.any():
         return array
-    missing: Any = np.nan if array.dtype.kind in "iufb" else None
-    array = array.astype("float64" if array.dtype.kind in "iufb" else object)
-    array[is_missing] = missing
+    is_number = array.dtype.kind in "iufb"
+    array = array.astype("float64" if is_number else object)
+    array[is_missing] = np.nan if is_number else None
     return array
 
 
 def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -> np.ndarray:
     """An object array as numbers, with NaN for missing values, or as strings."""
-    values = array.reshape(-1).tolist()
-    missing = [is_missing(value) for value in values]
-    kinds = {type(value) for value, gone in zip(values, missing, strict=True) if not gone}
+    values = [None if is_missing(value) else value for value in array.reshape(-1).tolist()]
+    kinds = {type(value) for value in values if value is not None}
     if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or as_strings):
-        if any(missing):
-            warn(
-                f"Input {name} has missing values among its strings: {sum(missing):,} of "
-                f"{len(values):,} rows. They are read as empty strings. Fill them with the value "
-                "that the base model was trained on."
-            )
-        strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
-        return np.array([text_of(v, name) for v in strings], dtype=np.str_).reshape(array.shape)
+        if num_missing := values.count(None):
+            found = f"missing values among its strings: {num_missing:,} of {len(values):,} rows"
+            warn(f"Input {name} has {found}. They are read as empty strings.")
+        strings = ["" if value is None else text_of(value, name) for value in values]
+        return np.array(strings, dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, _NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
-        raise ValueError(
-            f"Input {name} must hold numbers or strings. Received: objects of the types {names}. "
-            "Convert them to numbers or to strings."
-        )
-    if any(missing):
-        values = [np.nan if gone else value for value, gone in zip(values, missing, strict=True)]
-    numbers = np.asarray([float(v) if isinstance(v, decimal.Decimal) else v for v in values])
-    # Whole numbers beyond 64 bits stay Python objects.
+        expected = f"Input {name} must hold numbers or strings"
+        raise ValueError(f"{expected}. Received: objects of the types {names}.")
+    numbers = np.asarray([np.nan if value is None else value for value in values])
+    # Decimals, and whole numbers beyond 64 bits, stay Python objects.
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)
 
 
@@ -368,18 +318,17 @@ def text_of(value: object, name: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"Input {name} must hold strings of UTF-8. Received: {bytes(value)!r}. Decode the "
-            "column with its own encoding first, for example each value with "
-            'value.decode("latin-1").'
-        ) from error
+        expected = f"Input {name} must hold strings of UTF-8. Received: {value!r}."
+        raise ValueError(f'{expected} Decode it first, as by value.decode("latin-1").') from error
 
 
 def is_missing(value: object) -> bool:
     """Whether a Python value stands for a missing one: None, NaN, or pandas' NA or NaT."""
     # NaN differs from itself; comparing pandas' missing values would raise.
     is_float = isinstance(value, float | np.floating)
-    return type(value).__name__ in _MISSING_TYPES or (is_float and value != value)
+    return type(value).__name__ in ("NAType", "NaTType", "NoneType") or (
+        is_float and value != value
+    )
 
 
 def check_one_value_a_row(values: Any, name: str, use: str) -> None:
@@ -388,5 +337,5 @@ def check_one_value_a_row(values: Any, name: str, use: str) -> None:
     if len(shape) > 1 and shape[1:] != (1,):
         raise ValueError(
             f"{use} {name!r} must have one value per row, shape (n,) or (n, 1). Received: shape "
-            f"{shape}. Give each of the {shape[1]} columns a name and an input of its own."
+            f"{shape}. Give each column a name of its own."
         )

@@ -20,12 +20,17 @@ def probabilities_of(
         >>> probabilities_of(np.array([-np.inf, 0.0]), from_logits=True)
         array([0. , 0.5])
     """
-    if from_logits:
-        _refuse_nan(predictions, argument)
-        _warn_of_probabilities(predictions, argument)
-        return np.asarray(scipy.special.expit(predictions))
-    check_probabilities(predictions, argument)
-    return predictions
+    if not from_logits:
+        check_probabilities(predictions, argument)
+        return predictions
+    _refuse_nan(predictions, argument)
+    are_within = ((predictions >= 0) & (predictions <= 1)).all()
+    if are_within and len(np.unique(predictions)) > _HANDFUL:
+        warn(
+            f"Argument `{argument}` looks like probabilities, although from_logits=True. Received: "
+            f"values from {predictions.min():g} to {predictions.max():g}."
+        )
+    return np.asarray(scipy.special.expit(predictions))
 
 
 def check_probabilities(
@@ -43,13 +48,3 @@ def check_probabilities(
 def _refuse_nan(values: np.ndarray, argument: str) -> None:
     if np.isnan(values).any():
         raise ValueError(f"Argument `{argument}` must not hold NaN. Received: NaN in some rows.")
-
-
-def _warn_of_probabilities(values: NDArray[np.float64], argument: str) -> None:
-    are_within = ((values >= 0) & (values <= 1)).all()
-    if are_within and len(distinct := np.unique(values)) > _HANDFUL:
-        warn(
-            f"Argument `{argument}` looks like probabilities, although from_logits=True. Received: "
-            f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}. For "
-            "probabilities, leave out from_logits."
-        )

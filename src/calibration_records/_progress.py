@@ -6,9 +6,6 @@ import datetime
 import sys
 import time
 
-# A terminal is not written to more often.
-_SECONDS_BETWEEN = 0.1
-
 
 class ProgressBar:
     """Progress over things that are counted: passes, seeds or fits.
@@ -17,7 +14,7 @@ class ProgressBar:
     not Keras' bar, because logs are read where Keras is not installed.
 
     Args:
-        total: Number of things; 0 if it is not known.
+        total: Number of things.
         unit: What they are, in the plural.
         verbose: 0 or False shows nothing.
         tells_time_left: Whether all of them take as long, so that the time left can be told.
@@ -40,42 +37,29 @@ class ProgressBar:
     ) -> None:
         self.is_shown, self.total, self._unit = bool(verbose), total, unit
         self._tells_time_left, self._start = tells_time_left, time.monotonic()
-        self._done, self._next, self._length, self._is_ended = 0, 0.0, 0, False
+        self._done = self._length = 0
         # As Keras' bar: a notebook's cell overwrites a line, though it is no terminal.
         self._is_live = "ipykernel" in sys.modules or sys.stdout.isatty()
 
-    def show(self, done: int, figures: str = "", is_end: bool = False) -> None:
-        """Shows that so many are done, and some figures.
-
-        Args:
-            done: Number of things that are done.
-            figures: What else to show.
-            is_end: Whether no more will be done; also without it, the last of all ends the line.
-        """
-        now, before, self._done = time.monotonic(), self._done, done
-        is_end = is_end or done == self.total > 0
-        tenths = [10 * number // max(self.total, 1) for number in (before, done)]
-        is_due = now >= self._next if self._is_live else self.total > 0 and tenths[0] < tenths[1]
-        if not self.is_shown or self._is_ended or not (is_end or is_due):
+    def show(self, done: int, figures: str = "") -> None:
+        """Shows that so many are done, and some figures."""
+        tenths = [10 * number // max(self.total, 1) for number in (self._done, done)]
+        self._done = done
+        if not self.is_shown or not (self._is_live or tenths[0] < tenths[1]):
             return
-        self._next, self._is_ended = now + _SECONDS_BETWEEN, is_end
-        line = f"{done:,}/{self.total:,}" if self.total else f"{done:,}"
-        line += f" {self._unit}, {_rounded(now - self._start)}"
-        if self._tells_time_left and self.total and done and not is_end:
-            line += f", {_rounded((now - self._start) * (self.total - done) / done)} left"
+        seconds = time.monotonic() - self._start
+        line = f"{done:,}/{self.total:,} {self._unit}, {_rounded(seconds)}"
+        if self._tells_time_left and 0 < done < self.total:
+            line += f", {_rounded(seconds * (self.total - done) / done)} left"
         line += f" - {figures}" if figures else ""
         if self._is_live:
             # Spaces cover the rest of a longer line.
             line, self._length = f"\r{line:{self._length}}", len(line)
-        print(line, end="\n" if is_end or not self._is_live else "", flush=True)
+        print(line, end="" if self._is_live and done < self.total else "\n", flush=True)
 
-    def add(self, number: int = 1) -> None:
-        """Shows that some more are done."""
-        self.show(self._done + number)
-
-    def end(self) -> None:
-        """Ends the line: no more will be done."""
-        self.show(self._done, is_end=True)
+    def add(self) -> None:
+        """Shows that one more is done."""
+        self.show(self._done + 1)
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""

@@ -1,8 +1,12 @@
 """Plain text for terminals and notebooks: safe names, wrapped lines and aligned columns."""
 
 import html
+import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
 
 MAX_WIDTH = 100
 
@@ -50,6 +54,28 @@ def grid(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
         for first, *rest in rows
     ]
+
+
+def as_json(value: Any) -> Any:
+    """A report as JSON values: None where a number is not finite; no records of runs.
+
+    Example:
+        >>> as_json({"interval": (0.5, math.inf)})
+        {'interval': [0.5, None]}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        # The records of the runs are in the ledger.
+        names = [field.name for field in fields(value) if field.name != "records"]
+        value = {name: getattr(value, name) for name in names}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: as_json(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.value if isinstance(value, Enum) else value
 
 
 class ShownAsText:

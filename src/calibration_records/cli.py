@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from calibration_records._check import refused
 from calibration_records._text import grid, shorten
@@ -26,18 +26,8 @@ if TYPE_CHECKING:
 DECIDED, UNDECIDED, ERROR = 0, 1, 2
 _MAX_NAME, _MAX_MESSAGE = 40, 1000
 # Replacements for terminals that only show ASCII.
-_ASCII = str.maketrans(
-    {
-        "−": "-",
-        "–": "-",
-        "±": "+-",
-        "×": "x",
-        "…": "...",
-        "≥": ">=",
-        "≤": "<=",
-        "’": "'",
-        "√": "sqrt",
-    }
+_ASCII = dict(
+    zip(map(ord, "−–±×…≥≤’√"), ("-", "-", "+-", "x", "...", ">=", "<=", "'", "sqrt"), strict=True)
 )
 
 
@@ -174,38 +164,18 @@ def _looks(text: str) -> int | str | None:
 
 
 def _integer(text: str, others: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        expected = f"expected {others}an integer, received {text!r}"
-        raise argparse.ArgumentTypeError(expected) from None
-
-
-def _comparison_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `seeds.compare` that the options give."""
-    return {
-        "metric": options.metric,
-        "epoch": options.epoch,
-        "delta": options.delta,
-        "confidence": options.confidence,
-        "num_looks": options.looks,
-        "recalibrated": None if options.recalibrated is None else options.recalibrated == "yes",
-        "directions": {
-            **dict.fromkeys(options.maximize, "max"),
-            **dict.fromkeys(options.minimize, "min"),
-        },
-    }
+    if not text.removeprefix("-").isdigit():
+        raise argparse.ArgumentTypeError(f"expected {others}an integer, received {text!r}")
+    return int(text)
 
 
 def _open(options: argparse.Namespace) -> Ledger:
     from calibration_records.runs.ledger import Ledger
 
     path = Path(options.ledger)
-    ledger = Ledger(path) if path.is_dir() else None
-    if ledger is None or (not len(ledger) and any(path.iterdir())):
-        expected = "the folder of a ledger, empty or with records of runs"
-        raise refused("ledger", expected, options.ledger)
-    return ledger
+    if not path.is_dir() or (any(path.iterdir()) and not len(Ledger(path))):
+        raise refused("ledger", "the folder of a ledger", options.ledger)
+    return Ledger(path)
 
 
 def _runs(options: argparse.Namespace) -> tuple[str, int]:
@@ -231,11 +201,20 @@ def _runs(options: argparse.Namespace) -> tuple[str, int]:
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
     from calibration_records.comparison.compare import compare
 
-    comparison = compare(_open(options), options.a, options.b, **_comparison_arguments(options))
-    if options.json:
-        text = json.dumps(comparison.to_dict(), indent=1, allow_nan=False)
-    else:
-        text = str(comparison)
+    ways = dict.fromkeys(options.maximize, "max") | dict.fromkeys(options.minimize, "min")
+    comparison = compare(
+        _open(options),
+        options.a,
+        options.b,
+        metric=options.metric,
+        epoch=options.epoch,
+        delta=options.delta,
+        confidence=options.confidence,
+        num_looks=options.looks,
+        directions=ways,
+        recalibrated={"yes": True, "no": False}.get(options.recalibrated),
+    )
+    text = json.dumps(comparison.to_dict(), allow_nan=False) if options.json else str(comparison)
     return text, DECIDED if comparison.verdict.decided else UNDECIDED
 
 

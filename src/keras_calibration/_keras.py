@@ -221,15 +221,6 @@ def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """The arguments of `compile` as they were given.
-
-    Public: `model.get_compile_config()`, which serializes functions as bytecode or by name.
-    """
-    given = getattr(model, "_compile_config", None)
-    return {"loss": model.loss} if given is None else dict(given.config)
-
-
 def write_fingerprint(savedmodel: str) -> None:
     """Writes `fingerprint.pb` of a SavedModel that is complete.
 

@@ -8,11 +8,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import installed, refused
 from calibration_records._columns import warn_of_other_order
 from calibration_records._warn import warn
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
-try:
+with installed("sklearn", "keras_calibration.sklearn needs scikit-learn 1.6 or newer."):
     import sklearn.base
     from sklearn.frozen import FrozenEstimator
     from sklearn.model_selection import check_cv
@@ -26,11 +27,6 @@ try:
         has_fit_parameter,
         validate_data,
     )
-except ImportError as error:
-    raise ImportError(
-        "keras_calibration.sklearn needs scikit-learn 1.6 or newer. Install it with: pip install "
-        "'keras-calibration[sklearn]'"
-    ) from error
 
 __all__ = ["NeuralCalibrator"]
 __dir__ = __all__.copy
@@ -128,13 +124,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         is_frozen = isinstance(base, FrozenEstimator)
         # The columns of a frozen classifier's scores are its own classes.
         encoder = LabelEncoder().fit(getattr(base, "classes_", y) if is_frozen else y)
-        labels = encoder.transform(y)
-        self.classes_ = encoder.classes_
+        labels, self.classes_ = encoder.transform(y), encoder.classes_
         if len(self.classes_) < 2:
-            raise ValueError(
-                "NeuralCalibrator needs labels of at least two classes. Received: "
-                f"{len(self.classes_)} class(es)."
-            )
+            raise ValueError(f"Labels must be of two classes or more. Received: {self.classes_}.")
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -142,7 +134,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             self.estimator_ = base
             scores, fold = self._scores(base, X), np.zeros(len(labels), np.int64)
         else:
-            given = weights if _takes_weights(base, weights) else None
+            given = weights if has_fit_parameter(base, "sample_weight") else None
+            if weights is not None and given is None:
+                name = type(base).__name__
+                warn(f"{name} takes no sample weights: they are used for the calibration alone.")
             self.estimator_ = _fitted(base, X, labels, given, np.arange(len(labels)))
             scores, fold = self._held_out_scores(X, labels, given, groups)
         used = fold >= 0
@@ -177,32 +172,26 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely class of each row."""
-        number = np.argmax(self.predict_proba(X), axis=1)
-        return self.classes_[number]
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
 
     def __sklearn_tags__(self) -> Any:
         """How many classes there may be, and what X may hold, is up to the classifier."""
-        tags = super().__sklearn_tags__()
-        inner_tags = sklearn.utils.get_tags(self.estimator)
-        class_tags = inner_tags.classifier_tags
-        tags.classifier_tags.multi_class = class_tags is None or class_tags.multi_class
-        tags.input_tags = inner_tags.input_tags
+        tags, inner = super().__sklearn_tags__(), sklearn.utils.get_tags(self.estimator)
+        kinds, tags.input_tags = inner.classifier_tags, inner.input_tags
+        tags.classifier_tags.multi_class = kinds is None or kinds.multi_class
         return tags
 
     def _scores(self, classifier: Any, X: Any) -> np.ndarray:
         """Scores (n, K), or of two classes those of the second, (n,)."""
-        if hasattr(classifier, "predict_proba"):
-            scores = classifier.predict_proba(X)
-        else:
-            scores = classifier.decision_function(X)
-        num_classes = len(self.classes_)
+        has_probabilities = hasattr(classifier, "predict_proba")
+        predict = classifier.predict_proba if has_probabilities else classifier.decision_function
+        scores, num_classes = predict(X), len(self.classes_)
         if num_classes == 2:
             return scores[:, 1] if scores.ndim == 2 else scores
         if scores.shape[1:] != (num_classes,):
             raise ValueError(
-                f"The classifier must return one score for each of {num_classes} classes. "
-                f"Received: scores of shape {scores.shape}. For a support vector classifier, use "
-                'decision_function_shape="ovr".'
+                f"The classifier must return one score for each of {num_classes} classes. Received:"
+                f' shape {scores.shape}. A support vector one needs decision_function_shape="ovr".'
             )
         return scores
 
@@ -215,17 +204,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         splits = check_cv(self.cv, labels, classifier=True).split(X, labels, groups)
         for number, (train, test) in enumerate(splits):
             if (fold[test] >= 0).any():
-                raise ValueError(
-                    "Argument `cv` must have each row in at most one test set, because each row "
-                    f"gets one score. Received: {self.cv!r}. Use KFold, StratifiedKFold, "
-                    "GroupKFold or TimeSeriesSplit."
-                )
+                raise refused("cv", "splits with each row in at most one test set", self.cv)
             if len(np.unique(labels[train])) < num_classes:
-                raise ValueError(
-                    "Argument `cv` must give splits that train on rows of every class. Received: "
-                    f"a split without one of the {num_classes} classes. Merge rare classes, use "
-                    "stratified splits, or pass a fitted classifier as FrozenEstimator."
-                )
+                remedy = "Merge rare classes, or use stratified splits."
+                raise refused("cv", "splits that train on rows of every class", self.cv, remedy)
             fold[test] = number
             fitted = _fitted(self.estimator, X, labels, weights, train)
             scores[test] = self._scores(fitted, _safe_indexing(X, test))
@@ -236,8 +218,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         rows, found = X if hasattr(X, "shape") else np.asarray(X), {}
         for column in dict.fromkeys([*self.fields, *self.numeric]):
             values = _safe_indexing(rows, column, axis=1)
-            is_sparse = hasattr(values, "toarray")
-            found[_name(column)] = values.toarray()[:, 0] if is_sparse else np.asarray(values)
+            dense = values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
+            found[_name(column)] = dense
         return found
 
 
@@ -247,17 +229,6 @@ def _fitted(
     """A new classifier, fitted to some rows."""
     given = {} if weights is None else {"sample_weight": weights[rows]}
     return sklearn.base.clone(base).fit(_safe_indexing(X, rows), labels[rows], **given)
-
-
-def _takes_weights(base: Any, weights: np.ndarray | None) -> bool:
-    """Whether the classifier takes weights; warns if it does not, and there are any."""
-    if weights is None or has_fit_parameter(base, "sample_weight"):
-        return True
-    warn(
-        f"{type(base).__name__} takes no sample weights: they are used for the calibration alone. "
-        "Pass sample_weight=None, or a classifier that takes them."
-    )
-    return False
 
 
 def _name(column: str | int) -> str:

@@ -143,7 +143,7 @@ def test_bytes_that_are_no_utf8_are_refused_by_name(column):
     for door in doors.values():
         with pytest.raises(ValueError, match=r"'shop' must hold strings of UTF-8.*caf.xe9.*latin"):
             door()
-    with pytest.raises(ValueError, match=r"Labels must be numbers.*strings, such as 'bar'"):
+    with pytest.raises(ValueError, match="Labels must be numbers"):
         kc.layers.ILPS().fit(scores, column)
     texts = np.array(["café", "tea"])
     np.testing.assert_array_equal(column_of([text.encode() for text in texts], "'shop'"), texts)

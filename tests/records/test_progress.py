@@ -56,29 +56,6 @@ def test_a_terminal_has_one_line(monkeypatch, clock):
     assert lines[1] == "2/4 fits, 0:01:00 - x".ljust(len(lines[0]))
 
 
-def test_a_terminal_is_not_flooded(monkeypatch, clock):
-    terminal = as_terminal(monkeypatch)
-    bar = ProgressBar(10**6, "rows")
-    for done in range(1, 1001):
-        bar.show(done)
-    assert terminal.getvalue().count("\r") == 1
-    clock[0] += 90
-    bar.show(2000)
-    assert terminal.getvalue().endswith("2,000/1,000,000 rows, 0:01:30, 12:28:30 left")
-
-
-def test_the_last_line_comes_once(capsys, clock):
-    bar = ProgressBar(8, "seeds")
-    bar.show(3, is_end=True)
-    bar.show(8)
-    bar.add()
-    assert capsys.readouterr().out == "3/8 seeds, 0:00:00\n"
-    unknown = ProgressBar(0, "steps")
-    unknown.add(12_345)
-    unknown.end()
-    assert capsys.readouterr().out == "12,345 steps, 0:00:00\n"
-
-
 @pytest.mark.parametrize("verbose", [0, False])
 def test_nothing_is_shown(capsys, verbose):
     bar = ProgressBar(2, "seeds", verbose)

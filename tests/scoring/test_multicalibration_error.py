@@ -237,7 +237,7 @@ def test_bad_rows_are_refused():
         ({"labels": [[0, 1, 1]]}, "shape"),
         ({"predictions": [-1.0, 0.2, 0.3]}, "pass from_logits=True"),
         ({"predictions": [math.nan, 0.2, 0.3]}, "predictions"),
-        ({"predictions": [], "labels": []}, "must hold rows"),
+        ({"predictions": [], "labels": []}, "of one or more rows"),
         ({"features": {"site": [1, 2]}}, r"features\['site'\]"),
         ({"features": [1, 2, 3]}, "column names"),
         ({"numeric": ["age"]}, "numeric"),

@@ -127,10 +127,11 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
     wanted = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
-    runs = (
-        gather_runs(records, question.a, wanted, epoch=question.epoch, maximize=maximize),
-        gather_runs(records, question.b, wanted, epoch=question.epoch, maximize=maximize),
+    a, b = (
+        gather_runs(records, pipeline, wanted, epoch=question.epoch, maximize=maximize)
+        for pipeline in (question.a, question.b)
     )
+    runs = (a, b)
     plan = make_plan(runs, question)
     noise = None
     if 0 < plan.num_runs < MIN_RUNS:
@@ -212,10 +213,7 @@ def _compare_metric(
 
 
 def _calibration(
-    plain: str | None,
-    calibrated: str | None,
-    runs: tuple[PipelineRuns, PipelineRuns],
-    plan: Plan,
+    plain: str | None, calibrated: str | None, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan
 ) -> dict[str, Any]:
     """The fields that tell what calibration does to the difference and to its noise."""
     if plain is None or calibrated is None:
@@ -226,17 +224,14 @@ def _calibration(
     found: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
     if plan.num_runs < plan.fewest:
         return found
-    found["surviving_share"] = surviving_share(
-        losses, corrected, paired=plan.paired, confidence=plan.shown
-    )
+    how: dict[str, Any] = {"paired": plan.paired, "confidence": plan.shown}
+    found["surviving_share"] = surviving_share(losses, corrected, **how)
     found["seeds_needed"] = {
         name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
         for name, (a, b) in ((plain, losses), (calibrated, corrected))
     }
     if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS:
-        found["bias_share"] = bias_share(
-            losses, corrected, paired=plan.paired, confidence=plan.shown
-        )
+        found["bias_share"] = bias_share(losses, corrected, **how)
     return found
 
 

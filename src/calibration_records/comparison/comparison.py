@@ -1,12 +1,10 @@
 """The result of a comparison of two pipelines."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
-from calibration_records._text import ShownAsText
+from calibration_records._text import ShownAsText, as_json
 from calibration_records.comparison.comparison_text import comparison_text
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.comparison.pipeline_runs import PipelineRuns
@@ -83,7 +81,7 @@ class Comparison(ShownAsText):
     surviving_share: Estimate | None = None
     seeds_needed: Mapping[str, int] | None = None
     bias_share: Estimate | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def deciding(self) -> MetricComparison:
@@ -108,49 +106,22 @@ class Comparison(ShownAsText):
         """
         if self.standard_error is None or self.degrees is None:
             raise ValueError(
-                "A posterior requires at least two runs of each pipeline, or other pipelines in "
-                f"the ledger with two. Received: {len(self.a)} and {len(self.b)} runs."
+                "A posterior requires at least two runs of each pipeline, or of others in the "
+                f"ledger. Received: {len(self.a)} and {len(self.b)} runs."
             )
-        deciding = self.deciding
-        means = deciding.mean_b - deciding.mean_a
+        means = self.deciding.mean_b - self.deciding.mean_a
         value = means if self.difference is None else self.difference.value
-        return probability_better(
-            -value if deciding.maximize else value,
-            self.standard_error,
-            self.degrees,
-            margin=margin,
-            prior_scale=prior_scale,
-        )
+        value = -value if self.deciding.maximize else value
+        noise = (self.standard_error, self.degrees)
+        return probability_better(value, *noise, margin=margin, prior_scale=prior_scale)
 
     def to_dict(self) -> dict[str, Any]:
         """All results as JSON values: no records; `None` where a value is not finite."""
-        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-        values["verdict"] = {
-            "outcome": self.verdict.outcome.value,
-            "words": self.verdict.words,
-            "better": self.verdict.better,
-            "decided": self.verdict.decided,
-        }
+        values: dict[str, Any] = as_json(self)
+        values["verdict"]["decided"] = self.verdict.decided
         known = self.standard_error is not None
         values["probability_b_better"] = self.probability_b_better() if known else None
         return values
 
     def __str__(self) -> str:
         return comparison_text(self)
-
-
-def _plain(value: Any) -> Any:
-    """A result as JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        # The records of the runs are in the ledger.
-        names = [field.name for field in fields(value) if field.name != "records"]
-        value = {name: getattr(value, name) for name in names}
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value.value if isinstance(value, Enum) else value

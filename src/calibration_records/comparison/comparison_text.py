@@ -20,13 +20,13 @@ _HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B beat
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison for a terminal: table, figures, notes and verdict, at most 100 columns."""
-    lines = [heading(comparison), "", *_narrow_grid(metric_rows(comparison)), ""]
-    lines += [line for figure in figures(comparison) for line in wrap(figure)]
+    lines = [_heading(comparison), "", *_narrow_grid(_metric_rows(comparison)), ""]
+    lines += [line for figure in _figures(comparison) for line in wrap(figure)]
     lines += [line for note in comparison.notes for line in wrap(f"! {note}")]
     return "\n".join([*lines, "", *wrap(f"Verdict: {comparison.verdict}")])
 
 
-def heading(comparison: Comparison) -> str:
+def _heading(comparison: Comparison) -> str:
     """One line that names the pipelines, their numbers of runs and the pairing."""
     number = len(comparison.shared_seeds)
     pairing = f"{number} shared seeds" if number else "independent seeds"
@@ -37,31 +37,26 @@ def heading(comparison: Comparison) -> str:
     return ", ".join([*sides, pairing])
 
 
-def figures(comparison: Comparison) -> list[str]:
+def _figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
-    lines = [probability_line(comparison)] if comparison.standard_error else []
-    if comparison.minimum_detectable_effect is not None:
-        lines.append(
-            f"minimum detectable effect {comparison.minimum_detectable_effect:.2g} (power 80 %); "
-            f"{comparison.method}"
-        )
+    lines = [_probability_line(comparison)] if comparison.standard_error else []
+    if (effect := comparison.minimum_detectable_effect) is not None:
+        lines.append(f"minimum detectable effect {effect:.2g} (power 80 %); {comparison.method}")
     if comparison.gain_difference is not None:
         lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}")
     share = comparison.surviving_share
+    bias, loss = comparison.bias_share, comparison.plain_metric
     if share is not None and math.isfinite(share.value):
         is_known = math.isfinite(share.low)
         part = interval(share, ".0%") if is_known else f"{share.value:.0%} (no bounds: seed noise)"
-        lines.append(
-            f"calibration: {part} of the difference in {comparison.plain_metric} survives it; to "
-            f"show this difference, {_seeds_text(comparison)}"
-        )
-    bias, loss = comparison.bias_share, comparison.plain_metric
+        survives = f"calibration: {part} of the difference in {loss} survives it"
+        lines.append(f"{survives}; to show this difference, {_seeds_text(comparison)}")
     if bias is not None and math.isfinite(bias.low):
         lines.append(f"bias: {interval(bias, '.0%')} of the seed variance of {loss}")
     return lines
 
 
-def probability_line(comparison: Comparison) -> str:
+def _probability_line(comparison: Comparison) -> str:
     """The probability that B is better, and the noise by which it is judged."""
     probability = comparison.probability_b_better()
     shown = f"{probability:.0%}" if 0.01 <= probability <= 0.99 else f"{probability:.1%}"
@@ -69,11 +64,8 @@ def probability_line(comparison: Comparison) -> str:
     text = f"P(B is better) {shown}, by {comparison.metric}"
     if (noise := comparison.seed_noise) is None:
         return f"{text} and a flat prior"
-    pipelines = "pipeline" if noise.num_pipelines == 1 else "pipelines"
-    return (
-        f"{text}, a flat prior and a seed standard deviation of {noise.std:.2g}, from "
-        f"{noise.num_runs} runs of {noise.num_pipelines} {pipelines} of the ledger"
-    )
+    runs = f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
+    return f"{text}, a flat prior and a seed standard deviation of {noise.std:.2g}, from {runs}"
 
 
 def _seeds_text(comparison: Comparison) -> str:
@@ -104,9 +96,8 @@ def interval(estimate: Estimate, form: str | None = None) -> str:
     scale = 0 if -2 <= exponent <= 3 else exponent
     # Two digits of the half-width, but at most four decimals.
     digits = 1 - math.floor(math.log10(half)) + scale if half > 0 else 2
-    text = interval(
-        Estimate(*(part / 10.0**scale for part in estimate[:3])), f".{min(max(digits, 0), 4)}f"
-    )
+    scaled = Estimate(*(part / 10.0**scale for part in estimate[:3]))
+    text = interval(scaled, f".{min(max(digits, 0), 4)}f")
     return text if scale == 0 else f"{text} e{scale}"
 
 
@@ -120,7 +111,7 @@ def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def metric_rows(comparison: Comparison) -> list[list[str]]:
+def _metric_rows(comparison: Comparison) -> list[list[str]]:
     """The header and a row of texts for each metric."""
     held_out = comparison.metric.startswith("val_")
     header = [f"{_HEADER[0]} (held out)" if held_out else _HEADER[0], *_HEADER[1:]]

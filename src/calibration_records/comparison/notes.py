@@ -58,13 +58,13 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
 
 def _excluded_notes(runs: PipelineRuns) -> list[str]:
     """Runs that do not count, which may be the worst ones."""
-    reasons = {
-        "diverged": runs.num_diverged,
-        "never finished": runs.num_unfinished,
-        "lacked the metric at that epoch": runs.num_without_metric,
-        "were repeated later": runs.num_repeated,
-    }
-    found = [f"{number} {reason}" for reason, number in reasons.items() if number]
+    reasons = (
+        (runs.num_diverged, "diverged"),
+        (runs.num_unfinished, "never finished"),
+        (runs.num_without_metric, "lacked the metric at that epoch"),
+        (runs.num_repeated, "were repeated later"),
+    )
+    found = [f"{number} {reason}" for number, reason in reasons if number]
     return [f"{runs.pipeline}: of its runs, {', '.join(found)}: excluded"] if found else []
 
 

@@ -95,17 +95,11 @@ def gather_runs(
         )
         for metric in metrics
     }
-    return PipelineRuns(
-        pipeline,
-        seeds=tuple(used),
-        epochs=tuple(run["epochs"][index] for index, run in used.values()),
-        values=values,
-        records=[run for _, run in used.values()],
-        num_diverged=num_diverged,
-        num_unfinished=len(mine) - len(ended),
-        num_repeated=len(ended) - len(latest),
-        num_without_metric=num_without_metric,
-    )
+    epochs = tuple(run["epochs"][index] for index, run in used.values())
+    records = [run for _, run in used.values()]
+    num_unfinished, num_repeated = len(mine) - len(ended), len(ended) - len(latest)
+    excluded = (num_diverged, num_unfinished, num_repeated, num_without_metric)
+    return PipelineRuns(pipeline, tuple(used), epochs, values, records, *excluded)
 
 
 def _choose(

@@ -68,13 +68,11 @@ class Plan(NamedTuple):
         pairing = "paired by seed" if self.paired else "independent seeds"
         if self.num_looks is None:
             return f"always-valid t, {pairing}"
-        test = "Student's t" if self.paired else "Welch's t"
-        looks = f", Bonferroni's level for {self.num_looks} looks"
+        method = f"Student's t, {pairing}" if self.paired else f"Welch's t, {pairing}"
         if self.num_looks == ADVISED:
-            looks = f"; decided if p < {1 - self.level:.2g}, which allows for another look"
-        elif self.num_looks == 1:
-            looks = ""
-        return f"{test}, {pairing}{looks}"
+            return f"{method}; decided if p < {1 - self.level:.2g}, which allows for another look"
+        looks = f", Bonferroni's level for {self.num_looks} looks"
+        return method if self.num_looks == 1 else f"{method}{looks}"
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
         """Why no verdict is possible; `None` if one is."""

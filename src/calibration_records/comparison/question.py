@@ -33,12 +33,9 @@ class Question(NamedTuple):
 def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
     confidence_level("confidence", question.confidence)
-    epoch, delta, directions = question.epoch, question.delta, question.directions or {}
+    epoch, delta = question.epoch, question.delta
     if question.a == question.b:
-        raise ValueError(
-            "Arguments `a` and `b` must be different pipelines. Received: "
-            f"a={question.a!r}, b={question.b!r}."
-        )
+        raise refused("b", "another pipeline than `a`", question.b)
     if epoch not in ("kept", "last", "best"):
         integer("epoch", epoch, 0, "Or pass 'kept', 'last' or 'best'.")
     if delta is not None:
@@ -48,23 +45,17 @@ def check_question(question: Question) -> None:
         raise refused("num_looks", expected, question.num_looks)
     if question.recalibrated not in (None, True, False):
         raise refused("recalibrated", "True, False or None", question.recalibrated)
-    for direction in directions.values():
+    for direction in (question.directions or {}).values():
         one_of("directions", direction, DIRECTIONS)
 
 
 def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[str]:
     """The metrics of the runs of either pipeline."""
     pipelines = sorted({record["pipeline"] for record in records})
-    known(
-        "Arguments `a` and `b` must be pipelines of the ledger", (question.a, question.b), pipelines
-    )
-    compared = _compared(records, question)
+    both = (question.a, question.b)
+    known("Arguments `a` and `b` must be pipelines of the ledger", both, pipelines)
+    compared = [record for record in records if record["pipeline"] in both]
     return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
-
-
-def _compared(records: Sequence[RunRecord], question: Question) -> list[RunRecord]:
-    """The records of either pipeline."""
-    return [record for record in records if record["pipeline"] in (question.a, question.b)]
 
 
 def metric_directions(
@@ -75,26 +66,25 @@ def metric_directions(
     resolved = {resolve_metric(name, names): direction for name, direction in given.items()}
     resolved |= {name: direction for name, direction in given.items() if name in names}
     recorded: dict[str, set[str]] = {}
-    for record in _compared(records, question):
-        for name, direction in record["directions"].items():
-            recorded.setdefault(name, set()).add(direction)
-    directions: dict[str, str | None] = {}
-    for name in names:
-        found = recorded.get(name, {direction_of(name)})
-        # Contradictory records are ignored.
-        directions[name] = resolved.get(name) or (next(iter(found)) if len(found) == 1 else None)
-    return directions
+    for record in records:
+        if record["pipeline"] in (question.a, question.b):
+            for name, direction in record["directions"].items():
+                recorded.setdefault(name, set()).add(direction)
+    found = {name: recorded.get(name, {direction_of(name)}) for name in names}
+    # Contradictory records are ignored.
+    known_ones = {name: ways.pop() for name, ways in found.items() if len(ways) == 1}
+    return {name: resolved.get(name) or known_ones.get(name) for name in names}
 
 
 def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str:
     """The direction of the deciding metric, which must be known."""
     direction = directions[metric]
     if direction is None:
-        raise ValueError(
-            f"Argument `metric` must have a known direction. Received: metric={metric!r}. Pass "
-            f"directions={{{metric!r}: 'max'}} or 'min'; on the command line, --maximize {metric} "
-            f"or --minimize {metric}."
+        remedy = (
+            f"Pass directions={{{metric!r}: 'max'}} or 'min'; on the command line, --maximize "
+            f"{metric} or --minimize {metric}."
         )
+        raise refused("metric", "of known direction", metric, remedy)
     return direction
 
 
@@ -107,12 +97,8 @@ def deciding_metric(question: Question, names: Sequence[str]) -> str:
             if metric in pair and pair[question.recalibrated] in names:
                 return pair[question.recalibrated]
     kind = "calibrated" if question.recalibrated else "plain"
-    raise ValueError(
-        f"Argument `recalibrated` must have a {kind} loss to choose. Received: "
-        f"recalibrated={question.recalibrated}, metric={question.metric!r}, and runs with "
-        f"{list(names)[:10]}. Pass the plain or the calibrated loss as `metric`, or leave "
-        "`recalibrated` out."
-    )
+    expected = f"a loss of which the {kind} one is recorded too, with recalibrated="
+    raise refused("metric", f"{expected}{question.recalibrated}", question.metric)
 
 
 def resolve_metric(metric: str, names: Sequence[str]) -> str:
@@ -120,6 +106,5 @@ def resolve_metric(metric: str, names: Sequence[str]) -> str:
     for candidate in (f"val_{metric}", metric):
         if candidate in names:
             return candidate
-    remedy = "On the command line, pass --metric NAME."
-    known("Argument `metric` must be recorded for both pipelines", [metric], names, remedy)
+    known("Argument `metric` must be recorded for both pipelines", [metric], names)
     return metric

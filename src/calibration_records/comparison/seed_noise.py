@@ -59,12 +59,9 @@ def seed_noise(
         return own
     num_rows = {record["num_rows"] for runs in pipelines for record in runs.records}
     alike = [record for record in records if record["num_rows"] in num_rows]
-    by_pipeline: dict[str, list[RunRecord]] = {}
-    for record in alike:
-        by_pipeline.setdefault(record["pipeline"], []).append(record)
     gathered = (
-        gather_runs(mine, name, [metric], epoch=question.epoch, maximize=maximize)
-        for name, mine in by_pipeline.items()
+        gather_runs(alike, name, [metric], epoch=question.epoch, maximize=maximize)
+        for name in dict.fromkeys(record["pipeline"] for record in alike)
     )
     found = pooled_noise([runs.metric_values(metric) for runs in gathered])
     return found if found is not None and found.degrees >= _MIN_DEGREES else None

@@ -30,7 +30,7 @@ from calibration_records.monitoring.monitor_sums import (
     period_sums,
     value_sums,
 )
-from calibration_records.monitoring.shifts import find_shifts, most_log_years
+from calibration_records.monitoring.shifts import find_shifts
 from calibration_records.monitoring.sums import Sums
 
 # Values of a field that are listed: those with most rows, and all that are off.
@@ -111,28 +111,21 @@ def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport
 
 def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:
     """The rates of the values with most rows, and of all that have shifted."""
-    totals, block_years = values.totals, 1 / PER_YEAR[length]
+    totals = values.totals
     # The evidence that is an alert, for each value.
     num_tests = budget.num_kinds * len(totals.rows)
-    needed = np.log(num_tests / budget.false_alarms_per_year)
-    is_large = np.zeros(len(totals.rows), bool)
-    is_large[np.argsort(-totals.rows, kind="stable")[:_MOST_LISTED]] = True
-    # Of a million values, most have too few rows to show anything.
-    tested = is_large | (most_log_years(totals, values.block, block_years) >= needed)
-    groups = tested[values.value]
-    numbers = (np.cumsum(tested) - 1)[values.value[groups]]
-    sums = values.sums.of(groups), numbers, values.block[groups]
-    log_years, starts, shifted = find_shifts(*sums, block_years, budget.tolerance)
-    is_off, totals = log_years >= needed, totals.of(tested)
+    log_years, starts, shifted = find_shifts(
+        values.sums, values.value, values.block, 1 / PER_YEAR[length], budget.tolerance
+    )
+    is_off = log_years >= np.log(num_tests / budget.false_alarms_per_year)
     listed = np.argsort(-totals.rows, kind="stable")
-    listed = listed[(is_off | is_large[tested])[listed]]
+    listed = listed[is_off[listed] | (np.arange(len(listed)) < _MOST_LISTED)]
     # In all checks of the report together. The exponential of more is infinite, unlike JSON.
-    years = np.exp(np.minimum(log_years - np.log(num_tests), 700.0))
-    names = [values.names[value] for value in np.flatnonzero(tested)[listed]]
+    years = np.exp(np.minimum(log_years[listed] - np.log(num_tests), 700.0)).tolist()
+    rates = _rates([values.names[value] for value in listed], totals.of(listed), budget)
     since = [Periods(length).name(start) for start in starts[listed]]
-    rates = _rates(names, totals.of(listed), budget)
     rates_since = _rates(since, shifted.of(listed), budget)
-    columns = zip(rates, is_off[listed].tolist(), rates_since, years[listed].tolist(), strict=True)
+    columns = zip(rates, is_off[listed].tolist(), rates_since, years, strict=True)
     return [
         dataclasses.replace(rate, is_off=is_alert, since=rows, years=once_in)
         for rate, is_alert, rows, once_in in columns

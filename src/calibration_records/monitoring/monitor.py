@@ -86,11 +86,8 @@ def monitor(
     if isinstance(log, ScoredLog):
         log = monitor_sums(log, periods, verbose)
     elif not isinstance(log, LogSums) or ROWS + periods.length not in log.names:
-        raise ValueError(
-            "Argument `log` must be a ScoredLog, or the result of `monitor_sums` for the same "
-            f"period. Received: {type(log).__name__} and period={period!r}. Pass, for example, "
-            "ScoredLog(rows, timestamp='day', fields=['site'])."
-        )
+        expected = "a ScoredLog, or the result of `monitor_sums` for the same period"
+        raise refused("log", expected, log)
     if not log.num_rows:
         between = f"since={periods.since!r} and until={periods.until!r}"
         raise ValueError(f"The log has no rows with {between}. Check the file and the times.")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from calibration_records._text import ShownAsText, grid, shorten, wrap
+from calibration_records._text import ShownAsText, as_json, grid, shorten, wrap
 
 _MAX_NAME = 30
 _RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
@@ -48,13 +47,15 @@ class RateCheck:
     def _cells(self) -> list[str]:
         ratio = self.predicted / self.observed if self.observed else math.inf
         rates = [f"{self.num_rows:,}", f"{self.predicted:.4g}", f"{self.observed:.4g}"]
-        interval = f"{_number(self.low)}–{_number(self.high)}"
         name = shorten(self.name, _MAX_NAME)
-        return [name, *rates, _number(ratio), interval, "!" * self.is_off]
+        return [name, *rates, _number(ratio), self._interval, "!" * self.is_off]
+
+    @property
+    def _interval(self) -> str:
+        return f"{_number(self.low)}–{_number(self.high)}"
 
     def _sentence(self) -> str:
-        rows, since = self.since or self, ""
-        why = f"interval of the ratio {_number(self.low)}–{_number(self.high)}"
+        rows, since, why = self.since or self, "", f"interval of the ratio {self._interval}"
         if self.since is not None:
             since = f" since {rows.name}"
             why = f"by chance less than once in {min(self.years, 1e6):,.0f} years"
@@ -162,8 +163,7 @@ class MonitorReport(ShownAsText):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values; `None` where a value is not finite."""
-        values = _json(dataclasses.asdict(self))
-        return {"is_alert": self.is_alert, "alerts": self.alerts, **values}
+        return {"is_alert": self.is_alert, "alerts": self.alerts, **as_json(self)}
 
     def __str__(self) -> str:
         periods = [[*each._cells(), *each._loss_cells()] for each in self.periods]
@@ -173,29 +173,17 @@ class MonitorReport(ShownAsText):
             # The values with most rows, and all that are off.
             rows = [v._cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
             lines += grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])
-            hidden = field.num_values - len(rows)
-            lines += [f"and {hidden:,} more values without a shift"] * (hidden > 0)
+            if hidden := field.num_values - len(rows):
+                lines.append(f"and {hidden:,} more values without a shift")
             noise = f"noise floor {field.noise_floor:.4g} ± {field.noise_deviation:.2g}"
             error = f"Field-RCE {field.field_rce:.4g}; {noise}, bound {field.high:.4g}"
             lines += [error + " !" * field.is_off, ""]
         risk = f"false alarms a year: {self.false_alarms_per_year:.3g}"
-        lines.append(
-            f"Relative errors up to {self.tolerance:.2g} do not matter; {risk}; times: UTC."
-        )
-        if not (alerts := self.alerts):
-            return "\n".join([*lines, "No alert."])
-        found = [part for alert in alerts for part in wrap(f"! {alert}")]
-        return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found])
+        lines += [f"Relative errors up to {self.tolerance:.2g} do not matter; {risk}; times: UTC."]
+        alerts = self.alerts
+        lines += [f"ALERT, {len(alerts)} out of bounds:" if alerts else "No alert."]
+        return "\n".join([*lines, *(part for each in alerts for part in wrap(f"! {each}"))])
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if value < 100 else f"{value:.3g}"
-
-
-def _json(value: Any) -> Any:
-    """Values with None for numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _json(part) for name, part in value.items()}
-    return [_json(part) for part in value] if isinstance(value, list) else value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from calibration_records._check import refused
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
 from calibration_records.logs.query import FIELD, Query, field_keys, logit_moments, moments_of
 from calibration_records.logs.rows import Selection
@@ -48,11 +49,8 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         [9, 9]
     """
     periods = period if isinstance(period, Periods) else Periods(period)
-    if log.sample_weight is not None:
-        raise ValueError(
-            "Argument `log` of `monitor` must have no weights: its bounds count rows. Received: "
-            f"sample_weight={log.sample_weight!r}."
-        )
+    if log.sample_weight is not None:  # the bounds count rows
+        raise refused("sample_weight", "None in the log of `monitor`", log.sample_weight)
     sums = {"rows": "1", "positives": "y", "predicted": "p", "squares": "p * p"}
     queries = {
         ROWS + periods.length: Query({}, {**sums, "soft": "(y != 0 AND y != 1)::INT"}).by_period(),
@@ -64,17 +62,14 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         queries[FIELD + field_name(field)] = Query({**keys, **block}, sums)
     found = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if num_soft := int(found.table(ROWS + periods.length)["soft"].sum()):
-        raise ValueError(
-            f"Labels must be 0 or 1. Received: {num_soft:,} others in {found.num_rows:,} rows. "
-            "Check the name of the column."
-        )
+        raise ValueError(f"Labels must be 0 or 1. Received: {num_soft:,} others.")
     return found
 
 
 def period_sums(sums: LogSums, length: str) -> tuple[list[int], Sums]:
     """Starts of the periods, and their sums."""
     table = sums.table(ROWS + length)
-    return table["key_period"].tolist(), _sums(table)
+    return table["key_period"].tolist(), Sums(*(table[name] for name in Sums._fields))
 
 
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
@@ -114,12 +109,8 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
     names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
-    value = np.cumsum(is_first) - 1
-    return ValueSums(names, _sums(table), value, table["key_block"].astype(np.int64))
-
-
-def _sums(table: Mapping[str, np.ndarray]) -> Sums:
-    return Sums(*(table[name] for name in Sums._fields))
+    columns, block = (table[name] for name in Sums._fields), table["key_block"].astype(np.int64)
+    return ValueSums(names, Sums(*columns), np.cumsum(is_first) - 1, block)
 
 
 def block_length(length: str) -> str:

@@ -29,15 +29,6 @@ SHIFTS = np.concatenate([-_SIZES, _SIZES])
 _TOGETHER = 1 << 16
 
 
-def most_log_years(sums: Sums, block: np.ndarray, years: float) -> np.ndarray:
-    """Logarithm of the most evidence that values can have, from their sums over all blocks.
-
-    A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
-    """
-    total = len(np.unique(block)) * years
-    return _SIZES[-1] * np.maximum(sums.positives, sums.predicted) + np.log(total)
-
-
 def find_shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray, Sums]:
@@ -78,7 +69,7 @@ def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
 def _shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithm of the evidence of each value, and its most likely start."""
+    """Log of the evidence of each value, and its most likely start."""
     ratios = log_ratios(sums, tolerance)
     size = (int(value[-1]) + 1, len(SHIFTS))
     evidence = np.full(size, -np.inf)

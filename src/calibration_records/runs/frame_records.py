@@ -35,17 +35,16 @@ def frame_records(frame: Any, directions: Mapping[str, str] | None = None) -> li
         if epoch in rows:
             raise ValueError(
                 "Argument `frame` must have one row for each pipeline, seed and epoch. Received: "
-                f"rows {rows[epoch]} and {row} with pipeline={pipeline!r}, seed={seed}, "
-                f"epoch={epoch}. Leave out repeated runs, or name the epochs in a column `epoch`."
+                f"several with pipeline={pipeline!r}, seed={seed}, epoch={epoch}."
             )
         rows[epoch] = row
     records = []
     for (pipeline, seed), rows in runs.items():
         chosen = [rows[epoch] for epoch in sorted(rows)]
-        record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": sorted(rows)}
         series = {name: [values[row] for row in chosen] for name, values in metrics.items()}
-        given = {**record, "metrics": series, "directions": dict(directions or {})}
-        records.append(validate_record(given))
+        record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": sorted(rows)}
+        record |= {"metrics": series, "directions": dict(directions or {})}
+        records.append(validate_record(record))
     return records
 
 
@@ -56,9 +55,8 @@ def _metric_names(frame: Any) -> list[str]:
     is_whole = {"pipeline", "seed"} <= {*columns} and len({*columns}) == len(columns)
     if not (is_whole and names and all(isinstance(name, str) for name in names) and len(frame)):
         raise ValueError(
-            "Argument `frame` must have a row for each run or epoch, the columns 'pipeline' and "
-            "'seed', and columns with distinct names, of which at least one is a metric. Received: "
-            f"the columns {columns[:20]}."
+            "Argument `frame` must have rows, and distinct columns: 'pipeline', 'seed' and "
+            f"metrics. Received: the columns {columns[:20]}."
         )
     return names
 
@@ -69,10 +67,9 @@ def _numbers(frame: Any, name: str) -> list[float]:
     if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
         raise ValueError(
             f"Argument `frame` must hold finite numbers in each column that is not {_RUN_COLUMNS}. "
-            f"Received: other values in the column {name!r}, of type {values.dtype}. Drop the "
-            "column, or leave out runs that diverged and epochs that were not measured."
+            f"Received: other values in the column {name!r}, of type {values.dtype}."
         )
-    return [float(value) for value in values.tolist()]
+    return list(values.astype(np.float64).tolist())
 
 
 def _integers(frame: Any, name: str) -> list[int]:
@@ -82,8 +79,6 @@ def _integers(frame: Any, name: str) -> list[int]:
     if values.dtype.kind == "f":
         is_exact = bool(np.all((np.abs(values) < 2**53) & (np.floor(values) == values)))
     if not is_exact:
-        raise ValueError(
-            f"Argument `frame` must hold integers in the column {name!r}. Received: other values, "
-            f"of type {values.dtype}. Convert it with .astype(int)."
-        )
+        expected = f"Argument `frame` must hold integers in the column {name!r}"
+        raise ValueError(f"{expected}. Received: other values, of type {values.dtype}.")
     return [int(value) for value in values.tolist()]

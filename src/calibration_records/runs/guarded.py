@@ -45,7 +45,4 @@ def end_run(ledger: Ledger, run_id: str | None, record: RunRecord) -> None:
 
 
 def _what(ledger: Ledger, error: Exception) -> str:
-    return (
-        f"Cannot use the ledger {str(ledger.path)!r} ({error}). Check the folder, free space and "
-        "permissions."
-    )
+    return f"Cannot use the ledger {str(ledger.path)!r} ({error})."

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from calibration_records._check import one_of
+from calibration_records._check import one_of, refused
 from calibration_records._files import sync, write_atomically
 from calibration_records._warn import warn
 from calibration_records.runs.run_record import (
@@ -91,10 +91,7 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(
-                "Argument `path` must be a folder, or a path where one can be created. Received: "
-                f"path={str(self.path)!r}, which is a file."
-            )
+            raise refused("path", "a folder, or a path where one can be created", str(path))
 
     @classmethod
     def from_frame(
@@ -142,8 +139,7 @@ class Ledger:
             if (record["pipeline"], record["seed"]) in known:
                 raise ValueError(
                     "Argument `frame` must hold runs that the ledger does not have. Received: "
-                    f"pipeline={record['pipeline']!r}, seed={record['seed']}, which is in "
-                    f"{str(ledger.path)!r}. Leave it out, or rename the pipeline."
+                    f"pipeline={record['pipeline']!r}, seed={record['seed']}."
                 )
         for record in records:
             ledger.append(record)
@@ -183,17 +179,12 @@ class Ledger:
         """
         record = validate_record(record)
         if record["status"] == "started":
-            raise ValueError(
-                f"Argument `record` must have a status of {STATUSES[1:]}. Received: "
-                "status='started'. Use `append` to record another run."
-            )
+            raise refused("status", f"one of {STATUSES[1:]}", "started")
         path = self._file(run_id)
         started = from_json(path.read_bytes(), str(path)) if path.is_file() else None
         if started is None or started["status"] != "started":
-            raise ValueError(
-                "Argument `run_id` must be a run with status='started' of the ledger "
-                f"{str(self.path)!r}. Received: run_id={run_id!r}. Use `append` for a new run."
-            )
+            expected = f"a run with status='started' of the ledger {str(self.path)!r}"
+            raise refused("run_id", expected, run_id, "Use `append` for a new run.")
         self._write(run_id, started["created"], record)
 
     def runs(
@@ -228,22 +219,17 @@ class Ledger:
                 text = path.read_bytes()
                 # Each run of a training reads the earlier ones: to parse those of all pipelines
                 # takes longer than a small training.
-                if not _is_of_another(text, pipeline):
-                    records.append(from_json(text, str(path)))
+                record = None if _is_of_another(text, pipeline) else from_json(text, str(path))
             except (ValueError, OSError) as error:
                 if not skip_damaged:
                     raise
                 damaged.append(error)
+                continue
+            if record and pipeline in (None, record["pipeline"]):
+                records += [record] if status in (None, record["status"]) else []
         if damaged:
-            warn(
-                f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
-                f"error: {damaged[0]}",
-            )
-        return [
-            record
-            for record in records
-            if pipeline in (None, record["pipeline"]) and status in (None, record["status"])
-        ]
+            warn(f"Skipped {len(damaged)} invalid files of a ledger. The first: {damaged[0]}")
+        return records
 
     def __len__(self) -> int:
         return len(self._files())
@@ -253,10 +239,7 @@ class Ledger:
 
     def _file(self, run_id: str) -> Path:
         if run_id != Path(run_id).name:
-            raise ValueError(
-                "Argument `run_id` must be a result of `append`, a name without folders. Received: "
-                f"run_id={run_id!r}."
-            )
+            raise refused("run_id", "a result of `append`, a name without folders", run_id)
         return self.path / f"{run_id}.json"
 
     def _files(self) -> list[Path]:

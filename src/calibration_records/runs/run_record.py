@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypeAlias
@@ -21,16 +22,8 @@ LAST = "last"
 _REQUIRED = ("pipeline", "seed", "status")
 # Default values.
 _OPTIONAL: dict[str, Any] = {
-    "epochs": [],
-    "metrics": {},
-    "kept_epoch": None,
-    "directions": {},
-    "initial_weights": None,
-    "backend": None,
-    "versions": {},
-    "configuration": None,
-    "seeds": {},
-    "num_rows": None,
+    **{"epochs": [], "metrics": {}, "directions": {}, "versions": {}, "seeds": {}},
+    **dict.fromkeys(("kept_epoch", "initial_weights", "backend", "configuration", "num_rows")),
     "training": None,
 }
 # What each field must be.
@@ -59,25 +52,13 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
     if missing or unknown:
-        raise ValueError(
-            f"A record must have the fields {list(_REQUIRED)} and may have {list(_OPTIONAL)}. "
-            f"Received: {list(record)}. Add {missing} and remove {unknown}."
-        )
+        wanted = f"A record must have the fields {_REQUIRED} and may have {[*_OPTIONAL]}"
+        raise ValueError(f"{wanted}. Received: {[*record]}. Add {missing} and remove {unknown}.")
     record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
     _check_fields(record)
-    kept = record["kept_epoch"]
-    checked = {
-        "seed": int(record["seed"]),
-        "epochs": [int(epoch) for epoch in record["epochs"]],
-        "kept_epoch": kept if kept in (None, LAST) else int(kept),
-        "metrics": _plain_metrics(record["metrics"], len(record["epochs"])),
-        "seeds": {role: int(seed) for role, seed in record["seeds"].items()},
-        "num_rows": None if record["num_rows"] is None else int(record["num_rows"]),
-    }
-    return {
-        **{name: _plain_json(name, record[name]) for name in record if name not in checked},
-        **checked,
-    }
+    metrics = _plain_metrics(record["metrics"], len(record["epochs"]))
+    plain = {name: _plain_json(name, value) for name, value in record.items() if name != "metrics"}
+    return {**plain, "metrics": metrics}
 
 
 def to_json(header: Mapping[str, Any], record: RunRecord) -> str:
@@ -101,7 +82,7 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
         content = json.loads(text)
         header = {name: content.pop(name) for name in ("run_id", "created")}
         if not all(isinstance(value, str) for value in header.values()):
-            raise ValueError("run_id and created are not strings")
+            raise TypeError(f"{header} are not strings")
         content["metrics"] = {
             name: [float(value) if isinstance(value, str) else value for value in values]
             for name, values in content["metrics"].items()
@@ -117,7 +98,7 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 def _check_fields(record: RunRecord) -> None:
     """Refuses the first field that is not of the form of the schema."""
     epochs, directions, seeds = record["epochs"], record["directions"], record["seeds"]
-    are_epochs = isinstance(epochs, list) and all(map(_is_count, epochs))
+    are_epochs = isinstance(epochs, list) and all(_is_integer(epoch, 0) for epoch in epochs)
     is_valid = {
         "pipeline": isinstance(record["pipeline"], str) and record["pipeline"] != "",
         "seed": _is_integer(record["seed"]),
@@ -129,7 +110,7 @@ def _check_fields(record: RunRecord) -> None:
         and all(direction in DIRECTIONS for direction in directions.values()),
         "versions": isinstance(record["versions"], Mapping),
         "seeds": isinstance(seeds, Mapping) and all(map(_is_integer, seeds.values())),
-        "num_rows": record["num_rows"] is None or _is_count(record["num_rows"]),
+        "num_rows": record["num_rows"] is None or _is_integer(record["num_rows"], 0),
         "training": isinstance(record["training"], Mapping | None),
     }
     for name, valid in is_valid.items():
@@ -137,12 +118,8 @@ def _check_fields(record: RunRecord) -> None:
             raise refused(name, _FORMS[name], record[name])
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value >= 0
+def _is_integer(value: Any, least: float = -math.inf) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:
@@ -154,21 +131,15 @@ def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, lis
             type(v) is float or v is None or isinstance(v, Real) for v in values
         )
         if not isinstance(name, str) or not are_numbers:
-            raise ValueError(
-                "Argument `metrics` must map each name to a list with one float for each of the "
-                f"{num_epochs} epochs. Received: metrics[{name!r}]={values!r}. Pass None for "
-                "missing values."
-            )
+            remedy = f"There are {num_epochs} epochs. Pass None for missing values."
+            raise refused("metrics", _FORMS["metrics"], {name: values}, remedy)
         plain[name] = [None if value is None else float(value) for value in values]
     return plain
 
 
 def _plain_json(name: str, value: object) -> Any:
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, default=operator.index))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"Argument `{name}` must consist of JSON values: dicts with string keys, lists, "
-            f"strings, finite numbers, booleans and None. Received: {name}={value!r} ({error}). "
-            "Convert other values, for example arrays with .tolist()."
-        ) from error
+        remedy = f"Convert other values, for example arrays with .tolist(): {error}."
+        raise refused(name, "of JSON values, with finite numbers", value, remedy) from error

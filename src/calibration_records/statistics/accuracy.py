@@ -103,10 +103,8 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
     confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     wins = float(np.sum((a < b) + 0.5 * (a == b)))
-    low = _mid_p_lower(wins, a.size, confidence)
-    return Estimate(
-        wins / a.size, low, 1 - _mid_p_lower(a.size - wins, a.size, confidence), confidence
-    )
+    low, rest = (_mid_p_lower(each, a.size, confidence) for each in (wins, a.size - wins))
+    return Estimate(wins / a.size, low, 1 - rest, confidence)
 
 
 def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:

@@ -8,11 +8,7 @@ from scipy import special
 
 from calibration_records._check import confidence_level
 from calibration_records.statistics.difference import standard_error
-from calibration_records.statistics.estimate import (
-    Estimate,
-    RunValues,
-    check_runs,
-)
+from calibration_records.statistics.estimate import Estimate, RunValues, check_runs
 
 Array = NDArray[np.float64]
 
@@ -125,15 +121,14 @@ def surviving_share(
     calibrated_difference = float(calibrated_b.mean() - calibrated_a.mean())
     share = calibrated_difference / plain_difference
 
-    def variance(weight_calibrated: float, weight_plain: float) -> tuple[float, float]:
+    def error(weight_calibrated: float, weight_plain: float) -> tuple[float, float]:
         a, b = (weight_calibrated * c + weight_plain * p for p, c in pipelines)
-        error, degrees = standard_error(a, b, paired=paired)
-        return error**2, degrees
+        return standard_error(a, b, paired=paired)
 
-    _, degrees = variance(1.0, -share)
-    t_squared = float(special.stdtrit(degrees, (1 + confidence) / 2)) ** 2
-    of_plain, of_calibrated = variance(0.0, 1.0)[0], variance(1.0, 0.0)[0]
-    covariance = (of_plain + of_calibrated - variance(1.0, -1.0)[0]) / 2
+    t_squared = float(special.stdtrit(error(1.0, -share)[1], (1 + confidence) / 2)) ** 2
+    ways = ((0.0, 1.0), (1.0, 0.0), (1.0, -1.0))
+    of_plain, of_calibrated, of_gain = (error(*weights)[0] ** 2 for weights in ways)
+    covariance = (of_plain + of_calibrated - of_gain) / 2
     # The ends solve square · r² − 2 middle · r + rest = 0.
     square = plain_difference**2 - t_squared * of_plain
     middle = plain_difference * calibrated_difference - t_squared * covariance
@@ -166,23 +161,20 @@ def _check_losses(
     They are centred in each pipeline, or in all together.
     """
     confidence_level("confidence", confidence)
-    pipelines = [
-        (check_runs("plain", losses, at_least=3), check_runs("calibrated", corrected, at_least=3))
-        for losses, corrected in zip(plain, calibrated, strict=True)
-    ]
-    sizes = [(losses.size, corrected.size) for losses, corrected in pipelines]
+    checked = [check_runs("plain", losses, at_least=3) for losses in plain]
+    corrected = [check_runs("calibrated", losses, at_least=3) for losses in calibrated]
+    pipelines = [*zip(checked, corrected, strict=True)]
+    sizes = [(one.size, other.size) for one, other in pipelines]
     if any(one != other for one, other in sizes) or (paired and len(set(sizes)) > 1):
         raise ValueError(
             "Arguments `plain` and `calibrated` must have a value for each run of each pipeline, "
-            "and with `paired=True` the same number of runs for all. Received: numbers of runs "
-            f"{sizes}."
+            f"of the same runs if these are paired. Received: numbers of runs {sizes}."
         )
     stacked = [np.stack(pair) for pair in pipelines]
+    shifts = [stacked[0][:, :1]] * len(stacked)
     if centred:
         # Rounding can move the mean of equal values past them; their variance is 0.
-        shifts = [np.clip(x.mean(axis=1), x.min(axis=1), x.max(axis=1)) for x in stacked]
-    else:
-        shifts = [stacked[0][:, 0]] * len(stacked)
-    stacked = [losses - shift[:, None] for losses, shift in zip(stacked, shifts, strict=True)]
+        shifts = [np.clip(x.mean(1), x.min(1), x.max(1))[:, None] for x in stacked]
+    stacked = [losses - shift for losses, shift in zip(stacked, shifts, strict=True)]
     scale = max((float(np.abs(losses[0]).max()) for losses in stacked), default=0.0)
     return [losses / (scale or 1.0) for losses in stacked]

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from calibration_records._check import refused
+
 RunValues = Sequence[float] | NDArray[np.floating]
 
 # Fewest runs of each pipeline with which an exact two-sided test can reach the 5 % level: a test of
@@ -81,26 +83,17 @@ def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.fl
     """
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or array.size < at_least:
-        raise ValueError(
-            f"Argument `{name}` must have shape (num_runs,) with at least {at_least} runs. "
-            f"Received: {name}.shape={array.shape}. Pass one value for each run."
-        )
+        expected = f"Argument `{name}` must have shape (num_runs,) with at least {at_least} runs"
+        raise ValueError(f"{expected}. Received: {name}.shape={array.shape}.")
     if not np.isfinite(array).all():
-        raise ValueError(
-            f"Argument `{name}` must be finite. Received: {np.sum(~np.isfinite(array))} values "
-            "that are not. Leave out diverged runs, as `seeds.compare` does."
-        )
+        raise refused(name, "finite", array.tolist(), "Leave out diverged runs.")
     return array
 
 
 def check_paired(**values: RunValues) -> list[NDArray[np.float64]]:
     """Values of the same runs in the same order, after a check of their lengths."""
     arrays = [check_runs(name, array, at_least=2) for name, array in values.items()]
-    if len({array.size for array in arrays}) > 1:
-        sizes = {name: array.size for name, array in zip(values, arrays, strict=True)}
-        raise ValueError(
-            f"Arguments {' and '.join(f'`{name}`' for name in sizes)} must have equal lengths, a "
-            f"value for each run in the same order. Received lengths: {sizes}. Leave out runs "
-            "without a partner."
-        )
+    if len(sizes := {array.size for array in arrays}) > 1:
+        names = " and ".join(f"`{name}`" for name in values)
+        raise ValueError(f"Arguments {names} must have equal lengths. Received: {sorted(sizes)}.")
     return arrays

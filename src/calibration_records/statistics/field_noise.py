@@ -10,10 +10,6 @@ from scipy.special import betaincinv
 
 from calibration_records._check import confidence_level
 
-# Weights count as varying within a value if they add more than this share to the squared mean
-# weight: more than the rounding of their sums.
-_ROUNDING = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
-
 
 def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator[np.ndarray]:
     """Residuals, positives and rows (z, 3) of each draw, with labels drawn from the predictions.
@@ -37,13 +33,12 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
         [0.0, 2.0, 1.0, 2.0, 0.0]
     """
     sums = np.asarray(sums)
-    rounding = _ROUNDING.get(sums.dtype, _ROUNDING[np.dtype(np.float64)])
+    # Weights count as varying within a value if they add more than this share to the squared mean
+    # weight: more than the rounding of their sums.
+    rounding = 1e-4 if sums.dtype == np.float32 else 1e-9
     sums = sums.astype(np.float64)
     if np.isnan(sums).any():
-        raise ValueError(
-            "Argument `sums` must not contain NaN. Received: NaN, which comes from an invalid "
-            "label, prediction or weight."
-        )
+        raise ValueError("Argument `sums` must not contain NaN. Received: NaN in some values.")
     residual, positives, rows, _, variance, mean, squares = sums.T
     predicted = np.clip(positives - residual, 0.0, rows)
     there = (predicted > 0) & (mean > 0)

@@ -6,6 +6,8 @@ from types import ModuleType
 import numpy as np
 from scipy import special
 
+from calibration_records._check import not_negative, positive
+
 
 def probability_better(
     difference: float,
@@ -41,11 +43,9 @@ def probability_better(
         Kruschke (2013), *Bayesian estimation supersedes the t test*; van Zwet and Cator (2021),
         *The significance filter, the winner's curse and the need to shrink*.
     """
-    if not margin >= 0 or (prior_scale is not None and not prior_scale > 0):
-        raise ValueError(
-            "Arguments must satisfy `margin >= 0` and `prior_scale > 0` (or None). Received: "
-            f"margin={margin!r}, prior_scale={prior_scale!r}."
-        )
+    not_negative("margin", margin)
+    if prior_scale is not None:
+        positive("prior_scale", prior_scale)
     if standard_error == 0:
         return float(difference < 0 and difference <= -margin)
     if prior_scale is None:

@@ -34,10 +34,8 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
-        raise ValueError(
-            "Argument `values` must have shape (num_runs,), with one value for each run. Received: "
-            f"values.shape={array.shape}."
-        )
+        expected = "Argument `values` must have shape (num_runs,)"
+        raise ValueError(f"{expected}. Received: values.shape={array.shape}.")
     finite = array[np.isfinite(array)]
     count = finite.size
     mean, std, low, high = np.nan, np.nan, np.nan, np.nan

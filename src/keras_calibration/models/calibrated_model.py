@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from calibration_records._check import instance
-from calibration_records._columns import suggestion
 from keras_calibration._graph.base_logits import (
     BaseLogits,
     check_base_model,
@@ -122,10 +121,9 @@ class CalibratedModel(FieldMetricsModel):
         missing = [name for name in names if name not in features]
         if missing:
             raise ValueError(
-                "Argument `base_model` must have an input for each feature that the head reads, "
+                f"Argument `base_model` must have an input for each feature of the head, "
                 f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
-                f"without {missing}.{suggestion(missing, features)} Add them to the base model as "
-                "inputs, even if it does not use them."
+                f"without {missing}. Add them as inputs, even if it does not use them."
             )
         features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
@@ -200,10 +198,8 @@ class CalibratedModel(FieldMetricsModel):
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.save`, to a `.keras` file."""
         if str(filepath).endswith((".h5", ".hdf5")):
-            raise ValueError(
-                "Argument `filepath` must end in `.keras`. Received: "
-                f"filepath={str(filepath)!r}. Keras cannot load a CalibratedModel from HDF5."
-            )
+            received = f"Received: filepath={str(filepath)!r}."
+            raise ValueError(f"Argument `filepath` must end in `.keras`. {received}")
         super().save(filepath, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

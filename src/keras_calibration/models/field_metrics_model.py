@@ -20,8 +20,7 @@ def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | Non
     if (number := len(keras.tree.flatten(y_pred))) > 1:
         raise ValueError(
             "Argument `field_metrics` of `compile` is for models with one output. Received: a "
-            f"model with {number} outputs. Evaluate a FieldMetricsModel with one of them, which "
-            "shares the layers, or pass its predictions to `scoring.field_ece` or `field_rce`."
+            f"model with {number}. Evaluate a FieldMetricsModel with one of them."
         )
     parts = (y, y_pred, sample_weight)
     return [part if part is None else keras.tree.flatten(part)[0] for part in parts]
@@ -88,10 +87,9 @@ class FieldMetricsModel(keras.Model):
                 `update_state(..., field=ids)`.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
+        found = FieldMetrics(field_metrics) if field_metrics else None
         # Bypasses Keras' tracking, which would also keep the metrics of an earlier `compile`.
-        object.__setattr__(
-            self, "_field_metrics", FieldMetrics(field_metrics) if field_metrics else None
-        )
+        object.__setattr__(self, "_field_metrics", found)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def fit(self, x: Data = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
@@ -149,11 +147,8 @@ class FieldMetricsModel(keras.Model):
         """Ids (n,) of a field: the feature of that name in the input; raises without it."""
         if not isinstance(x, Mapping) or field not in x:
             received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
-            raise ValueError(
-                f"The input must be a dictionary with the feature {field!r}, which field metrics "
-                f"need. Received: {received}. Build the model on a dictionary of named inputs, one "
-                "of which is the field."
-            )
+            expected = f"The input must be a dictionary with the feature {field!r} of field metrics"
+            raise ValueError(f"{expected}. Received: {received}.")
         return ops.reshape(x[field], (-1,))
 
     def get_compile_config(self) -> dict[str, Any]:

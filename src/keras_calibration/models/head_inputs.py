@@ -83,9 +83,9 @@ def interval(
         [0.24 0.32]
     """
     if is_batches(x):
+        expected = "Argument `x` of `interval` must hold arrays or be a data frame"
         raise ValueError(
-            "Argument `x` of `interval` must hold arrays or be a data frame. Received: a data "
-            f"set of type {type(x).__name__}. Call `interval` for each batch."
+            f"{expected}. Received: {type(x).__name__}. Call `interval` for each batch."
         )
     found = find_head(model, calibrated_output)
     logits, features = found.reader.values(x)

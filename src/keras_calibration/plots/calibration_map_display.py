@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import at_least
+from calibration_records._check import at_least, refused
 from keras_calibration.layers.head import Head
 from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
 from keras_calibration.plots.rates import Floats, checked_columns
@@ -100,20 +100,15 @@ class CalibrationMapDisplay(Display):
             (array([-1.1,  0. ,  1.1]), array([-2.,  1.]))
         """
         if getattr(calibrator, "feature_names", None) != ():
-            raise ValueError(
-                "Argument `calibrator` must be a head that reads no features, such as ILPS. "
-                f"Received: calibrator={calibrator!r}. For another head, pass head.calibrator."
-            )
+            remedy = "For another head, pass head.calibrator."
+            raise refused("calibrator", "a head that reads no features", calibrator, remedy)
         calibrator.check_logits((None, 1))
         at_least("num_bins", num_bins, 1)
         flat, columns, weights = checked_columns(labels, {"logits": logits}, sample_weight)
         rows = columns["logits"]
         finite = np.isfinite(rows)
         if np.isnan(rows).any() or not finite.any():
-            raise ValueError(
-                "Argument `logits` must hold at least one finite value and no NaN. Received: "
-                f"{np.isnan(rows).sum()} NaN and {finite.sum()} finite values."
-            )
+            raise refused("logits", "without NaN, and some finite", rows)
         edges = np.histogram_bin_edges(rows[finite], num_bins)
         shares = {}
         for label, name in enumerate(("negatives", "positives")):
@@ -129,8 +124,8 @@ class CalibrationMapDisplay(Display):
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         ends, color = self.logits[[0, -1]], STYLES[1]["color"]
-        ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, label="identity")
-        ax.plot(self.logits, self.values, color=color, linewidth=1.6, label="η(l)")
+        ax.plot(ends, ends, color=GUIDE_COLOR, label="identity")
+        ax.plot(self.logits, self.values, color=color, label="η(l)")
         seen = (self.knots >= ends[0]) & (self.knots <= ends[1])
         if seen.any():
             ax.plot(self.knots[seen], self.knot_values[seen], "o", color=color, label="knots")
@@ -141,9 +136,8 @@ class CalibrationMapDisplay(Display):
         below = ax.inset_axes((0.0, 0.0, 1.0, 0.25), sharex=ax)
         below.set_axis_off()
         for (name, share), style in zip(self.shares.items(), STYLES, strict=False):
-            shade = style["color"]
-            below.stairs(share, self.bin_edges, fill=True, color=shade, alpha=0.5, label=name)
-        below.set_ylim(0.0, None)
+            shade = {"color": style["color"], "alpha": 0.5, "fill": True}
+            below.stairs(share, self.bin_edges, label=name, **shade)
         handles = [*ax.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
         ax.legend(handles=handles, loc="upper left", frameon=False)
 

@@ -116,16 +116,9 @@ class FieldDisplay(Display):
         places, num_curves = np.arange(len(self.value_names)), len(self.curves)
         height = 0.76 / num_curves
         for index, (name, rates) in enumerate(self.curves.items()):
-            color = STYLES[index % len(STYLES)]["color"]
-            ax.barh(
-                places + (index - (num_curves - 1) / 2.0) * height,
-                rates.observed - rates.predicted,
-                height,
-                xerr=rates.interval_lengths(),
-                error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "black"},
-                color=color,
-                label=name,
-            )
+            at, error = places + (index - (num_curves - 1) / 2.0) * height, rates.interval_lengths()
+            style = {"color": STYLES[index % len(STYLES)]["color"], "label": name}
+            ax.barh(at, rates.observed - rates.predicted, height, xerr=error, **style)
         ax.axvline(0.0, color=GUIDE_COLOR, linewidth=1.0)
         num_rows = next(iter(self.curves.values())).num_rows
         named = zip(self.value_names, num_rows, strict=True)
@@ -134,5 +127,4 @@ class FieldDisplay(Display):
         ax.set_xlabel("observed − predicted rate (95 % interval)")
         if num_curves > 1:
             # Bars may be anywhere in the axes, so the legend is placed above.
-            place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-            ax.legend(ncols=num_curves, frameon=False, **place)
+            ax.legend(ncols=num_curves, loc="lower center", bbox_to_anchor=(0.5, 1.0))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibration_records._check import at_least, same_rows
+from calibration_records._check import at_least, refused, same_rows
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.labels import label_advice
@@ -142,7 +142,7 @@ def group_rates(
     weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
 
     def total(values: Floats) -> Floats:
-        return np.bincount(groups, values, minlength=num_groups).astype(np.float64)
+        return np.bincount(groups, values, num_groups).astype(np.float64)
 
     mass = total(weights)
     # The rate of an empty group is NaN, without a division by zero.
@@ -172,10 +172,7 @@ def checked_columns(
     for name, values in (*given.items(), ("sample_weight", weights)):
         same_rows(name, values.size, y.size, "label")
     if y.size and not ((weights >= 0.0).all() and 0.0 < weights.sum() < np.inf):
-        raise ValueError(
-            "Argument `sample_weight` must be finite and non-negative, and not all 0. "
-            f"Received: values from {weights.min()} to {weights.max()}."
-        )
+        raise refused("sample_weight", "finite and not negative, and not all 0", weights)
     if (numbers := rows_that_count(weights)) is not None:
         y, given = take((y, given), numbers)
     if y.size == 0 or not np.isin(y, (0.0, 1.0)).all():

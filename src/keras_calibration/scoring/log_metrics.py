@@ -108,8 +108,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     if len(ids) < len(values):
         raise ValueError(
             f"The field values of {metric.name} must be whole numbers in [0, num_values). "
-            "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
-            "errors are then computed for any values."
+            "Received: strings. Name the field in `fields` of the ScoredLog instead."
         )
     if isinstance(num_values, tuple):
         metric.check_ids(tuple(ids))

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import at_least, instance, integer, known, one_column, same_rows
-from calibration_records._columns import (
-    by_name,
-    names_of,
-    refuse_rows,
-    warn_of_other_order,
+from calibration_records._check import (
+    at_least,
+    instance,
+    integer,
+    known,
+    one_column,
+    refused,
+    same_rows,
 )
+from calibration_records._columns import by_name, names_of, refuse_rows, warn_of_other_order
 from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
@@ -26,11 +29,10 @@ from keras_calibration._solvers.segments import combinations, range_segments, va
 
 _DETECTABLE = 5  # standard deviations
 _NUM_SHOWN = 10
-_ALL_ROWS = "all rows"
 
 
 @dataclass(frozen=True)
-class SegmentError(ShownAsText):
+class SegmentError:
     """The calibration error of a segment, part of a `MulticalibrationError`.
 
     Args:
@@ -50,13 +52,6 @@ class SegmentError(ShownAsText):
     error: float
     deviations: float
     p_value: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.num_rows:,} rows, predicted {self.mean_prediction:.4g}, observed "
-            f"{self.observed_rate:.4g}, error {self.error:.3g} ({self.deviations:.1f} standard "
-            f"deviations, p = {self.p_value:.2g})"
-        )
 
     def _cells(self) -> list[str]:
         rates = (self.mean_prediction, self.observed_rate, self.error)
@@ -89,16 +84,7 @@ class MulticalibrationError(ShownAsText):
     @property
     def relative_error(self) -> float:
         """The error as a share of the rate of the rarer class; NaN with labels of one class."""
-        return self.error / self._rarer
-
-    @property
-    def relative_smallest_detectable(self) -> float:
-        """The smallest detectable error as a share of the rate of the rarer class."""
-        return self.smallest_detectable / self._rarer
-
-    @property
-    def _rarer(self) -> float:
-        return min(self.rate, 1 - self.rate) or float("nan")
+        return self.error / (min(self.rate, 1 - self.rate) or float("nan"))
 
     def __str__(self) -> str:
         shown = list(dict.fromkeys([*self.segments[:_NUM_SHOWN], self.overall]))
@@ -106,8 +92,7 @@ class MulticalibrationError(ShownAsText):
         lines = [
             f"Multicalibration error {self.error:.4g} ({self.relative_error:.1%} of the rarer "
             f"class), p-value {self.p_value:.2g} over {len(self.segments):,} segments.",
-            f"Smallest detectable error: {self.smallest_detectable:.4g} "
-            f"({self.relative_smallest_detectable:.1%}).",
+            f"Smallest detectable error: {self.smallest_detectable:.4g}.",
         ]
         return "\n".join([*lines, *grid([heads, *(segment._cells() for segment in shown)])])
 
@@ -208,7 +193,7 @@ def multicalibration_error(
     ]
     y, p, w = y[order], p[order], w[order]
     all_rows = segment_figures(y, p, w, np.zeros(len(y), np.int64))
-    found = _segments(all_rows, [_ALL_ROWS])
+    found = _segments(all_rows, ["all rows"])
     overall = found[0]
     for chosen, ids in combinations(columns, max_depth):
         figures = segment_figures(y, p, w, ids, min_rows, min_positives)
@@ -236,24 +221,16 @@ def _rows(
     """Labels, probabilities and weights as flat checked arrays of float64."""
     p = flat_numbers(predictions, "predictions")
     if not len(p):
-        raise ValueError("Argument `predictions` must hold rows. Received: none.")
+        raise refused("predictions", "of one or more rows", predictions)
     y = _flat(numbers_of(labels, "Labels").astype(np.float64), "labels", len(p))
     w = np.ones(len(p))
     if sample_weight is not None:
         weights = numbers_of(sample_weight, "Weights").astype(np.float64)
         w = _flat(weights, "sample_weight", len(p))
-    advice = "Drop these rows or give them weight 0."
-    expected = "Argument `sample_weight` must be finite and not negative."
-    refuse_rows(~(np.isfinite(w) & (w >= 0)), w, expected, advice)
-    counts = w > 0
-    if not counts.any():
-        raise ValueError("Argument `sample_weight` must be above 0 in some row. Received: all 0.")
-    if not from_logits:
-        advice = "For logits, pass from_logits=True."
-        expected = "Argument `predictions` must hold probabilities in [0, 1]."
-        refuse_rows(~((p >= 0) & (p <= 1)), p, expected, advice, counts)
-    expected, advice = "Argument `labels` must be in [0, 1].", label_advice(y[counts])
-    refuse_rows(~((y >= 0) & (y <= 1)), y, expected, advice, counts)
+    if not (np.isfinite(w) & (w >= 0)).all() or not w.any():
+        raise refused("sample_weight", "finite and not negative, and not all 0", w)
+    expected, advice = "Argument `labels` must be in [0, 1].", label_advice(y[w > 0])
+    refuse_rows(~((y >= 0) & (y <= 1)), y, expected, advice, w > 0)
     if (numbers := rows_that_count(w)) is not None:
         p, y = p[numbers], y[numbers]
     warn_if_swapped(y, p)
@@ -270,15 +247,14 @@ def _columns(
         name: _flat(as_array(column, repr(name)), f"features[{name!r}]", num_rows)
         for name, column in features.items()
     }
-    if numeric is None:
-        numeric = [name for name, column in values.items() if column.dtype.kind == "f"]
-    numeric = names_of(numeric)
-    numbers = [name for name, column in values.items() if column.dtype.kind in "biuf"]
+    kinds = {name: column.dtype.kind for name, column in values.items()}
+    floats, numbers = ([n for n in kinds if kinds[n] in allowed] for allowed in ("f", "biuf"))
+    numeric = floats if numeric is None else names_of(numeric)
     known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
     return [(name, column, name in numeric) for name, column in values.items()]
 
 
-def _flat(values: np.ndarray, name: str, num_rows: int | None = None) -> np.ndarray:
+def _flat(values: np.ndarray, name: str, num_rows: int) -> np.ndarray:
     one_column(name, values.shape)
     same_rows(name, len(values), num_rows, "prediction")
     return values.reshape(-1)

@@ -61,9 +61,8 @@ def rolling_quadratic_loss(
     for name, column in (("labels", y), ("predictions", p)):
         expected = f"Argument `{name}` must hold finite numbers."
         refuse_rows(~np.isfinite(column), column, expected, drop, counted)
-    missing = times != times  # NaN and NaT
-    if times.dtype == object:
-        missing = np.array([is_missing(time) for time in times], bool)
+    gaps = [is_missing(time) for time in times] if times.dtype == object else times != times
+    missing = np.array(gaps, bool)  # NaN and NaT differ from themselves
     refuse_rows(missing, times, "Argument `period` must have no missing value.", drop, counted)
     names, number = np.unique(times[counted], return_inverse=True)
     residual, w = (y - p)[counted], w[counted].astype(np.float64)

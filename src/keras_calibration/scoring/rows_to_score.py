@@ -42,10 +42,9 @@ def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
     own metrics would take rows of shape (n,) for the classes of one row.
     """
     if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
-        items = f" with {len(given)} items" if isinstance(given, tuple) else ""
         raise ValueError(
             "Argument `rows` must be a tuple (labels, predictions[, sample_weight[, fields]]) of "
-            f"arrays, or a ScoredLog. Received: {type(given).__name__}{items}. For batches, call "
+            f"arrays, or a ScoredLog. Received: {type(given).__name__}. For batches, call "
             "`update_state` of the metrics with each."
         )
     rows = RowsToScore(*given)
@@ -56,23 +55,19 @@ def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
     labels = np.atleast_1d(numbers_of(rows.labels, "Labels"))
     predictions = np.atleast_1d(numbers_of(rows.predictions, "Predictions"))
     shape = (-1, 1) if predictions.ndim == 1 or predictions.shape[1:] == (1,) else (-1,)
-    columns = {"labels": labels, "predictions": predictions}
+    columns, numbers = {"labels": labels, "predictions": predictions}, None
     if shape == (-1, 1):
         columns = {name: column.reshape(shape) for name, column in columns.items()}
-    numbers = None
     if rows.sample_weight is not None:
         columns["sample_weight"] = numbers_of(rows.sample_weight, "Weights").reshape(shape)
         numbers = rows_that_count(columns["sample_weight"].reshape(-1))
-    ids = {field: _ids(available[field], field, numbers) for field in fields}
+    ids = {}
+    for field in fields:
+        values = column_that_counts(available[field], repr(field), numbers)
+        ids[field] = np.asarray(field_values(values, repr(field))).reshape(-1)
     lengths = {name: len(column) for name, column in (columns | ids).items()}
     check_same_rows("The columns of `rows`", lengths)
     return RowsToScore(**columns, fields=ids)
-
-
-def _ids(values: Any, field: str, numbers: np.ndarray | None) -> np.ndarray:
-    """The values of a field (n,); of a row of weight 0, those of the row with its number."""
-    values = column_that_counts(values, repr(field), numbers)
-    return np.asarray(field_values(values, repr(field))).reshape(-1)
 
 
 def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:

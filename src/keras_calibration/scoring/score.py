@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import keras
 
+from calibration_records._check import refused
 from calibration_records.logs import LogSums, ScoredLog
 from keras_calibration.metrics.additive_metric import one_warning_of_nan
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
@@ -81,7 +82,7 @@ def score(
     has_own_errors = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
     if not named and not by_field.by_field and not has_own_errors:
         raise ValueError(
-            "Arguments `metrics` and `field_metrics` must hold metrics to compute. Received: none."
+            "Arguments `metrics` and `field_metrics` must hold metrics. Received: none."
         )
     for metric in (*named.values(), by_field):
         metric.reset_state()
@@ -109,13 +110,8 @@ def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
         listed = [metrics] if isinstance(metrics, keras.Metric) else metrics
         named = [(getattr(metric, "name", str(metric)), metric) for metric in listed]
     if bad := [metric for _, metric in named if not isinstance(metric, keras.Metric)]:
-        raise ValueError(
-            "Argument `metrics` must hold Keras metrics, for example [CalibratedLogLoss()]. "
-            f"Received: {bad[0]!r}."
-        )
+        raise refused("metrics", "Keras metrics, for example [CalibratedLogLoss()]", bad[0])
     if len(dict(named)) < len(named):
-        raise ValueError(
-            "Argument `metrics` must hold metrics of different names. Received: "
-            f"{[name for name, _ in named]}. Set `name=`, or pass name → metric."
-        )
+        names = [name for name, _ in named]
+        raise refused("metrics", "of different names", names, "Or pass name → metric.")
     return dict(named)

@@ -44,16 +44,13 @@ def update_from_log(
     by_field.check_sums()
     if others and (isinstance(log, LogSums) or is_ray(log.source)):
         log_queries(ScoredLog(), others)  # raises an error that names the metric
+    sums = log
     if isinstance(log, ScoredLog):
         fields = list(dict.fromkeys([*log.fields, *by_field.by_field]))
-        log_and_fields = dataclasses.replace(log, fields=fields)
-        sums = log_sums(log_and_fields, log_queries(log_and_fields, direct), verbose=verbose)
-    else:
-        sums = log
+        with_all = dataclasses.replace(log, fields=fields)
+        sums = log_sums(with_all, log_queries(with_all, direct), verbose=verbose)
     if not sums.num_rows:
-        raise ValueError(
-            "The log has no rows to score, or all have weight 0. Check its files, and `where`."
-        )
+        raise ValueError("The log has no rows to score, or all have weight 0.")
     for metric in direct:
         add_log(metric, sums)
     for field, field_metrics in by_field.by_field.items():
@@ -122,10 +119,7 @@ def score_by_period(
     queries = {name: query.by_period() for name, query in queries.items()}
     sums = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if not sums.num_rows:
-        raise ValueError(
-            "The log has no rows in these periods. Received: "
-            f"since={periods.since!r}, until={periods.until!r}."
-        )
+        raise ValueError(f"The log has no rows in these periods, {periods}.")
     scores: dict[str, dict[str, float]] = {}
     biases: dict[str, float] = {}
     for start, part in sums.by_period().items():

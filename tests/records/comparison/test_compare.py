@@ -197,7 +197,9 @@ def test_one_run_each_is_judged_by_the_noise_of_the_ledger(ledger, same_seed):
     assert comparison.to_dict()["probability_b_better"] == pytest.approx(expected)
     text = " ".join(str(comparison).split())
     assert f"P(B is better) {expected:.0%}, by val_calibrated_log_loss, a flat prior and" in text
-    assert f"a seed standard deviation of {std:.2g}, from 32 runs of 4 pipelines" in text
+    assert (
+        f"a seed standard deviation of {std:.2g}, from 32 runs of the ledger (pipelines: 4)" in text
+    )
     # Borrowed noise decides nothing, and says how many seeds will.
     assert str(comparison.verdict) == f"undecided: about {comparison.more_seeds} more seeds each"
     assert comparison.more_seeds >= (5 if same_seed else 3)
@@ -243,9 +245,9 @@ def test_whether_it_is_recalibrated_chooses_the_loss(ledger):
     for pipeline in ("one", "other"):
         fill(ledger, pipeline, [{"val_loss": run["val_loss"]} for run in losses(2, 6)])
     assert compare(ledger, "one", "other", recalibrated=False).metric == "val_loss"
-    with pytest.raises(ValueError, match=r"must have a calibrated loss .*metric='loss'.*val_loss"):
+    with pytest.raises(ValueError, match="Argument `metric` must be a loss of which"):
         compare(ledger, "one", "other", metric="loss", recalibrated=True)
-    with pytest.raises(ValueError, match=r"must have a plain loss .*metric='auc'"):
+    with pytest.raises(ValueError, match="Argument `metric` must be a loss of which"):
         compare(ledger, "deepfm", "dcn", metric="auc", recalibrated=False)
 
 
@@ -365,7 +367,7 @@ def test_the_runs_say_which_direction_is_better(ledger):
             append(ledger, pipeline, seed, values, directions={"val_uplift": "max"})
     assert str(compare(ledger, "deepfm", "dcn", metric="uplift").verdict) == "B better"
     append(ledger, "dcn", 9, {"val_uplift": 0.3}, directions={"val_uplift": "min"})
-    with pytest.raises(ValueError, match="must have a known direction"):
+    with pytest.raises(ValueError, match="Argument `metric` must be of known direction"):
         compare(ledger, "deepfm", "dcn", metric="uplift")
 
 

@@ -147,13 +147,6 @@ def test_row_keys_divide_alike_in_every_source(tmp_path, kind):
         same(losses(source, row_key="id"), expected), name
 
 
-def test_a_key_of_whole_numbers_is_a_number_in_any_type():
-    keys = np.arange(N)
-    expected = losses(frame(id=keys), row_key="id")
-    for other in (keys.astype("uint16"), keys.astype("int8").astype(int) * 0 + keys):
-        same(losses(frame(id=other), row_key="id"), expected)
-
-
 DAYS = [datetime.date(2026, 3, 1), datetime.date(2026, 3, 8)]
 VALUES = {
     "ids": [5, 2**53, 2**53 + 1, -7],
@@ -358,17 +351,6 @@ def test_a_folder_is_its_data_files(tmp_path):
     write(tmp_path / ".hidden", "z.csv")
     with pytest.raises(ValueError, match="names 4 Parquet and 1 CSV files"):
         num_rows(tmp_path / ".hidden")
-
-
-def test_characters_of_globs_in_names_of_files_are_literal(tmp_path):
-    names = ("log[1]", "x*", "q?", "a[!b]", "it's", "l{1,2}", "f[o]lder/a", "a b%20", "[[]")
-    for suffix in (".parquet", ".csv"):
-        write(tmp_path / suffix, *(f"{name}{suffix}" for name in names))
-        write(tmp_path / suffix, *(f"{name}{suffix}" for name in ("log1", "xy", "qz", "ac")))
-        for number, name in enumerate(names):
-            path = tmp_path / suffix / f"{name}{suffix}"
-            loss = score(ScoredLog(path), LogLoss(), verbose=0)["log_loss"]
-            assert loss == pytest.approx(-np.log((number + 1) / 100), rel=1e-12), name
 
 
 def test_the_names_of_folders_are_not_columns(tmp_path):

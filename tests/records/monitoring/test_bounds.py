@@ -120,12 +120,6 @@ def test_one_class_or_constant_predictions():
     assert low <= loss <= high
 
 
-def test_equal_predictions_have_finite_bounds():
-    value, expected, low, high = loss_bounds([0, 1] * 50, np.zeros(100), 0.99)
-    assert value == pytest.approx(expected)
-    assert low <= value <= high
-
-
 def sums_of(rows, rate, positives=None):
     """Sums of field values with one predicted probability each."""
     rows, rate = np.broadcast_arrays(np.asarray(rows, float), np.asarray(rate, float))

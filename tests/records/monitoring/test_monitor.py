@@ -151,12 +151,6 @@ def test_a_day_whose_predictions_tell_nothing_is_named():
     assert report.alerts[0].startswith("2026-03-03: Calibrated Log Loss")
 
 
-def test_an_error_within_the_tolerance_does_not_matter():
-    sums = monitor_sums(log_of(make_log(rows=20_000, num_days=2, day_factor=(1, 1.15))))
-    assert monitor(sums, tolerance=0.0).is_alert
-    assert not monitor(sums, tolerance=0.2).is_alert
-
-
 def test_the_figures_are_those_of_the_metrics(calibrated):
     table = pyarrow.parquet.read_table(calibrated)
     p, y, site = (table[name].to_numpy() for name in ("probability", "label", "site"))
@@ -208,17 +202,8 @@ def test_the_sums_of_days_add_up_and_are_saved(calibrated, tmp_path):
     sums = sum(map(LogSums.load, sorted(tmp_path.iterdir())), LogSums())
     assert_same(monitor(sums), monitor(log.of(table)))
     for wrong, period in ((sums, "week"), (log_sums(log.of(table), {}), "day"), (table, "day")):
-        with pytest.raises(ValueError, match=r"`log` must be a ScoredLog, or .* `monitor_sums`"):
+        with pytest.raises(ValueError, match="Argument `log` must be a ScoredLog"):
             monitor(wrong, period)
-
-
-def test_since_and_until(calibrated):
-    report = monitor(
-        log_of(calibrated), Periods("day", since="2026-03-03T12:00", until="2026-03-05")
-    )
-    assert [period.name for period in report.periods] == ["2026-03-03", "2026-03-04"]
-    with pytest.raises(ValueError, match="no rows with since='2027-01-01' and until=None"):
-        monitor(log_of(calibrated), Periods("day", since="2027-01-01"))
 
 
 def test_times_of_every_kind():
@@ -305,7 +290,7 @@ def test_predictions_of_0_and_1_and_periods_of_one_class():
         ({"probability": [1.5, 0.2]}, "Probabilities must be in"),
         ({"probability": [float("nan"), 0.2]}, "Probabilities must be in"),
         ({"label": [2, 0]}, "Labels must be .*label of 2 in row 0"),
-        ({"label": [0.5, 0]}, "Labels must be 0 or 1. Received: 1 others in 2 rows"),
+        ({"label": [0.5, 0]}, "Labels must be 0 or 1. Received: 1 others"),
         ({"label": ["yes", "no"]}, "Labels must be .* 2 invalid labels"),
         ({"timestamp": ["soon", "late"]}, "ISO 8601.*2 invalid times in 2 rows.*time of soon"),
         ({"timestamp": [None, "2026-03-01"]}, "1 invalid times"),
@@ -329,7 +314,7 @@ def test_bad_logs_are_refused(change, words):
         ({"false_alarms_per_year": 12, "period": "month"}, "periods in a year, 12. Received"),
         ({"false_alarms_per_year": float("nan")}, "Argument `false_alarms_per_year` must be"),
         ({"log": ScoredLog("nowhere.csv", timestamp="timestamp")}, "must name existing files"),
-        ({"log": log_of("x.csv", sample_weight="weight")}, "must have no weights"),
+        ({"log": log_of("x.csv", sample_weight="weight")}, "Argument `sample_weight` must be None"),
     ],
 )
 def test_bad_arguments_are_refused(calibrated, arguments, words):
@@ -392,20 +377,6 @@ ALERT, 5 out of bounds:
   once in 1,000,000 years
 ! site b: over-predicts since 2026-03-02: 0.4 predicted, 0.2 observed, 200 rows; by chance less than
   once in 197 years"""
-
-
-def test_a_drift_from_year_to_year():
-    rng = np.random.default_rng(0)
-    year, site = rng.integers(2020, 2026, 60_000), rng.integers(0, 4, 60_000)
-    p = rng.uniform(0.1, 0.5, 60_000)
-    factor = np.where((year >= 2023) & (site == 2), 1.2, 1.0)
-    columns = {"label": (rng.random(60_000) < factor * p).astype(int), "site": site}
-    times = [f"{one}-07-01" for one in year]
-    log = pd.DataFrame({**columns, "timestamp": times, "probability": p})
-    report = monitor(log_of(log, "site"), "year", tolerance=0.02)
-    assert [period.name for period in report.periods] == [str(n) for n in range(2020, 2026)]
-    (off,) = [rates for rates in report.fields["site"].values if rates.is_off]
-    assert (off.name, off.since.name) == ("2", "2023")
 
 
 def test_the_bias_of_a_period_is_known_until_another_determines_one():

@@ -95,7 +95,7 @@ def test_finish_replaces_nothing_else(tmp_path):
     for other in (run_id, "nothing"):
         with pytest.raises(ValueError, match=f"`run_id` must be a run .*run_id='{other}'"):
             runs.finish(other, {**FINISHED, "seed": 8})
-    with pytest.raises(ValueError, match=r"must have a status of .*status='started'"):
+    with pytest.raises(ValueError, match=r"`status` must be one of .*status='started'"):
         runs.finish(run_id, STARTED)
     assert runs.runs()[0]["seed"] == 7
 
@@ -132,7 +132,7 @@ def test_names_missing_and_unknown_fields(tmp_path):
 
 def test_refuses_a_file_for_a_folder(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(ValueError, match=r"must be a folder.*which is a file"):
+    with pytest.raises(ValueError, match=r"`path` must be a folder"):
         Ledger(tmp_path / "runs")
 
 

@@ -92,7 +92,7 @@ def test_the_same_seed_interval_covers_at_every_accuracy(num_runs):
     [
         ([], [1.0], r"Argument `a` must have shape .*\(0,\)"),
         ([1.0], [[1.0]], "Argument `b` must have shape"),
-        ([1.0, np.nan], [1.0], "must be finite.* 1 values"),
+        ([1.0, np.nan], [1.0], "must be finite"),
     ],
 )
 def test_refuses_what_is_not_one_finite_value_a_run(a, b, message):

@@ -129,7 +129,7 @@ def test_refuses_wrong_arguments(function):
     short, long = [1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 5.0]
     with pytest.raises(ValueError, match=r"value for each run.*\[\(3, 3\), \(4, 3\)\]"):
         function([short, long], [short, short])
-    with pytest.raises(ValueError, match=r"`paired=True` the same number.*\[\(3, 3\), \(4, 4\)\]"):
+    with pytest.raises(ValueError, match=r"of the same runs.*\[\(3, 3\), \(4, 4\)\]"):
         function([short, long], [short, long], paired=True)
     with pytest.raises(ValueError, match=r"`plain` must have shape .* at least 3 runs"):
         function([[1.0, 2.0]] * 2, [[1.0, 2.0]] * 2)
