@@ -36,6 +36,7 @@ from keras_calibration.layers.effect_tables import (
 )
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields, called_features, check_features
+from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
@@ -248,7 +249,7 @@ class FieldBias(FieldHead):
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
-            columns = self._read_features(features, np.shape(logits)[0])
+            columns = features_of(self, features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
             self._assign_knots(self._knots_of(self._numbers_in(columns), weights))
 

@@ -33,6 +33,7 @@ from keras_calibration._solvers.logistic_fit import LogisticFit
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.posterior import Posterior
 
@@ -193,7 +194,7 @@ class ILPS(HistogramHead):
             ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
                 the knots need labels and these are missing or of one class.
         """
-        self._read_features(features, len(np.atleast_1d(logits)))
+        features_of(self, features, len(np.atleast_1d(logits)))
         self.check_logits(np.shape(logits))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")

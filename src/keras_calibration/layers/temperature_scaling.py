@@ -97,7 +97,8 @@ class TemperatureScaling(HistogramHead):
         fit = fit_temperature(rows.seen(line))
         check_class_scale(fit.scales, "TemperatureScaling")
         self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
-        self.forget_rows()
+        self.histogram = None
+        self.posterior.forget()
         return class_fit_summary(rows, fit)
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:
