@@ -68,18 +68,15 @@ def clean_names(tensors: Inputs) -> list[str]:
         >>> clean_names(keras.Input((2,)))
         ['inputs']
     """
-    flat = keras.tree.flatten(tensors)
-    names = [tensor.name for tensor in flat]
+    names = [tensor.name for tensor in keras.tree.flatten(tensors)]
     if isinstance(tensors, Mapping):
         paths = [list(map(str, path)) for path, _ in keras.tree.flatten_with_path(tensors)]
         names = [path[-1] for path in paths]
         # Positions of two tuples are no names.
         names = names if len({*names}) == len(names) else ["_".join(path) for path in paths]
     made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
-    return [
-        (f"inputs_{number}" if len(flat) > 1 else "inputs") if made_up.fullmatch(name) else name
-        for number, name in enumerate(names)
-    ]
+    own = [f"inputs_{number}" for number in range(len(names))] if len(names) > 1 else ["inputs"]
+    return [a if made_up.fullmatch(name) else name for name, a in zip(names, own, strict=True)]
 
 
 def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
@@ -109,13 +106,14 @@ def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ())
 
 def structured(inputs: Inputs, expected: Inputs) -> Inputs:
     """What `inputs_of` gives, in the structure that a model expects, and with its ranks."""
+    symbolic = keras.tree.flatten(expected)
     if isinstance(inputs, Mapping) and isinstance(expected, Mapping):
         more = {name: inputs[name] for name in inputs if name not in expected}
         if more and len(inputs) == len(more) + len(expected):
             return structured({name: inputs[name] for name in expected}, expected) | more
-    elif isinstance(inputs, Mapping) and len(inputs) == len(keras.tree.flatten(expected)):
+    elif isinstance(inputs, Mapping) and len(inputs) == len(symbolic):
         inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
-    given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
+    given = keras.tree.flatten(inputs)
     if len(given) != len(symbolic):
         return inputs  # Keras reports the error.
     return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, given)))
@@ -123,30 +121,25 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
 
 def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
-    shape = getattr(values, "shape", None)
-    is_column = tuple(expected.shape[1:]) in ((), (1,))
-    if shape is None or not is_column:
+    shape, columns = getattr(values, "shape", None), (-1, *expected.shape[1:])
+    if shape is None or columns not in ((-1,), (-1, 1)):
         return values
     # Keras traces inputs that have come in both ranks as tensors of unknown rank.
     rank = shape.rank if hasattr(shape, "rank") else len(shape)
-    if rank == len(expected.shape):
+    is_column = rank in (None, 1) or (rank == 2 and shape[1] == 1)
+    if rank == len(expected.shape) or not is_column:
         return values
-    if rank is not None and not (rank == 1 or (rank == 2 and shape[1] == 1)):
-        return values
-    columns = (-1, *expected.shape[1:])
     return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)
 
 
 def _check_named(x: Any, named: Mapping[str, Any]) -> None:
     """Raises unless inputs are given by name, and all of them."""
-    is_named = isinstance(x, Mapping)
-    missing = [name for name in named if not is_named or name not in x]
-    if missing:
-        received = sorted(map(str, x)) if is_named else type(x).__name__
-        near = suggestion(missing, x) if is_named else ""
+    given = x if isinstance(x, Mapping) else {}
+    if missing := [name for name in named if name not in given]:
+        received = sorted(map(str, x)) if isinstance(x, Mapping) else type(x).__name__
         raise ValueError(
-            "The input must be a dictionary with all features of the model, "
-            f"{sorted(named)}. Received: {received}, without {sorted(missing)}.{near}"
+            f"The input must be a dictionary with all features of the model, {sorted(named)}. "
+            f"Received: {received}, without {sorted(missing)}.{suggestion(missing, given)}"
         )
 
 
@@ -165,17 +158,16 @@ def _entered(
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
             return x  # Keras reports the error.
         return {key: entered(columns[key], part, key) for key, part in expected.items()}
-    if not isinstance(expected, list | tuple) and isinstance(x, list | tuple):
-        if len(x) == 1 and len(getattr(x[0], "shape", ())):
-            return [entered(x[0], expected, name)]
+    are_several = isinstance(x, list | tuple)
     if isinstance(expected, list | tuple):
-        if len(expected) == 1 and not isinstance(x, list | tuple):
+        if len(expected) == 1 and not are_several:
             return entered(x, expected[0], name)
-        if not isinstance(x, list | tuple) or len(x) != len(expected):
+        if not are_several or len(x) != len(expected):
             return x  # Keras reports the error.
         pairs = enumerate(zip(x, expected, strict=True))
-        parts = [entered(part, each, f"{name}[{n}]") for n, (part, each) in pairs]
-        return parts if isinstance(x, list) else tuple(parts)
+        return type(x)([entered(part, each, f"{name}[{n}]") for n, (part, each) in pairs])
+    if are_several and len(x) == 1 and len(getattr(x[0], "shape", ())):
+        return [entered(x[0], expected, name)]
     if x is None or is_sparse(x):
         return x  # an optional input, or one that Keras casts itself
     column = column_that_counts(x, repr(name), standing_in)
@@ -214,9 +206,8 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         return _asserted(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else ops.convert_to_numpy(column)
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
-        column = array = numbers_or_strings(
-            np.full(array.shape, None, object), name, as_strings=True
-        )
+        missing = np.full(array.shape, None, object)
+        column = array = numbers_or_strings(missing, name, as_strings=True)
     is_text = array.dtype.kind in "OSU"
     if is_text != (dtype == "string"):
         kind = "strings" if dtype == "string" else f"numbers ({dtype})"
@@ -226,16 +217,14 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         )
     if is_text:
         return column
-    if "int" in dtype:
-        array = ids_of(values, name, f"integers ({dtype})")
-        _check_range(array, name, dtype)
-    elif is_id:
-        array = ids_of(values, name)
-        _check_float_input(array, name, dtype)
+    if is_id or "int" in dtype:
+        array = ids_of(values, name, f"integers ({dtype})" if "int" in dtype else "ids")
+        _check_held(array, name, dtype)
     if dtype == "bool" or array.dtype.name == dtype:
         return array
     with np.errstate(over="ignore"):
-        return array.astype(_numpy_dtype(dtype))
+        # bfloat16 is no type of NumPy's own; Keras rounds to it.
+        return array.astype("float32" if dtype == "bfloat16" else dtype)
 
 
 def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
@@ -246,11 +235,7 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
         return values  # only TensorFlow can raise in a graph
     import tensorflow as tf
 
-    high = min(holds(dtype), holds("float32"))
-    low = -high
-    if "int" in dtype:
-        limits = np.iinfo(dtype)
-        low, high = int(limits.min), int(limits.max)
+    low, high = _limits(dtype)
     if "float" in given:
         low, high = max(low, 1 - holds(given)), min(high, holds(given) - 1)
     wide = tf.cast(values, tf.float64)
@@ -259,8 +244,7 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
         f"{_REFUSED} {name} of the model must hold whole numbers from {low} to {high}, "
         f"without missing ones, because {given} or {dtype} holds no others exactly. Received:"
     )
-    asserted = tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])
-    with tf.control_dependencies([asserted]):
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])]):
         return tf.identity(values)
 
 
@@ -277,35 +261,22 @@ def refused_in_graphs() -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _numpy_dtype(dtype: str) -> Any:
-    # bfloat16 is no type of NumPy's own; Keras rounds to it.
-    return "float32" if dtype == "bfloat16" else dtype
+def _limits(dtype: str) -> tuple[int, int]:
+    """The whole numbers that an input of this dtype holds: Keras hands floats on in float32."""
+    if "int" in dtype:
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    return -min(holds(dtype), holds("float32")), min(holds(dtype), holds("float32"))
 
 
-def _check_range(array: np.ndarray, name: str, dtype: str) -> None:
-    """Raises if an integer is beyond the dtype of the input."""
-    if array.dtype.kind not in "iu" or not array.size:
-        return
+def _check_held(ids: np.ndarray, name: str, dtype: str) -> None:
+    """Raises if a whole number is beyond what an input of this dtype holds exactly."""
     # JAX computes in int32 unless it is told otherwise.
-    limits = np.iinfo(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
-    for number in (int(array.min()), int(array.max())):
-        if not limits.min <= number <= limits.max:
-            row = int(np.flatnonzero(array.reshape(-1) == number)[0])
-            raise ValueError(
-                f"Input {name} of the model must hold integers from {limits.min} to {limits.max} "
-                f"({limits.dtype}). Received: {number} in row {row}. Declare it as "
-                f'keras.Input((), dtype="int64", name={name}), or number the values anew.'
-            )
-
-
-def _check_float_input(array: np.ndarray, name: str, dtype: str) -> None:
-    """Raises if an id is beyond what a float input holds exactly."""
-    limit = min(holds(dtype), holds("float32"))
-    far = np.flatnonzero(np.abs(array.reshape(-1).astype("float64")) > limit)
+    low, high = _limits(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
+    flat = ids.reshape(-1)
+    far = np.flatnonzero((flat < low) | (flat > high)) if ids.dtype.kind in "iu" else ()
     if len(far):
         raise ValueError(
-            f"Input {name} of the model must be of integers to hold these ids. Received: an input "
-            f"of dtype {dtype}, in which Keras keeps whole numbers apart only up to {limit:,}, and "
-            f"the id {array.reshape(-1)[far[0]]} in row {far[0]}. Declare it as "
-            f'keras.Input((), dtype="int64", name={name}).'
+            f"Input {name} of the model must be of integers to hold these ids: {dtype} keeps whole "
+            f"numbers apart from {low} to {high}. Received: {flat[far[0]]} in row {far[0]}. "
+            f'Declare it as keras.Input((), dtype="int64", name={name}), or number the ids anew.'
         )

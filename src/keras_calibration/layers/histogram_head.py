@@ -228,7 +228,7 @@ class HistogramHead(Head):
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
-        self.histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
+        self.histogram = LogitHistogram.from_arrays(arrays) if arrays else None
 
     def _histogram_of(self, rows: Rows) -> LogitHistogram:
         """The histogram of rows, on the bins of earlier ones if there are any."""
