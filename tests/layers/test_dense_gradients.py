@@ -23,48 +23,12 @@ class Adam:
         return rate * self.first / (np.sqrt(self.second) + 1e-7)
 
 
-class RMSprop:
-    def __init__(self):
-        self.second = 0.0
-
-    def __call__(self, gradient):
-        self.second = 0.9 * self.second + 0.1 * gradient**2
-        return RATE * gradient / np.sqrt(self.second + 1e-7)
-
-
-class Adagrad:
-    def __init__(self):
-        self.second = 0.1
-
-    def __call__(self, gradient):
-        self.second = self.second + gradient**2
-        return RATE * gradient / np.sqrt(self.second + 1e-7)
-
-
-OPTIMIZERS = {
-    "Adam": (keras.optimizers.Adam, Adam),
-    "RMSprop": (keras.optimizers.RMSprop, RMSprop),
-    "Adagrad": (keras.optimizers.Adagrad, Adagrad),
-}
-# The gradient may differ with the way of compiling, the optimizers do not.
-every_optimizer = pytest.mark.parametrize(
-    ("name", "jit_compile"),
-    [
-        ("Adam", JIT_COMPILE[0]),
-        ("Adam", True),
-        ("RMSprop", JIT_COMPILE[0]),
-        ("Adagrad", JIT_COMPILE[0]),
-    ],
-)
-
-
 def sigmoid(logits):
     return 1 / (1 + np.exp(-logits))
 
 
-@pytest.mark.quick_cases(1)
-@every_optimizer
-def test_ilps_steps_as_a_dense_reference(name, jit_compile):
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
+def test_ilps_steps_as_a_dense_reference(jit_compile):
     generator = np.random.default_rng(0)
     batches = generator.normal(0, 2, (NUM_STEPS, 256))
     # Labels far from the curve: gradients that do not hover about 0.
@@ -72,7 +36,7 @@ def test_ilps_steps_as_a_dense_reference(name, jit_compile):
     knots = np.array([-2.0, -0.5, 0.5, 2.0, 3.0])
     layer = ILPS(knots=list(knots), smoothness=0.0)
     model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("sigmoid")])
-    optimizer, step = OPTIMIZERS[name][0](RATE), OPTIMIZERS[name][1]()
+    optimizer, step = keras.optimizers.Adam(RATE), Adam()
     model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
     values = knots.copy()
     for rows, batch_labels in zip(batches, labels, strict=True):
@@ -90,9 +54,8 @@ def test_ilps_steps_as_a_dense_reference(name, jit_compile):
     assert np.abs(values - knots).max() > 0.005
 
 
-@pytest.mark.quick_cases(2)
-@every_optimizer
-def test_embeddings_step_as_a_dense_reference(name, jit_compile):
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
+def test_embeddings_step_as_a_dense_reference(jit_compile):
     generator = np.random.default_rng(1)
     num_ids, num_rows = 3, 256
     ids = generator.integers(0, num_ids + 1, (NUM_STEPS, num_rows))  # 3 is "other"
@@ -107,8 +70,8 @@ def test_embeddings_step_as_a_dense_reference(name, jit_compile):
     weights["output/kernel"].assign(kernel)
     table = keras.ops.convert_to_numpy(weights["embeddings"]).astype(float)
     start, bias = table.copy(), np.zeros(1)
-    optimizer = OPTIMIZERS[name][0](RATE)
-    steps = [OPTIMIZERS[name][1]() for _ in range(3)]
+    optimizer = keras.optimizers.Adam(RATE)
+    steps = [Adam() for _ in range(3)]
     model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
     for rows, batch_labels in zip(ids, labels, strict=True):
         model.train_on_batch({"site": rows[:, None].astype("int32")}, batch_labels[:, None])

@@ -61,9 +61,3 @@ def test_rates_that_are_none_give_nan_and_are_refused_by_fit():
         layer.fit(np.zeros(5), [0, 1, 0, 1, 0], {"kept": rates})
     with pytest.raises(ValueError, match=r"without \['kept'\]"):
         layer(np.zeros(5))
-
-
-@pytest.mark.parametrize("rate", [0, 10, -0.1, float("nan"), None])
-def test_what_is_no_rate_is_refused(rate):
-    with pytest.raises(ValueError, match=r"`rate` must be in \(0, 1\]"):
-        SamplingCorrection(rate)
