@@ -90,9 +90,13 @@ def test_fields_that_always_coincide_say_what_one_of_them_says():
     true = logits + generator.normal(0, 1, 200)[site]
     labels = (generator.random(20_000) < sigmoid(true)).astype(float)
     both, alone = FieldBias({"site": 200, "page": 205}), FieldBias({"site": 200})
-    both.fit(logits, labels, features := {"site": site, "page": 199 - site})
+    features = {"site": site, "page": 199 - site}
+    with pytest.warns(UserWarning, match=r"each value of the field 'site'.*'page'.*Leave one"):
+        both.fit(logits, labels, features)
     alone.fit(logits, labels, features)
     np.testing.assert_allclose(both(logits, features), alone(logits, features), atol=0.03)
+    for page in (site // 2, np.where(np.arange(20_000), site, 200), np.zeros(20_000, int)):
+        both.fit(logits, labels, {**features, "page": page})  # a warning is an error here
 
 
 @settings(max_examples=examples(40))

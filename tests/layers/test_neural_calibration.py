@@ -209,25 +209,15 @@ def test_fit_leaves_out_what_does_not_help():
     np.testing.assert_array_equal(head(rows[0], rows[2])[:, 0], curve(rows[0]))
 
 
-_SEEDED_FIT = """
-import keras, numpy as np
-from keras_calibration.layers import ILPS, FieldNetwork, FitSettings, NeuralCalibration
-rng = np.random.default_rng(0)
-site, logits = rng.integers(0, 4, 600), rng.normal(size=600)
-labels = (rng.random(600) < 1 / (1 + np.exp(-logits - 2 * (site - 1.5)))).astype(float)
-head = NeuralCalibration(ILPS(), FieldNetwork({"site": 4}, hidden_units=(8,)), num_members=2)
-def fitted(seed):
-    settings = FitSettings(max_epochs=8, learning_rate=0.02, seed=seed)
-    assert head.fit(logits, labels, {"site": site}, settings=settings).network_kept
-    return np.asarray(head(logits, {"site": site})).tobytes()
-"""
-
-
 def test_a_seed_repeats_the_fit():
     """That of the settings, whatever the head has learnt before; without one, Keras' own."""
-    scope = {}
-    exec(_SEEDED_FIT, scope)
-    fitted = scope["fitted"]
+    rows, head = segment_clicks(600, effect=2.0), some_head()
+
+    def fitted(seed):
+        head.fit(*rows, settings=FitSettings(max_epochs=8, learning_rate=0.02, seed=seed))
+        assert head.fit_summary.network_kept
+        return np.asarray(head(rows[0], rows[2])).tobytes()
+
     assert fitted(0) == fitted(0) != fitted(1)
     found = []
     for _ in range(2):

@@ -74,6 +74,8 @@ ROWS = [
     (lambda: PlattScaling().fit(LOGITS, None), "labels"),
     (lambda: PlattScaling().fit(LOGITS, [1, 1, 1, 1]), "one class only"),
     (lambda: PlattScaling().fit(LOGITS, LABELS, np.ones(4)), "order of the arguments"),
+    (lambda: PlattScaling().update(LOGITS, LABELS, np.ones(4)), "order of the arguments"),
+    (lambda: ILPS().adapt(LOGITS, LABELS, np.ones(4)), "order of the arguments"),
     (lambda: PlattScaling().update(LOGITS, LABELS, forget=1.5), "forget"),
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"site": np.zeros(2, int)}), "rows of 'site'"),
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": np.zeros(4, int)}), r"without .'site'"),

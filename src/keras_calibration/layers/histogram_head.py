@@ -134,6 +134,7 @@ class HistogramHead(Head):
         self._check_update(forget)
         read = {"from_logits": from_logits, "weights_are": weights_are}
         rows = read_rows(logits, labels, sample_weight, both_classes=False, **read)
+        self.with_features(rows, {} if features is None else features)  # there are none to read
         return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
