@@ -117,7 +117,7 @@ def check_rows(
         refuse_rows(bad, shares, expected, advice, counts)
     rows = Rows(scores, shares, weights)
     if not counts.all():
-        rows = rows.take(np.flatnonzero(weights))
+        rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
         refuse_absent_classes(rows.shares.sum(axis=0), rows.num_given or num_rows)
     return rows

@@ -273,7 +273,7 @@ def _check_held(ids: np.ndarray, name: str, dtype: str) -> None:
     # JAX computes in int32 unless it is told otherwise.
     low, high = _limits(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
     flat = ids.reshape(-1)
-    far = np.flatnonzero((flat < low) | (flat > high)) if ids.dtype.kind in "iu" else ()
+    far = np.flatnonzero((flat < low) | (flat > high))
     if len(far):
         raise ValueError(
             f"Input {name} of the model must be of integers to hold these ids: {dtype} keeps whole "

@@ -61,7 +61,9 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             multiplied by factors, to have their modes at these.
     """
     found = [fit.derivatives(number) for number in range(len(fit.effects))]
-    variances, spreads, curves = [], [], []
+    variances: list[np.ndarray] = []
+    spreads: list[float] = []
+    curves: list[np.ndarray] = []
     for effect, own in zip(fit.effects, found, strict=True):
         if isinstance(effect, TableEffect):
             of_offsets, spread = _averaged_over_spread(fit, effect, own, are_pooled)

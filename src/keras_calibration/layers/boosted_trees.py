@@ -15,7 +15,7 @@ from calibration_records._check import instance, integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.boosting import Boosting, boost, tables_of
+from keras_calibration._solvers.boosting import boost, tables_of
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for
@@ -130,11 +130,8 @@ class BoostedTrees(Head):
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads, or None if h does not declare its features."""
         names = super().feature_names
-        return None if names is None else tuple(dict.fromkeys((*names, *self._own_names)))
-
-    @property
-    def _own_names(self) -> tuple[str, ...]:
-        return (*self.fields, *self.numeric)
+        own = dict.fromkeys((*(names or ()), *self.fields, *self.numeric))
+        return None if names is None else tuple(own)
 
     def field_readers(self) -> list[keras.layers.Layer]:
         """The head itself, and the readers of h."""
@@ -174,7 +171,7 @@ class BoostedTrees(Head):
         """Calibrated logits (batch, 1)."""
         columns = ops.cast(as_column(logits), self.compute_dtype)
         features = {} if features is None else features
-        check_features(features, self._own_names, type(self).__name__)
+        check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
         seen = self._tree_columns(self.head, columns, inner, features)
         trees = tree_sums(seen, *self._trees)
@@ -234,28 +231,6 @@ class BoostedTrees(Head):
         if not parts:
             self._set_trees(None)
             return self.head.summary_of(rows, 0)
-        found = self._boost(rows, parts, heads, settings, clusters, whole)
-        self._set_trees(found.model)
-        # Without trees, it is h, which takes less time.
-        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
-        return replace(
-            summary,
-            cross_fitted_head=found.log_loss_without,
-            cross_fitted_both=found.log_loss_with,
-            standard_error=found.standard_error,
-            cross_fitted_logits=found.logits,
-        )
-
-    def _boost(
-        self,
-        rows: Rows,
-        parts: Sequence[tuple[np.ndarray, np.ndarray]],
-        heads: Sequence[Head],
-        settings: FitSettings,
-        clusters: np.ndarray | None,
-        whole: Head | None,
-    ) -> Boosting:
-        """Trees on top of cross-fitted logits; of offsets that did not see the scored fold."""
         folds = [scored for _, scored in parts]
         crossed, columns = self._crossed(rows, folds, heads)
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
@@ -289,8 +264,18 @@ class BoostedTrees(Head):
         # trees that had both would look better on the fold than on new rows.
         # Where trees look no better even so, the fits to all others are spared.
         is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
-        is_nested = is_cross_fit and bool(self.head.effect_names) and len(folds) > 2
-        return boosted(training=training) if is_nested and found.num_rounds else found
+        if is_cross_fit and self.head.effect_names and len(folds) > 2 and found.num_rounds:
+            found = boosted(training=training)
+        self._set_trees(found.model)
+        # Without trees, it is h, which takes less time.
+        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
+        return replace(
+            summary,
+            cross_fitted_head=found.log_loss_without,
+            cross_fitted_both=found.log_loss_with,
+            standard_error=found.standard_error,
+            cross_fitted_logits=found.logits,
+        )
 
     def _crossed(
         self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]

@@ -41,7 +41,7 @@ def rows_to_fit(
     )
     check_fit(head, time)
     head.check_logits(np.shape(logits))
-    read = {"from_logits": from_logits, "weights_are": weights_are}
+    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
     rows = read_rows(logits, labels, sample_weight, **read)
     if time is not None:
         rows = with_times(rows, time, features)
@@ -119,21 +119,18 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
 def restorer(head: Head) -> Callable[[], None]:
     """A function that gives a built head the weights of now, and what it knows of its fit."""
     weights = weights_of(head)
-    known = [
-        (each, each.histogram, each.fit_summary, each._fitted_weights) for each in heads_in(head)
-    ]
+    heads = heads_in(head)
+    known = [(each.histogram, each.fit_summary, each._fitted_weights) for each in heads]
 
     def restore() -> None:
         head.set_weights(weights)
-        for each, histogram, summary, fitted in known:
-            each.histogram, each.fit_summary, each._fitted_weights = histogram, summary, fitted
+        for each, own in zip(heads, known, strict=True):
+            each.histogram, each.fit_summary, each._fitted_weights = own
 
     return restore
 
 
 def hash_of_weights(head: Head) -> str:
     """SHA-256 hash of the values of all weights of a head."""
-    digest = hashlib.sha256()
-    for weight in head.get_weights():
-        digest.update(np.ascontiguousarray(weight).tobytes())
-    return digest.hexdigest()
+    values = (np.ascontiguousarray(weight).tobytes() for weight in head.get_weights())
+    return hashlib.sha256(b"".join(values)).hexdigest()

@@ -231,7 +231,7 @@ class Head(keras.layers.Layer):
             verbose: 1 shows a progress bar while a network is trained.
 
         Returns:
-            A `FitSummary`: log loss before and after, number of steps, convergence.
+            A `FitSummary`.
 
         Raises:
             ValueError: If the rows are invalid, not all classes have rows, the head serves no
@@ -241,8 +241,8 @@ class Head(keras.layers.Layer):
             UserWarning: If the logits look like probabilities or like the labels, or if labels
                 contradict probabilities of exactly 0 or 1.
         """
-        given = {"time": time, "from_logits": from_logits, "weights_are": weights_are}
-        rows = rows_to_fit(self, logits, labels, features, sample_weight, **given)
+        how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+        rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
         return self.fit_checked(rows, settings, verbose)
 
     def fit_checked(
@@ -314,12 +314,11 @@ class Head(keras.layers.Layer):
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
-            features: A mapping of feature names to arrays with n rows, for a head that reads some.
+            features: A mapping of feature names to arrays with n rows.
             level: Posterior probability of the interval, in (0, 1).
 
         Returns:
-            Lower and upper probabilities, float64, in the shape that the layer returns for these
-            logits. Both are NaN for a NaN logit.
+            Lower and upper probabilities, float64, in the shape of the output; NaN for NaN.
 
         Raises:
             ValueError: If the layer has no interval, was not fitted by its direct fit, was fitted

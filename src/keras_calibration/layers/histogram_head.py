@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from keras import ops
@@ -132,7 +132,7 @@ class HistogramHead(Head):
         warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
         check_column(np.shape(logits), f"`update` of {type(self).__name__}", "logits")
         self._check_update(forget)
-        read = {"from_logits": from_logits, "weights_are": weights_are}
+        read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
         rows = read_rows(logits, labels, sample_weight, both_classes=False, **read)
         self.with_features(rows, {} if features is None else features)  # there are none to read
         return self.update_sums(self._histogram_of(rows), forget)
