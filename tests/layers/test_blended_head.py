@@ -26,21 +26,6 @@ def heads():
     return [FieldBias({"site": 3}, PlattScaling()), NeuralCalibration(ILPS(), network)]
 
 
-def test_it_is_the_mean_and_serializes():
-    parts = heads()
-    parts[0].build()
-    parts[0].set_weights([weight + 0.3 for weight in parts[0].get_weights()])
-    head = BlendedHead(parts)
-    outputs = keras.ops.convert_to_numpy(head(LOGITS[:, None], FEATURES))
-    part_logits = [keras.ops.convert_to_numpy(part(LOGITS, FEATURES)) for part in parts]
-    np.testing.assert_allclose(outputs, np.mean(part_logits, axis=0), atol=1e-6)
-    assert np.ptp(part_logits[0] - part_logits[1]) > 0.1
-    copy = BlendedHead.from_config(head.get_config())
-    copy.build((None, 1), None)
-    copy.set_weights(head.get_weights())
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(copy(LOGITS, FEATURES)), outputs)
-
-
 def clicks(num_rows=600):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=num_rows).astype("float32")

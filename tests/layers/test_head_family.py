@@ -159,34 +159,6 @@ class Doubled(layers.Head):
         return 2 * self.inner(logits, features)
 
 
-class WithEffects(Doubled):
-    """A head whose effects trees may read, and that fits what is in it."""
-
-    @property
-    def feature_names(self):
-        return ("site",)
-
-    @property
-    def effect_names(self):
-        return ("site",)
-
-    def effects(self, features):
-        return keras.ops.reshape(keras.ops.cast(features["site"] == 1, "float32"), (-1, 1))
-
-    def fit_rows(self, rows, settings, verbose):
-        self.inner.fit_rows(rows, settings, verbose)
-        return self.summary_of(rows)
-
-    def get_config(self):
-        inner = keras.saving.serialize_keras_object(self.inner)
-        return {**super().get_config(), "inner": inner}
-
-    @classmethod
-    def from_config(cls, config):
-        inner = keras.saving.deserialize_keras_object(config["inner"])
-        return cls(**{**config, "inner": inner})
-
-
 @pytest.mark.parametrize("calibrator", [Shift, lambda: BlendedHead([PlattScaling(), ILPS()])])
 def test_any_head_without_features_is_a_calibrator_of_others(calibrator, reload):
     alone, by_site = calibrator(), FieldBias({"site": 3}, calibrator())
@@ -224,15 +196,3 @@ def test_a_head_asks_its_parts():
     assert (np.diff(inner.get_values()) >= 0).all()
     numbers = Doubled(layers.FieldBias({}, numeric=["price"]))
     numbers.adapt(logits, None, {"price": rng.normal(size=200)})
-
-
-def test_trees_read_the_effects_of_any_head():
-    rng = np.random.default_rng(1)
-    logits, site = rng.normal(size=600), rng.integers(0, 3, 600)
-    labels = rng.random(600) < 1 / (1 + np.exp(-logits - 2 * (site == 1)))
-    head = layers.BoostedTrees({}, ["site"], WithEffects(layers.PlattScaling()), num_rounds=8)
-    head.fit(logits, labels, {"site": site}, settings=layers.FitSettings(folds=2))
-    # The logits before and after, the effect, and the number.
-    column = logits[:5, None]
-    assert head._tree_columns(head.head, column, column, {"site": site[:5]}).shape == (5, 4)
-    assert head(logits[:5], {"site": site[:5]}).shape == (5, 1)

@@ -124,22 +124,6 @@ def test_training_stops_and_the_best_epoch_is_kept():
     np.testing.assert_allclose(curve[held_out] + g, logits, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", [None, 5])
-def test_a_fit_is_repeated_by_its_seed_and_each_fold_starts_afresh(seed):
-    features = {"site": RNG.integers(0, 6, NUM_ROWS)}
-    found = []
-    for _ in range(2):
-        network = FieldNetwork({"site": 6}, dropout=0.5, seed=seed)
-        trainer = trainer_of(network, features, 0.05)
-        first, second = EVERY[EVERY % 3 != 0], EVERY[EVERY % 3 == 0]
-        trainer.train(np.zeros(NUM_ROWS), second, first)
-        found.append(trainer.train(np.zeros(NUM_ROWS), first, second)[1])
-        trainer.restart(first)
-        np.testing.assert_array_equal(g_of(trainer, features), np.zeros(NUM_ROWS))
-    np.testing.assert_array_equal(*found)
-    assert np.ptp(found[0]) > 0
-
-
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Strings are TensorFlow's.")
 def test_strings_of_every_kind_are_looked_up():
     values, chosen = np.array(["a", "bb", "ccc"]), RNG.integers(0, 3, NUM_ROWS)

@@ -71,22 +71,6 @@ def test_is_the_sum_of_its_parts(kind, reload):
     np.testing.assert_array_equal(restored.predict([LOGITS, features], verbose=0), predicted)
 
 
-def test_either_part_may_be_left_out_and_adapt_reaches_both():
-    head = NeuralCalibration(bent())
-    np.testing.assert_allclose(head(LOGITS, FEATURES)[:, 0], bent()(LOGITS))
-    assert head.feature_names == ()
-    head = NeuralCalibration(None, FieldNetwork({"site": 3}))
-    np.testing.assert_array_equal(head(LOGITS, FEATURES)[:, 0], LOGITS)
-    curve, network = ILPS(3), FieldNetwork({"site": 3}, ("age",))
-    head = NeuralCalibration(curve, network)
-    weights = np.array([1.0, 1.0, 0.0])
-    head.adapt(LOGITS, np.array([0, 1, 1]), FEATURES, weights)
-    assert float(network._num_rows) > 0
-    alone = ILPS(3)
-    alone.adapt(LOGITS, np.array([0, 1, 1]), sample_weight=weights)
-    np.testing.assert_array_equal(curve.get_knots(), alone.get_knots())
-
-
 def two_outputs():
     inputs = {"age": keras.Input((1,), name="age")}
     return keras.Model(inputs, keras.layers.Dense(2)(inputs["age"]))
