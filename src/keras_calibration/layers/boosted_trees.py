@@ -152,7 +152,7 @@ class BoostedTrees(Head):
         effects, sizes = self.head.effect_names, self.num_values
         self._categorical = [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]
         num_trees = -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
-        shapes = {
+        tables = {
             "categories": (len(self._categorical), _NUM_CATEGORIES),
             "splits": (NUM_SPLITS, num_trees),
             "thresholds": (NUM_SPLITS, num_trees),
@@ -163,7 +163,7 @@ class BoostedTrees(Head):
             self.add_weight(
                 name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
             )
-            for (name, shape), dtype in zip(shapes.items(), dtypes, strict=True)
+            for (name, shape), dtype in zip(tables.items(), dtypes, strict=True)
         ]
         self.built = True
 

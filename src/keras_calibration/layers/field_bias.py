@@ -297,7 +297,7 @@ class FieldBias(FieldHead):
         numbers = self._numbers_in(rows.features)
         knots = self._knots_of(numbers, rows.weights)
         columns = [numeric_column(*each) for each in zip(numbers, knots, strict=True)]
-        level = level_column(rows.times, rows.weights) if self._follows_time else None
+        level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         columns += [] if level is None else [level[1]]
         own = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
         if like is None:

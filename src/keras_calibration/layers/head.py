@@ -259,8 +259,7 @@ class Head(keras.layers.Layer):
         """
         if self.follows_time:
             check_fit(self, rows.times)
-        # Builds the head and checks the shapes.
-        self(rows.logits[:1], take(rows.features, slice(1)))
+        self(rows.logits[:1], take(rows.features, slice(1)))  # builds the head, checks shapes
         settings, given = settings or FitSettings(), rows
         draws_by_chance = any(head.draws_by_chance for head in heads_in(self))
         if draws_by_chance:

@@ -73,6 +73,7 @@ class TemperatureScaling(HistogramHead):
     """
 
     has_free_scale = True
+    posterior: Posterior  # of the built layer
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless there is one logit per row, or one per class."""
