@@ -119,7 +119,7 @@ def test_counts_are_rows_and_labels_may_be_turned_round():
 @pytest.mark.parametrize(
     ("time", "message"),
     [
-        (None, "Argument `time` must hold the time of each row, because this FieldBias follows"),
+        (None, "Argument `time` must be the time of each row, because this FieldBias follows"),
         (np.arange(10.0), "one for each of the 3,000 rows"),
         ("day", "must be a column of the rows"),
         (np.full(NUM_ROWS, np.nan), "Times must be known"),

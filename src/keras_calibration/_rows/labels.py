@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from calibration_records._columns import refuse_rows
 from keras_calibration._rows.columns import numbers_of
 
@@ -45,11 +46,8 @@ def class_shares(
         expected = "rows of non-negative shares that add up to 1"
         shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
     else:
-        raise ValueError(
-            f"Argument `labels` must be class numbers of shape ({num_rows},), or one-hot or soft "
-            f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
-            "label per row."
-        )
+        expected = f"class numbers ({num_rows},) or soft labels ({num_rows}, {num_classes})"
+        raise refused("labels", expected, given.shape, "Pass one label per row.")
     is_missing = np.isnan(given[counts]).any()
     advice = _MISSING_LABELS if is_missing else "Recode or drop these rows; numbers start at 0."
     refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)

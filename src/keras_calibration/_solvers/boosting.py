@@ -115,14 +115,9 @@ def boost(
         # The figures say how far from an improvement the best number of rounds is.
         rounds = [trees.lowest(everything)] * len(parts)
     without, change, error = trees.change(everything, rounds)
-    return Boosting(
-        model=trees.fit_all(num_rounds) if num_rounds else None,
-        num_rounds=num_rounds,
-        logits=trees.logits(everything, rounds) if num_rounds else rows.logits,
-        log_loss_without=without,
-        log_loss_with=without + change,
-        standard_error=error,
-    )
+    model = trees.fit_all(num_rounds) if num_rounds else None
+    logits = trees.logits(everything, rounds) if num_rounds else rows.logits
+    return Boosting(model, num_rounds, logits, without, without + change, error)
 
 
 def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:

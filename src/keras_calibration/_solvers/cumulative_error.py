@@ -139,12 +139,10 @@ def p_values(figures: SegmentFigures) -> np.ndarray:
     error, deviation, largest = figures.error, figures.deviation, figures.largest_step
     positive = deviation > 0
     u = np.divide(largest * error, deviation**2, out=np.zeros_like(error), where=positive)
-    small = u < 1e-3
     series = u**2 * (1 / 2 - u / 6 + u**2 / 12)  # where the formula would cancel
-    h = np.where(small, series, (1 + u) * np.log1p(u) - u)
+    h = np.where(u < 1e-3, series, (1 + u) * np.log1p(u) - u)
     scale = np.divide(deviation, largest, out=np.zeros_like(error), where=positive)
-    deviations = np.where(positive, scale * np.sqrt(2 * h), figures.deviations)
-    return brownian_range_tail(deviations)
+    return brownian_range_tail(np.where(positive, scale * np.sqrt(2 * h), figures.deviations))
 
 
 def brownian_range_tail(x: ArrayLike) -> np.ndarray:

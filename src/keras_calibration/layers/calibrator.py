@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calibration_records._check import refused
 from keras_calibration.layers.head import Head
 
 
@@ -14,12 +15,10 @@ def check_calibrator(calibrator: Any) -> None:
         >>> check_calibrator("ilps")
         Traceback (most recent call last):
         ...
-        ValueError: Argument `calibrator` must be a head that reads no features or times, for
-        example ILPS(), or None. Received: calibrator='ilps'. Subclass Head for your own.
+        ValueError: Argument `calibrator` must be a head that reads no features or times, such as
+        ILPS(), or None. Received: calibrator='ilps'. Subclass Head for your own.
     """
     is_head = isinstance(calibrator, Head) and not calibrator.follows_time
     if calibrator is not None and not (is_head and calibrator.feature_names == ()):
-        raise ValueError(
-            "Argument `calibrator` must be a head that reads no features or times, for example "
-            f"ILPS(), or None. Received: calibrator={calibrator!r}. Subclass Head for your own."
-        )
+        expected = "a head that reads no features or times, such as ILPS(), or None"
+        raise refused("calibrator", expected, calibrator, "Subclass Head for your own.")

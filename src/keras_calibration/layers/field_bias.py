@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import integer
+from calibration_records._check import integer, refused
 from calibration_records._columns import names_of
 from calibration_records._warn import warn
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
@@ -379,17 +379,12 @@ class FieldBias(FieldHead):
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self._follows_time:
-            raise ValueError(
-                "Arguments `fields` and `numeric` of FieldBias must name at least one feature, "
-                "unless it follows time. Received: fields={}, numeric=(). Pass "
-                'fields={"site_id": 5000}, for example, or follows_time=True.'
-            )
+            example = 'Pass fields={"site_id": 5000}, for example, `numeric` or follows_time=True.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
         super()._check_arguments()
         if both := sorted({*self.fields} & {*self.numeric}):
-            raise ValueError(
-                "Arguments `fields` and `numeric` must name different features. Received: "
-                f"{both} in both. Name ids in `fields`, numbers in `numeric`."
-            )
+            remedy = f"Name ids in `fields`, numbers in `numeric`, and {both} once."
+            raise refused("numeric", "of other features than `fields`", self.numeric, remedy)
         self.num_knots = integer("num_knots", self.num_knots, 2)
 
     def _num_curve_columns(self) -> int:

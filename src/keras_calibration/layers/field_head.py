@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import positive
+from calibration_records._check import positive, refused
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
@@ -164,9 +164,7 @@ class FieldHead(Head):
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self.follows_time:
-            raise ValueError(
-                f"Argument `fields` of {type(self).__name__} must hold at least one field. "
-                'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
-            )
+            example = 'Pass fields={"site_id": 5000}, for example.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
         check_calibrator(self.calibrator)
         positive("prior_scale", self.prior_scale)

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import integer, not_negative, share
+from calibration_records._check import integer, not_negative, refused, share
 from calibration_records._columns import check_same_rows, names_of, select_features
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
@@ -266,10 +266,8 @@ class FieldNetwork(keras.layers.Layer):
 
     def _check_arguments(self) -> None:
         if not self.feature_names:
-            raise ValueError(
-                "Arguments `fields` and `numeric` must name at least one feature. Received: "
-                'fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
-            )
+            example = 'Pass fields={"site_id": 5000}, for example, or `numeric`.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
         integer("embedding_dim", self.embedding_dim, 1)
         for units in self.hidden_units:
             integer("hidden_units", units, 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from calibration_records._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
@@ -89,15 +90,11 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
             "by gradient, with Keras' `fit`, or define `fit_rows`."
         )
     if head.follows_time and time is None:
-        raise ValueError(
-            f"Argument `time` must hold the time of each row, because this {name} follows time. "
-            'Received: time=None. Pass an array, the name of a column, or "order".'
-        )
+        expected = f"the time of each row, because this {name} follows time"
+        raise refused("time", expected, None, 'Pass an array, the name of a column, or "order".')
     if time is not None and not head.follows_time:
-        raise ValueError(
-            f"Argument `time` must be None, because this {name} does not follow time. Received: "
-            "times. Leave them out, or use FieldBias(fields, ILPS(), follows_time=True)."
-        )
+        expected = f"None, because this {name} does not follow time"
+        raise refused("time", expected, "times", "Use FieldBias(fields, follows_time=True).")
 
 
 def remember_fit(head: Head, summary: FitSummary | None) -> None:

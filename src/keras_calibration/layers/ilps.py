@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import integer, not_negative, one_of
+from calibration_records._check import integer, not_negative, one_of, refused
 from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
@@ -198,10 +198,8 @@ class ILPS(HistogramHead):
         on_bins, knots = bins(rows.logits), self.get_knots()
         if self.knots == "balanced":
             if rows.labels is None:
-                raise ValueError(
-                    'Argument `labels` must be given for knots="balanced", because they place the '
-                    'knots. Received: labels=None. Pass labels, or choose knots="quantile".'
-                )
+                remedy = 'They place the knots: pass labels, or choose knots="quantile".'
+                raise refused("labels", 'given for knots="balanced"', None, remedy)
             placed = balanced_knots(on_bins, rows.labels, self.num_knots, rows.weights)
             knots = bins.inverse(placed)
         elif self.knots == "quantile":
@@ -318,8 +316,6 @@ def _checked_knots(knots: Sequence[float]) -> list[float]:
     # They must still differ in float32, in which the layer stores them.
     gaps = np.diff(np.asarray(checked, np.float32))
     if len(checked) < 2 or not np.all(np.isfinite(checked)) or not np.all(gaps > 0):
-        raise ValueError(
-            "Argument `knots` must hold at least two finite logits in strictly increasing order. "
-            f"Received: knots={checked}."
-        )
+        expected = "at least two finite logits in strictly increasing order"
+        raise refused("knots", expected, checked)
     return checked

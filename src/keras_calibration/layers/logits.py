@@ -37,11 +37,10 @@ def check_column(shape: Shape, taker: str, name: str) -> None:
         ValueError: The logits of ILPS must have shape (batch,) or (batch, 1). Received: shape
         (3, 2). Pass one number per row; for K classes, use TemperatureScaling.
     """
-    shape = tuple(shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
             f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
-            f"{shape}. Pass one number per row; for K classes, use TemperatureScaling."
+            f"{tuple(shape)}. Pass one number per row; for K classes, use TemperatureScaling."
         )
 
 
@@ -89,11 +88,10 @@ def check_columns(shape: Shape, taker: str) -> None:
     Example:
         >>> check_columns((3, 2), "TemperatureScaling")
     """
-    shape = tuple(shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[1]):
         raise ValueError(
-            f"The logits of {taker} must have shape (batch,) or (batch, 1), or (batch, K) for K "
-            f"classes. Received: shape {shape}. Pass one logit per row, or one per class."
+            f"The logits of {taker} must have shape (batch,), (batch, 1) or (batch, K). Received: "
+            f"shape {tuple(shape)}. Pass one logit per row, or one per class."
         )
 
 

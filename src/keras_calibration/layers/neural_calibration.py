@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import instance, integer
+from calibration_records._check import instance, integer, refused
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
@@ -242,10 +242,7 @@ class NeuralCalibration(Head):
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
         if self.num_members not in (1, num_folds):
-            raise ValueError(
-                "Argument `num_members` must be 1 or the number of folds, one for each member. "
-                f"Received: {self.num_members} members and {num_folds} folds."
-            )
+            raise refused("num_members", f"1 or the number of folds, {num_folds}", self.num_members)
         if not enough_for(num_folds, rows):
             return None
         return cross_fit(self.calibrator, self.field_network, rows, fold, settings, verbose=verbose)
