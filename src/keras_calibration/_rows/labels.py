@@ -76,22 +76,6 @@ def named_classes(classes: list[int]) -> str:
     return f"class{'es' if len(classes) > 1 else ''} {named}{more}"
 
 
-def keep_absent_classes(
-    labels: np.ndarray, probabilities: np.ndarray, present: np.ndarray
-) -> np.ndarray:
-    """Labels (n, K) in which every class that is not present has its probability as its share.
-
-    Training on them leaves the probabilities of these classes as they are. Without, it would drive
-    them to 0.
-
-    Example:
-        >>> keep_absent_classes(np.array([[1.0, 0.0]]), np.array([[0.8, 0.2]]), np.array([1, 0]))
-        array([[0.8, 0.2]])
-    """
-    kept = np.where(present, 0.0, probabilities)
-    return (1 - kept.sum(axis=1, keepdims=True)) * labels + kept
-
-
 def label_advice(labels: np.ndarray) -> str:
     """How to mend labels of which some are not in [0, 1], by what they look like.
 
@@ -105,6 +89,7 @@ def label_advice(labels: np.ndarray) -> str:
     advice = [_MISSING_LABELS] if np.isnan(labels).any() else []
     if ((found < 0) | (found > 1)).any():
         wholes = np.arange(-1, _MOST_CLASSES)
-        looks = ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1), ((1, 2), _ONE_OR_TWO), (wholes, _CLASSES)
+        looks = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
+        looks += [((1, 2), _ONE_OR_TWO), (wholes, _CLASSES)]
         advice += [next((said for values, said in looks if np.isin(found, values).all()), _OTHERS)]
     return " ".join(advice)
