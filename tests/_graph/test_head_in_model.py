@@ -93,8 +93,6 @@ def test_rows_that_cannot_be_fitted_change_nothing():
         np.testing.assert_array_equal(old, new)
 
 
-
-
 def sequential():
     base = keras.Sequential([keras.Input((1,)), layers.Dense(1, kernel_initializer="ones")])
     return keras.Sequential([base, kc.layers.PlattScaling(), layers.Activation("sigmoid")])

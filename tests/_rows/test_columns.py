@@ -13,7 +13,6 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration._rows.columns import (
-    as_array,
     column_of,
     field_values,
     ids_of,
@@ -94,15 +93,10 @@ def test_field_values_of_metrics_may_be_missing_but_not_fractions():
     with pytest.raises(ValueError, match=r"'site'.*1\.5 in row 1"):
         field_values([1, 1.5], "'site'")
     metric = kc.metrics.FieldECE(3)
-    with pytest.raises(ValueError, match=r"'field value'.*0\.5 in row 0"):
+    with pytest.raises(ValueError, match=r"'field'.*0\.5 in row 0"):
         metric.update_state([1, 0], [0.5, 0.5], field=np.array([0.5, 1.0]))
     metric.update_state([1, 0, 1], [0.5] * 3, field=pa.chunked_array([[2, None, 2]]))
     assert metric.per_field()["value"].tolist() == [2, -1]
-
-
-def test_arrays_as_numpy_reads_them():
-    assert as_array(pd.Series(pd.to_datetime(["2026-01-01"]))).dtype.kind == "M"
-    assert as_array(["a", None]).tolist() == ["a", None]
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,6 @@ def frame():
     )
 
 
-@pytest.fixture(scope="module")
-def base():
-    inputs = {
-        "site": keras.Input((), dtype="string", name="site"),
-        "price": keras.Input((), name="price"),
-    }
-    column = keras.ops.expand_dims(inputs["price"], 1)
-    return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(column))
-
-
 @pytest.mark.parametrize(
     "column",
     [
@@ -111,13 +101,6 @@ def test_whole_numbers_are_exact_ids(values, expected):
 def test_ids_that_would_change_are_refused(values, dtype, message):
     with pytest.raises(ValueError, match="(?s)'site'.*" + message):
         entering(values, "'site'", keras.Input((), dtype=dtype, name="site"), is_id=True)
-
-
-def test_numbers_that_are_not_ids_are_rounded_as_by_keras():
-    price = keras.Input((), name="price")
-    received = entering([2**24 + 1, np.nan, 0.1], "'price'", price)
-    assert received.dtype == "float32"
-    np.testing.assert_array_equal(received, np.float32([2**24, np.nan, 0.1]))
 
 
 def test_a_column_of_missing_values_is_one_of_empty_strings_for_a_string_input():
@@ -207,19 +190,6 @@ def test_tables_that_cannot_be_read_say_so():
             column_of(column, "'it'")
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (pd.Series(["a", 3]), r"'it'.*\['int', 'str'\]"),
-        (pd.Series([(1, 2), (3, 4)]), r"'it'.*\['tuple'\]"),
-        (pd.Series(pd.to_datetime(["2026-01-01"])), "'it'.*datetime64"),
-    ],
-)
-def test_other_columns_are_refused_by_name(column, message):
-    with pytest.raises(ValueError, match=message):
-        inputs_of(pd.DataFrame({"it": column}), {"it": keras.Input((), name="it")})
-
-
 def test_what_the_model_does_not_take_is_refused_by_name():
     expected = {"id": keras.Input((), dtype="int32"), "price": keras.Input(())}
     good = {"id": pd.Series([1.0, 2.0]), "price": np.array([1, 2])}
@@ -231,27 +201,6 @@ def test_what_the_model_does_not_take_is_refused_by_name():
     ]:
         with pytest.raises(ValueError, match=message):
             inputs_of({**good, name: column}, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The calibration 'field_bias' makes the cross-fitted log loss")
-def test_a_data_frame_goes_all_the_way(frame, base):
-    x = frame[["site", "price"]]
-    model = kc.calibrate(base, x, frame["label"], fields=["site"], methods="field_bias", verbose=0)
-    arrays = {name: frame[name].to_numpy() for name in x}
-    arrays["site"] = keras.ops.convert_to_tensor(arrays["site"].astype(str))
-    expected = model.predict(arrays, verbose=0)
-    for given in (x, dict(x), x.astype({"site": "category", "price": object})):
-        np.testing.assert_array_equal(model.predict(given, verbose=0), expected)
-        np.testing.assert_array_equal(kc.base_logits(model, given), kc.base_logits(model, arrays))
-    model.compile("adam", "binary_crossentropy")
-    labels = frame["label"].to_numpy()
-    scores = [model.evaluate(given, labels, verbose=0) for given in (arrays, x, dict(x))]
-    assert scores == scores[:1] * 3
-    model.fit(x, labels, validation_data=(x, labels), verbose=0)
-    kc.fit_head(model, x, frame["label"].astype("Int64"), verbose=0)
-    with pytest.warns(UserWarning, match="'site' has missing"):
-        model.predict(x.assign(site=x["site"].where(x.index > 0)), verbose=0)
 
 
 def test_a_data_frame_is_one_matrix_where_the_model_takes_one(frame):

@@ -17,13 +17,6 @@ def mass_up_to(values, weights, place):
     return weights[values < place].sum() / total, weights[values <= place].sum() / total
 
 
-@pytest.mark.parametrize("num_knots", [2, 3, 20, 100])
-def test_sigmoid_knots_are_evenly_spaced_in_probability(num_knots):
-    knots = kernels.sigmoid_knots(num_knots)
-    expected = [k / (num_knots + 1) for k in range(1, num_knots + 1)]
-    np.testing.assert_allclose(1 / (1 + np.exp(-knots)), expected, rtol=1e-13)
-
-
 values_and_weights = st.integers(1, 40).flatmap(
     lambda size: st.tuples(
         arrays.arrays(np.float64, size, elements=st.sampled_from([-3.0, -1, -0.0, 0, 0.5, 2, 9])),

@@ -96,7 +96,7 @@ def test_scaled_and_stored():
     half = histogram.scaled(0.5)
     assert half.positives == pytest.approx(0.5 * histogram.positives)
     assert half.num_rows == 250
-    restored = LogitHistogram.from_arrays(**histogram.to_arrays())
+    restored = LogitHistogram.from_arrays(histogram.to_arrays())
     np.testing.assert_array_equal(restored.moments, histogram.moments)
     assert restored.num_rows == 500
     assert restored.negatives == histogram.negatives
@@ -121,7 +121,7 @@ def test_importances_add_up_to_those_of_all_rows(unit):
     kept, added = parts[0].scaled(0.5), parts[0].scaled(0.5) + parts[0].scaled(0.5)
     assert kept.unit == parts[0].unit
     np.testing.assert_allclose(added.moments, parts[0].moments)
-    assert LogitHistogram.from_arrays(**whole.to_arrays()).unit == whole.unit
+    assert LogitHistogram.from_arrays(whole.to_arrays()).unit == whole.unit
 
 
 @pytest.mark.parametrize("balanced", [True, False])
@@ -183,5 +183,5 @@ def test_a_histogram_on_other_bins_keeps_weights_and_means():
     ]
     np.testing.assert_allclose(*means, rtol=1e-9)
     assert moved.on_bins(moved.bins) is moved
-    with pytest.raises(ValueError, match="bins of the same logits"):
+    with pytest.raises(ValueError, match="on the same bins"):
         moved + plain

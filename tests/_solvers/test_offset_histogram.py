@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from keras_calibration._solvers.logit_histogram import logit_histogram
 from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration.layers import ILPS, PlattScaling
 
@@ -51,12 +50,3 @@ def test_a_curve_under_offsets_comes_back(smoothness):
     plain.fit(logits, labels, sample_weight=weights)
     np.testing.assert_allclose(layer.get_knots(), plain.get_knots(), atol=0.03)
     assert np.abs(np.asarray(plain(grid)) - 0.6 * grid + 0.5).max() > 0.5
-
-
-def test_no_offsets_are_a_plain_histogram():
-    logits, labels, weights, _ = rows_with_offsets(2000)
-    atoms = offset_histogram(logits, labels, weights, np.zeros(2000)).atoms()
-    expected = logit_histogram(logits, labels, weights).atoms()
-    for name in ("means", "spreads", "weights", "positives", "positive_means"):
-        np.testing.assert_allclose(getattr(atoms, name), getattr(expected, name), atol=1e-7)
-    np.testing.assert_array_equal(atoms.offsets, 0)

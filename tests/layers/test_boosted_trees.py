@@ -76,36 +76,6 @@ def test_it_finds_what_offsets_cannot(fitted):
     )
 
 
-@pytest.mark.slow
-def test_rows_without_the_effect_have_no_trees():
-    kept = 0
-    for seed in range(6):
-        head = new_head(num_rounds=32)
-        logits, labels, features, _ = rows(600, seed, effect=0)
-        kept += head.fit(logits, labels, features).num_iterations > 0
-        if not head.fit_summary.num_iterations:
-            np.testing.assert_array_equal(
-                called(head, logits, features), called(head.head, logits, features)
-            )
-            assert "left out" in str(head.fit_summary)
-    assert kept <= 3
-
-
-@pytest.mark.slow
-def test_another_fit_replaces_the_trees(fitted):
-    head = new_head()
-    head.fit(*rows(seed=5)[:3])
-    logits, labels, features, _ = rows()
-    head.fit(logits, labels, features)
-    np.testing.assert_array_equal(called(head, logits, features), called(fitted, logits, features))
-    few = slice(0, 30)
-    part = {name: column[few] for name, column in features.items()}
-    summary = head.fit(logits[few], labels[few], part)  # too few for folds
-    assert not summary.num_iterations
-    assert np.isnan(summary.cross_fitted_both)
-    assert "trees" not in str(summary)
-
-
 def test_strings_frames_and_tiny_weights_are_taken():
     logits, labels, features, _ = rows(1500)
     lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
@@ -143,20 +113,9 @@ def test_without_lightgbm_a_fit_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     head = new_head()
     logits, labels, features, _ = rows(600)
-    with pytest.raises(ImportError, match=r"libgomp.so.1.*apt-get install libgomp1"):
+    with pytest.raises(ImportError, match=r"libgomp.so.1.*libgomp1 on Debian"):
         head.fit(logits, labels, features)
     np.testing.assert_allclose(called(head, logits, features), logits, atol=1e-6)
-
-
-def test_wrong_arguments():
-    with pytest.raises(ValueError, match="num_rounds"):
-        new_head(num_rounds=0)
-    with pytest.raises(ValueError, match="head"):
-        new_head(head=keras.layers.Dense(1))
-    with pytest.raises(ValueError, match="age"):
-        new_head()(np.zeros(2), {"site": np.zeros(2, int), "device": np.zeros(2, int)})
-    with pytest.raises(ValueError, match="logits of BoostedTrees must have shape"):
-        new_head()(np.zeros((2, 3)), rows(2)[2])
 
 
 def test_rare_values_do_not_tell_the_labels_of_the_scored_fold():

@@ -1,6 +1,5 @@
 """Numeric columns of FieldBias, against the optimum that SciPy finds in float64."""
 
-import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -183,23 +182,6 @@ def test_spreads_are_learnt_near_the_optimum():
     assert deviations[1:].max() < 0.1
 
 
-def test_a_mirrored_column_has_the_mirrored_curve():
-    logits, labels, features = made_rows(1500)
-    price = np.exp(features["z"])
-    found, mirrored, large = (
-        fitted_curve(logits, labels, column) for column in (price, -price, 1e30 * price)
-    )
-    np.testing.assert_allclose(mirrored[0], -found[0][::-1], rtol=1e-6)
-    np.testing.assert_allclose(mirrored[1], found[1][::-1], atol=1e-4)
-    np.testing.assert_allclose(large[1], found[1], atol=1e-4)
-
-
-def fitted_curve(logits, labels, column):
-    head = FieldBias({}, numeric=["x"], num_knots=16)
-    head.fit(logits, labels, {"x": column})
-    return head.get_curve("x")
-
-
 @pytest.mark.parametrize("kind", ["constant", "missing", "constant or missing", "two values"])
 def test_columns_with_little_to_say(kind):
     """A column with less than a line still has one curve, and leaves that of the other as it is."""
@@ -286,39 +268,9 @@ def test_hostile_columns(data):
     assert np.all((lower <= sigmoid(received) + 1e-6) & (sigmoid(received) <= upper + 1e-6))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"fields": {}, "numeric": ()}, r"fields={}, numeric=\(\)"),
-        ({"fields": {"x": 2}, "numeric": ["x"]}, r"\['x'\] in both"),
-        ({"fields": {}, "numeric": ["x"], "num_knots": 1}, "num_knots=1"),
-    ],
-)
-def test_refuses_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        FieldBias(**arguments)
-
-
 def test_refuses_rows():
     head = FieldBias({}, numeric=["x"])
     with pytest.raises(ValueError, match=r"without .'x'."):
         head(np.zeros(3), {"z": np.zeros(3)})
     with pytest.raises(ValueError, match=r"'x' must hold numbers.*Received: strings"):
         head.fit(np.zeros(3), [0, 1, 1], {"x": np.array(["red", "blue", "red"])})
-
-
-@pytest.mark.slow
-def test_adapted_it_can_be_trained():
-    generator = np.random.default_rng(0)
-    price = generator.normal(size=4000)
-    labels = (generator.random(4000) < 1 / (1 + np.exp(-np.abs(price)))).astype("float32")
-    features = {"price": np.where(np.arange(4000) % 9 == 0, np.nan, price).astype("float32")}
-    head = FieldBias({}, numeric=["price"], num_knots=9)
-    head.adapt(np.zeros(4000), labels, features)
-    inputs = {"price": keras.Input((), name="price")}
-    logit = keras.layers.Lambda(lambda x: 0 * keras.ops.nan_to_num(x)[:, None])(inputs["price"])
-    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(head(logit, inputs)))
-    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy")
-    model.fit(features, labels, batch_size=400, epochs=8, verbose=0)
-    _, values, _ = head.get_curve("price")
-    assert values[[0, -1]].min() > values[len(values) // 2] + 0.5

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from backends import compiled, gradients_by_weights
+from backends import compiled
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.field_offsets import curve_basis, fit_field_curves
+from keras_calibration._solvers.field_offsets import fit_field_curves
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import ILPS, FieldBias, FieldILPS
 
@@ -53,12 +53,6 @@ def polynomials(knots):
             column = column - np.mean(column * earlier) * earlier
         columns.append(column / np.sqrt(np.mean(column**2)))
     return np.stack(columns, axis=1)
-
-
-def test_basis_is_orthonormal():
-    basis = curve_basis(KNOTS)
-    np.testing.assert_allclose(basis, polynomials(KNOTS), atol=1e-12)
-    np.testing.assert_allclose(basis.T @ basis / 4, np.eye(4), atol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -167,47 +161,3 @@ def test_a_value_that_would_fall_keeps_its_level():
     assert rises[1].max() < 0.5 * shared_slopes.min()
     predicted = sigmoid(np.asarray(head(logits, {"site": site}))[:, 0])
     assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
-
-
-def _tensor(values):
-    return keras.ops.convert_to_tensor(values)
-
-
-def test_gradients_are_dense_and_right():
-    inputs = {
-        "logit": keras.Input((), name="logit"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
-    head = FieldILPS({"site": 2}, num_knots=3)
-    model = keras.Model(inputs, head(inputs["logit"], {"site": inputs["site"]}))
-    logits = np.float32([-2, -0.5, 0.7, 0.9])
-    rows = {"logit": _tensor(logits), "site": _tensor(np.int32([0, 1, 1, 5]))}
-    received = [np.asarray(gradient) for gradient in gradients_by_weights(model, rows)]
-    row_hats = hats(logits, head.get_knots().astype(float))
-    by_value = [row_hats[0], row_hats[1] + row_hats[2], row_hats[3]]
-    expected = [row_hats.sum(axis=0), np.concatenate(by_value)]
-    for gradient, reference in zip(received, expected, strict=True):
-        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"fields": {}}, "`fields` of FieldILPS must hold at least one"),
-        ({"fields": {"site": 2}, "num_knots": 1}, "num_knots=1"),
-        ({"fields": {"site": 2}, "num_knots": 2.0}, "num_knots=2.0"),
-        ({"fields": {"site": 2}, "prior_scale": 0.0}, "prior_scale=0.0"),
-    ],
-)
-def test_refuses_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        FieldILPS(**arguments)
-
-
-def test_refuses_rows():
-    head = FieldILPS({"site": 2})
-    with pytest.raises(ValueError, match=r"FieldILPS reads, .* without .'site'."):
-        head(np.zeros(3), {"device": np.zeros(3)})
-    with pytest.raises(ValueError, match="one class only"):
-        head.fit(np.zeros(3), [1, 1, 1], {"site": np.zeros(3, int)})
-    assert np.all(head.get_offsets("site") == 0)

@@ -51,21 +51,6 @@ def outputs(layer):
 
 
 @pytest.mark.parametrize("layer_class", LAYERS)
-@pytest.mark.parametrize("begin", ["fit", "update"])
-def test_updates_give_the_fit_of_all_rows(layer_class, begin):
-    parts = counted(*hours())
-    streamed, whole = layer_class(), layer_class()
-    getattr(streamed, begin)(*parts[0], **COUNTS)
-    for part in parts[1:]:
-        last = streamed.update(*part, **COUNTS)
-    once = whole.fit(*together(*parts), **COUNTS)
-    accuracy = tolerance(whole)
-    np.testing.assert_allclose(outputs(streamed), outputs(whole), rtol=accuracy, atol=accuracy)
-    assert last.log_loss_after == pytest.approx(once.log_loss_after, abs=1e-2 * accuracy)
-    assert last.num_rows == once.num_rows == 12_000
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
 def test_forgetting_weighs_old_rows_less(layer_class):
     first, second = counted(*hours(2))
     streamed, weighted = layer_class(), layer_class()
@@ -139,17 +124,6 @@ def test_refused_updates_leave_the_layer_as_it_was(forget):
     assert layer.update(*second) == other.update(*second)
 
 
-def test_training_in_a_model_between_updates_is_allowed():
-    first, second = list(hours(2))
-    layer, other = PlattScaling(), PlattScaling()
-    model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("sigmoid")])
-    layer.fit(*first)
-    other.fit(*first)
-    model.compile("adam", "binary_crossentropy")
-    model.fit(second[0], second[1], verbose=0)
-    assert layer.update(*second) == other.update(*second)
-
-
 @pytest.mark.parametrize("layer_class", LAYERS)
 def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class):
     first, second = list(hours(2))
@@ -165,12 +139,6 @@ def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class)
     with pytest.raises(ValueError, match="requires the histogram of the rows of earlier fits"):
         layer.update(*second)
     np.testing.assert_array_equal(outputs(layer), before)
-    layer.remember(*first)
-    both = layer.update(*second)
-    other = layer_class()
-    other.fit(*first)
-    assert other.update(*second) == both
-    np.testing.assert_array_equal(outputs(layer), outputs(other))
 
 
 def test_update_is_the_first_fit_of_a_layer_that_has_only_adapted():
@@ -178,20 +146,6 @@ def test_update_is_the_first_fit_of_a_layer_that_has_only_adapted():
     layer, fresh = ILPS(), ILPS()
     layer.adapt(*first)
     assert layer.update(*second) == fresh.update(*second)
-
-
-def test_the_unit_of_importances_is_kept_with_the_rows(reload):
-    first, second = list(hours(2))
-    whole, layer = PlattScaling(), PlattScaling()
-    whole.fit(*together(first, second))
-    model = keras.Sequential([keras.Input((1,)), layer])
-    layer.fit(*first)
-    loaded = reload(model).layers[0]
-    loaded.update(*second)
-    np.testing.assert_allclose(outputs(loaded), outputs(whole), rtol=1e-6, atol=1e-6)
-    merged = loaded.histogram
-    assert merged.unit == pytest.approx(whole.histogram.unit)
-    assert merged.positives == pytest.approx(whole.histogram.positives)
 
 
 def test_weights_in_another_unit_are_warned_of():

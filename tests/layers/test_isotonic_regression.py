@@ -4,10 +4,7 @@ import keras
 import numpy as np
 import pytest
 import sklearn.isotonic
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from backends import examples, few_lengths
 from keras_calibration.layers import IsotonicRegression
 
 
@@ -122,45 +119,3 @@ def test_separated_classes_give_half_a_click_at_both_ends():
 
 
 # Both
-
-
-@pytest.mark.parametrize("number", [0, 2.5, "10"])
-def test_bad_sizes_are_refused(number):
-    with pytest.raises(ValueError, match=r"max_num_steps.*at least 1"):
-        IsotonicRegression(max_num_steps=number)
-
-
-ROWS = few_lengths(
-    st.tuples(
-        st.sampled_from([-1e300, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
-        st.sampled_from([0.0, 0.0, 1.0, 0.5]),
-        st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
-@settings(max_examples=examples(80))
-@given(ROWS)
-@pytest.mark.filterwarnings("ignore:The sample weights:UserWarning")
-def test_any_rows_are_fitted_or_refused(rows):
-    logits, labels, weights = map(np.array, zip(*rows, strict=True))
-    layer = IsotonicRegression()
-    try:
-        summary = layer.fit(logits, labels, sample_weight=weights)
-    except ValueError as error:
-        summary, refusal = None, str(error)
-    if summary is None:
-        assert "one class" in refusal or "All sample weights" in refusal
-        return
-    assert np.isfinite(layer.values).all()
-    assert summary.log_loss_after < 30
-    grid = np.array([-np.inf, -1e30, -500, -2, -1, 0, 0.3, 7, 41, 1e30, np.inf])
-    received = called(layer, grid)
-    assert not np.isnan(received).any()
-    assert (received[1:] >= received[:-1] - 1e-6 * np.abs(received[1:-1]).max()).all()
-    counted = weights > 0
-    again = IsotonicRegression()
-    again.fit(logits[counted], labels[counted], sample_weight=weights[counted])
-    np.testing.assert_allclose(called(again, grid), received, rtol=1e-5, atol=1e-6)

@@ -92,20 +92,6 @@ def test_steps_are_those_of_a_dense_reference():
     assert np.ptp(assert_logits_are_of_the_network(trainer, {"site": site})) > 0.1
 
 
-def test_units_are_dropped_in_training_alone():
-    features, losses = {"site": RNG.integers(0, 6, NUM_ROWS)}, []
-    for dropout in (0.0, 0.5):
-        network = FieldNetwork({"site": 6}, hidden_units=(100,), dropout=dropout, seed=0)
-        trainer = trainer_of(network, features, 0.02)
-        for _ in range(20):
-            trainer.train_epoch(EVERY)
-        assert_logits_are_of_the_network(trainer, features)
-        losses.append(trainer.weights @ log_losses(trainer.labels[:, 0], trainer.logits(EVERY)))
-    start = trainer.weights @ log_losses(trainer.labels, trainer.curve)[:, 0]
-    assert max(losses) < 0.95 * start
-    assert losses[0] != losses[1]
-
-
 def test_columns_of_every_dtype_and_shape_reach_the_network_as_they_are():
     features = {
         "site": RNG.integers(0, 4, NUM_ROWS).astype("int32"),
@@ -136,39 +122,6 @@ def test_training_stops_and_the_best_epoch_is_kept():
     trainer.network.set_weights(weights)
     g = g_of(trainer, {"site": features["site"][held_out]})
     np.testing.assert_allclose(curve[held_out] + g, logits, atol=1e-6)
-
-
-@pytest.mark.parametrize("seed", [None, 5])
-def test_a_fit_is_repeated_by_its_seed_and_each_fold_starts_afresh(seed):
-    features = {"site": RNG.integers(0, 6, NUM_ROWS)}
-    found = []
-    for _ in range(2):
-        network = FieldNetwork({"site": 6}, dropout=0.5, seed=seed)
-        trainer = trainer_of(network, features, 0.05)
-        first, second = EVERY[EVERY % 3 != 0], EVERY[EVERY % 3 == 0]
-        trainer.train(np.zeros(NUM_ROWS), second, first)
-        found.append(trainer.train(np.zeros(NUM_ROWS), first, second)[1])
-        trainer.restart(first)
-        np.testing.assert_array_equal(g_of(trainer, features), np.zeros(NUM_ROWS))
-    np.testing.assert_array_equal(*found)
-    assert np.ptp(found[0]) > 0
-
-
-def test_vectors_reach_a_model_of_ones_own():
-    shapes = {"embedding": (3,), "site": (), "place": (3,)}
-    inputs = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
-    together = keras.ops.concatenate(
-        [inputs["embedding"], 2.0 * inputs["place"], inputs["site"][:, None]], axis=1
-    )
-    model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(together))
-    features = {
-        name: RNG.normal(size=(NUM_ROWS, *shape)).astype("float32")
-        for name, shape in shapes.items()
-    }
-    trainer = trainer_of(model, features)
-    expected = features["embedding"].sum(1) + 2 * features["place"].sum(1) + features["site"]
-    g = assert_logits_are_of_the_network(trainer, features)
-    np.testing.assert_allclose(g, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Strings are TensorFlow's.")

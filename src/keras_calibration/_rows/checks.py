@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from calibration_records._columns import refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
@@ -27,10 +28,9 @@ _HANDFUL = 10
 # The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
 _FARTHEST_LOGIT = -np.log(SMALLEST_PROBABILITY)
 _LOOK_LIKE_PROBABILITIES = (
-    "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
-    "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or say what they "
-    "are: from_logits=False to the head's own fit or to calibrate_scores, "
-    'base_output="probability" to CalibratedModel.'
+    "The logits look like probabilities: all are in [0, 1]. Received: {} A head is called on "
+    "logits. Pass logits, log(p / (1 - p)), or say what they are: from_logits=False to the head's "
+    'own fit or to calibrate_scores, base_output="probability" to CalibratedModel.'
 )
 # Differences and products of such class logits are still finite.
 _LARGEST_CLASS_LOGIT = 1e100
@@ -65,9 +65,7 @@ def read_rows(
         (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
     """
     if labels is None:
-        raise ValueError(
-            "Argument `labels` must hold a label for each row of a fit. Received: labels=None."
-        )
+        raise refused("labels", "given, one for each row of a fit", labels)
     check_weights_are(weights_are)
     values = np.asarray(logits)
     if (numbers := rows_that_count(sample_weight)) is not None:
@@ -104,34 +102,24 @@ def check_rows(
     if not (num_rows := len(scores)):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
     weights = checked_weights(sample_weight, num_rows)
-    counts = None if weights is None else weights > 0
+    counts = np.ones(num_rows, bool) if weights is None else weights > 0
     shares = None
     if labels is not None and not of_classes:
         shares = flat_numbers(labels, "labels", num_rows)
-    is_finite = np.isfinite(scores)
-    refuse_rows(
-        ~(is_finite.all(axis=1) if of_classes else is_finite),
-        scores,
-        "Logits must be finite.",
-        "Check the features of these rows for missing values that the base model cannot handle.",
-        counts,
-    )
+    is_finite, remedy = np.isfinite(scores), "Check these rows for missing features."
+    is_finite = is_finite.all(axis=1) if of_classes else is_finite
+    refuse_rows(~is_finite, scores, "Logits must be finite.", remedy, counts)
     if labels is not None and of_classes:
         shares = class_shares(labels, num_rows, scores.shape[1], counts)
         scores = np.clip(scores, -_LARGEST_CLASS_LOGIT, _LARGEST_CLASS_LOGIT)
     elif shares is not None and (bad := ~((shares >= 0) & (shares <= 1))).any():
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
-        counted = shares if counts is None else shares[counts]
-        refuse_rows(
-            bad,
-            shares,
-            "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
-            _look_swapped("logits") if are_swapped else label_advice(counted),
-            counts,
-        )
+        advice = _look_swapped("logits") if are_swapped else label_advice(shares[counts])
+        expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
+        refuse_rows(bad, shares, expected, advice, counts)
     rows = Rows(scores, shares, weights)
-    if weights is not None and not weights.all():
-        rows = rows.take(np.flatnonzero(weights))
+    if not counts.all():
+        rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
         refuse_absent_classes(rows.shares.sum(axis=0), rows.num_given or num_rows)
     return rows
@@ -140,19 +128,14 @@ def check_rows(
 def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
     """Raises unless every class has rows, from the sums of their weights (K,)."""
     absent = np.flatnonzero(np.asarray(totals) <= 0)
-    if not len(absent):
-        return
-    if np.size(totals) == 2:
+    if len(absent):
+        is_one = np.size(totals) == 2
+        named = ", ".join(map(str, absent[:_HANDFUL]))
         raise ValueError(
-            f"Argument `labels` must hold both classes. Received: one class only, {num_rows:g} "
-            f"rows, all labels {1 - absent[0]} where the weight is above 0. Use more rows, or "
-            "check how the labels are made."
+            f"Argument `labels` must hold {'both' if is_one else f'all {np.size(totals)}'} classes "
+            f"where the weight is above 0. Received: {'one class only, ' * is_one}{num_rows:g} "
+            f"rows, none of them of class {named}. Use more rows, or check how labels are made."
         )
-    raise ValueError(
-        f"Argument `labels` must hold all {np.size(totals)} classes. Received: {num_rows:g} rows "
-        f"without those of number {', '.join(map(str, absent[:_HANDFUL]))}. Add rows of these "
-        "classes, or leave their logits out."
-    )
 
 
 def is_of_classes(logits: ArrayLike) -> bool:
@@ -190,7 +173,9 @@ def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) ->
     Class logits do if all are in [0, 1] and every row has the sum 1.
     """
     values = np.asarray(logits)
-    if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
+    if not (values.size and values.dtype.kind in "iubf"):
+        return
+    if not (values.min() >= 0 and values.max() <= 1):
         return
     if is_of_classes(values):
         if len(values) > _HANDFUL and np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
@@ -224,11 +209,10 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     is_wrong = (logits < 1e-4 - _FARTHEST_LOGIT) & (ends.shares > 0)
     if num_wrong := np.count_nonzero(is_wrong.any(axis=1)):
         warn(
-            f"{num_wrong:,} of {len(rows):,} rows have a probability of "
-            "exactly 0 or 1, and a label that says otherwise. Each counts as a logit of ±36.7, of "
-            "which a few outweigh all other rows. Smooth the votes of a forest, (k + ½) / (K + 1) "
-            "for k of K votes, when fitting and when predicting; of other models, pass logits: a "
-            "float32 probability is exactly 1 from a logit of 17 on."
+            f"{num_wrong:,} of {len(rows):,} rows have a probability of exactly 0 or 1, and a "
+            "label that says otherwise. Each counts as a logit of ±36.7, of which a few outweigh "
+            "all other rows. Smooth the votes of a forest, (k + ½) / (K + 1) for k of K votes; of "
+            "other models, pass logits: float32 probabilities are exactly 1 from 17 on."
         )
 
 
@@ -264,12 +248,5 @@ def warn_if_swapped(
 
 def _look_swapped(what: str, labels_first: bool = False) -> str:
     order = f"labels first, then the {what}" if labels_first else f"{what} first, then the labels"
-    return (
-        f"Labels and {what} look swapped: all {what} are 0 or 1, but the labels are not. Pass the "
-        f"{order}."
-    )
-
-
-def _are_within_unit(values: np.ndarray) -> bool:
-    # For most logits, the first rows are enough to decide.
-    return all(part.min() >= 0 and part.max() <= 1 for part in (values[:100], values))
+    seen = f"all {what} are 0 or 1, but the labels are not"
+    return f"Labels and {what} look swapped: {seen}. Pass the {order}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,8 +15,6 @@ from calibration_records import _columns
 from calibration_records._columns import exact_ids, refuse_fractions
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
-
-_Columns = TypeVar("_Columns")
 
 # Largest distance of float32 numbers, in shares of the spread of a column.
 _MOST_LOST = 0.01
@@ -85,14 +83,6 @@ def column_of(values: Any, name: str) -> Tensor:
     return _columns.column_of(values, name)
 
 
-@overload
-def take(columns: Mapping[str, _Columns], numbers: np.ndarray | slice) -> dict[str, _Columns]: ...
-
-
-@overload
-def take(columns: _Columns, numbers: np.ndarray | slice) -> _Columns: ...
-
-
 def take(columns: Any, numbers: np.ndarray | slice) -> Any:
     """The rows with the given numbers of a column, or of each column of a mapping or structure.
 
@@ -159,18 +149,16 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
     if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
         return
     present = column[np.isfinite(column)].astype(np.float64)
+    present = present if len(present) else np.zeros(1)
     # Of the numbers in the middle: one far number takes no digits from the others.
-    low, high = (
-        np.quantile(present, (0.16, 0.84), method="inverted_cdf") if len(present) else (0, 0)
-    )
+    low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
     largest = min(max(abs(low), abs(high)), np.finfo(np.float32).max / 2)
     step = float(np.spacing(np.float32(largest)))
     if high > low and step > _MOST_LOST * (high - low):
         warn(
             f"The column {name!r} loses digits in float32, in which layers read it: numbers about "
-            f"{largest:.10g} are {step:g} apart there, and most of these lie within "
-            f"{high - low:g}. Subtract a constant first, in the fit and in every call; give a date "
-            "as days since a date.",
+            f"{largest:.10g} are {step:g} apart there, and most of these lie within {high - low:g}."
+            " Subtract a constant first; give a date as days since a date."
         )
 
 

@@ -64,18 +64,15 @@ def clean_names(tensors: Inputs) -> list[str]:
         >>> clean_names(keras.Input((2,)))
         ['inputs']
     """
-    flat = keras.tree.flatten(tensors)
-    names = [tensor.name for tensor in flat]
+    names = [tensor.name for tensor in keras.tree.flatten(tensors)]
     if isinstance(tensors, Mapping):
         paths = [list(map(str, path)) for path, _ in keras.tree.flatten_with_path(tensors)]
         names = [path[-1] for path in paths]
         # Positions of two tuples are no names.
         names = names if len({*names}) == len(names) else ["_".join(path) for path in paths]
     made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
-    return [
-        (f"inputs_{number}" if len(flat) > 1 else "inputs") if made_up.fullmatch(name) else name
-        for number, name in enumerate(names)
-    ]
+    own = [f"inputs_{number}" for number in range(len(names))] if len(names) > 1 else ["inputs"]
+    return [a if made_up.fullmatch(name) else name for name, a in zip(names, own, strict=True)]
 
 
 def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
@@ -105,13 +102,14 @@ def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ())
 
 def structured(inputs: Inputs, expected: Inputs) -> Inputs:
     """What `inputs_of` gives, in the structure that a model expects, and with its ranks."""
+    symbolic = keras.tree.flatten(expected)
     if isinstance(inputs, Mapping) and isinstance(expected, Mapping):
         more = {name: inputs[name] for name in inputs if name not in expected}
         if more and len(inputs) == len(more) + len(expected):
             return structured({name: inputs[name] for name in expected}, expected) | more
-    elif isinstance(inputs, Mapping) and len(inputs) == len(keras.tree.flatten(expected)):
+    elif isinstance(inputs, Mapping) and len(inputs) == len(symbolic):
         inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
-    given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
+    given = keras.tree.flatten(inputs)
     if len(given) != len(symbolic):
         return inputs  # Keras reports the error.
     return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, given)))
@@ -119,30 +117,25 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
 
 def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
-    shape = getattr(values, "shape", None)
-    is_column = tuple(expected.shape[1:]) in ((), (1,))
-    if shape is None or not is_column:
+    shape, columns = getattr(values, "shape", None), (-1, *expected.shape[1:])
+    if shape is None or columns not in ((-1,), (-1, 1)):
         return values
     # Keras traces inputs that have come in both ranks as tensors of unknown rank.
     rank = shape.rank if hasattr(shape, "rank") else len(shape)
-    if rank == len(expected.shape):
+    is_column = rank in (None, 1) or (rank == 2 and shape[1] == 1)
+    if rank == len(expected.shape) or not is_column:
         return values
-    if rank is not None and not (rank == 1 or (rank == 2 and shape[1] == 1)):
-        return values
-    columns = (-1, *expected.shape[1:])
     return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)
 
 
 def _check_named(x: Any, named: Mapping[str, Any]) -> None:
     """Raises unless inputs are given by name, and all of them."""
-    is_named = isinstance(x, Mapping)
-    missing = [name for name in named if not is_named or name not in x]
-    if missing:
-        received = sorted(map(str, x)) if is_named else type(x).__name__
-        near = suggestion(missing, x) if is_named else ""
+    given = x if isinstance(x, Mapping) else {}
+    if missing := [name for name in named if name not in given]:
+        received = sorted(map(str, x)) if isinstance(x, Mapping) else type(x).__name__
         raise ValueError(
-            "The input must be a dictionary with all features of the model, "
-            f"{sorted(named)}. Received: {received}, without {sorted(missing)}.{near}"
+            f"The input must be a dictionary with all features of the model, {sorted(named)}. "
+            f"Received: {received}, without {sorted(missing)}.{suggestion(missing, given)}"
         )
 
 
@@ -210,9 +203,8 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         return _asserted(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else ops.convert_to_numpy(column)
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
-        column = array = numbers_or_strings(
-            np.full(array.shape, None, object), name, as_strings=True
-        )
+        missing = np.full(array.shape, None, object)
+        column = array = numbers_or_strings(missing, name, as_strings=True)
     is_text = array.dtype.kind in "OSU"
     if is_text != (dtype == "string"):
         kind = "strings" if dtype == "string" else f"numbers ({dtype})"
@@ -249,8 +241,7 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
         f"{_REFUSED} {name} of the model must hold whole numbers from {low} to {high}, "
         f"without missing ones, because {given} or {dtype} holds no others exactly. Received:"
     )
-    asserted = tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])
-    with tf.control_dependencies([asserted]):
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])]):
         return tf.identity(values)
 
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from calibration_records._columns import refuse_rows
 from keras_calibration._rows.columns import numbers_of
 
-MISSING_LABELS = (
+_MISSING_LABELS = (
     "Missing labels are not negative: drop these rows, give them weight 0, or wait for their "
     "labels."
 )
-_MINUS_1 = "If -1 stands for a missing label, drop these rows or give them weight 0."
 _MOST_CLASSES = 1000
+# What is said of labels, by what they look like.
+_SIGNS = "Recode -1 and 1, for example as (labels + 1) / 2."
+_MINUS_1 = "If -1 stands for a missing label, drop these rows or give them weight 0."
+_ONE_OR_TWO = "Recode 1 and 2, for example as labels - 1."
+_CLASSES = (
+    "Numbers of classes need one logit per class, shape (n, K); for one class k against all "
+    "others, pass labels == k. A -1 that stands for a missing label needs weight 0."
+)
+_OTHERS = "Recode them, or pass shares of positives between 0 and 1."
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
 # Classes that a warning names.
@@ -21,12 +30,9 @@ _MOST_NAMED = 10
 
 
 def class_shares(
-    labels: ArrayLike, num_rows: int, num_classes: int, counts: np.ndarray | None = None
+    labels: ArrayLike, num_rows: int, num_classes: int, counts: np.ndarray
 ) -> np.ndarray:
-    """Class numbers or shares as shares of the classes, (n, K); raises for other labels.
-
-    Only rows that count, by default all, must have a label.
-    """
+    """Class numbers or shares as shares (n, K); raises unless rows that count have a label."""
     given = numbers_of(labels, "Labels")
     if given.shape in ((num_rows,), (num_rows, 1)):
         given = given.reshape(-1).astype(np.float64)
@@ -36,19 +42,15 @@ def class_shares(
     elif given.shape == (num_rows, num_classes):
         shares = given.astype(np.float64)
         sums = shares.sum(axis=1, keepdims=True)
-        in_range = (shares >= 0).all(axis=1)
-        bad = ~(in_range & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
+        bad = ~((shares >= 0).all(axis=1) & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
         expected = "rows of non-negative shares that add up to 1"
         shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
     else:
-        raise ValueError(
-            f"Argument `labels` must be class numbers of shape ({num_rows},), or one-hot or soft "
-            f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
-            "label per row."
-        )
-    if bad.any():
-        advice = class_advice(given if counts is None else given[counts])
-        refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
+        expected = f"class numbers ({num_rows},) or soft labels ({num_rows}, {num_classes})"
+        raise refused("labels", expected, given.shape, "Pass one label per row.")
+    is_missing = np.isnan(given[counts]).any()
+    advice = _MISSING_LABELS if is_missing else "Recode or drop these rows; numbers start at 0."
+    refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
     return shares
 
 
@@ -74,22 +76,6 @@ def named_classes(classes: list[int]) -> str:
     return f"class{'es' if len(classes) > 1 else ''} {named}{more}"
 
 
-def keep_absent_classes(
-    labels: np.ndarray, probabilities: np.ndarray, present: np.ndarray
-) -> np.ndarray:
-    """Labels (n, K) in which every class that is not present has its probability as its share.
-
-    Training on them leaves the probabilities of these classes as they are. Without, it would drive
-    them to 0.
-
-    Example:
-        >>> keep_absent_classes(np.array([[1.0, 0.0]]), np.array([[0.8, 0.2]]), np.array([1, 0]))
-        array([[0.8, 0.2]])
-    """
-    kept = np.where(present, 0.0, probabilities)
-    return (1 - kept.sum(axis=1, keepdims=True)) * labels + kept
-
-
 def label_advice(labels: np.ndarray) -> str:
     """How to mend labels of which some are not in [0, 1], by what they look like.
 
@@ -100,34 +86,10 @@ def label_advice(labels: np.ndarray) -> str:
         'Missing labels are not negative: d'
     """
     found = np.unique(labels[~np.isnan(labels)])
-    advice = [MISSING_LABELS] if np.isnan(labels).any() else []
-    if not len(found) or (found[0] >= 0 and found[-1] <= 1):
-        return " ".join(advice)
-    if np.isin(found, (-1, 1)).all() and 1 in found:
-        advice.append("Recode -1 and 1, for example as (labels + 1) / 2.")
-    elif np.isin(found, (-1, 0, 1)).all():
-        advice.append(_MINUS_1)
-    elif np.isin(found, (1, 2)).all():
-        advice.append("Recode 1 and 2, for example as labels - 1.")
-    elif np.isin(found, np.arange(-1, _MOST_CLASSES)).all() and len(found) > 2:
-        advice += [_MINUS_1] if found[0] < 0 else []
-        advice.append(
-            "Numbers of classes need one logit per class, shape (n, K); for one class k against "
-            "all others, pass labels == k."
-        )
-    else:
-        advice.append("Recode them, or pass shares of positives between 0 and 1.")
+    advice = [_MISSING_LABELS] if np.isnan(labels).any() else []
+    if ((found < 0) | (found > 1)).any():
+        wholes = np.arange(-1, _MOST_CLASSES)
+        looks = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
+        looks += [((1, 2), _ONE_OR_TWO), (wholes, _CLASSES)]
+        advice += [next((said for values, said in looks if np.isin(found, values).all()), _OTHERS)]
     return " ".join(advice)
-
-
-def class_advice(labels: np.ndarray) -> str:
-    """How to mend labels of K classes of which some are none.
-
-    Example:
-        >>> class_advice(np.array([1.0, 2.0, 3.0]))
-        'Recode or drop these rows. Class numbers start at 0.'
-    """
-    if np.isnan(labels).any():
-        return MISSING_LABELS
-    start = " Class numbers start at 0." if labels.ndim == 1 and labels.min() == 1 else ""
-    return f"Recode or drop these rows.{start}"

@@ -87,10 +87,7 @@ class Reader:
             inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
             time = time_given(time, x)
         if y is None:
-            raise ValueError(
-                "The development set must have labels. Received: arrays without y. Pass x and y, "
-                "or a dataset of batches (x, y)."
-            )
+            raise ValueError("The development set must have labels. Received: y=None.")
         labels, num_given = numbers_of(y, "Labels"), _num_rows(inputs, y, sample_weight)
         weights = checked_weights(sample_weight, num_given)
         numbers = None
@@ -133,9 +130,8 @@ class Reader:
             )
         x, *others = batch if batch[-1] is not None else batch[:-1]
         inputs = keras.tree.map_structure(as_array, inputs_of(x, self.structure, self.ids))
-        parts = zip(others, ("Labels", "Weights"), strict=False)
-        names = self.label_names
-        arrays = (inputs, *(numbers_of(_one_output(part, names), what) for part, what in parts))
+        found = [_one_output(part, self.label_names) for part in others]
+        arrays = inputs, *map(numbers_of, found, ("Labels", "Weights"))
         if not all(array.ndim for array in keras.tree.flatten(arrays)):
             raise ValueError(
                 "The development set must consist of batches. Received: single rows. Pass, for "
@@ -230,8 +226,6 @@ def _as_input(values: Tensor) -> Tensor:
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "Inputs of strings need the TensorFlow backend. Received: strings, and the backend "
-            f"{keras.backend.backend()!r}, which has no tensors of strings. Number the values "
-            "first, for example with numpy.unique(values, return_inverse=True), or set "
-            'KERAS_BACKEND="tensorflow".'
+            f"{keras.backend.backend()!r}. Number the values first, for example with numpy.unique."
         )
     return ops.convert_to_tensor(values if ops.is_tensor(values) else array.astype(object))

@@ -62,11 +62,6 @@ class Rows:
         return np.stack([1 - self.labels, self.labels], axis=1)
 
     @property
-    def present(self) -> np.ndarray:
-        """Numbers of the classes that have a label; of K classes."""
-        return np.flatnonzero(present_classes(self.labels))
-
-    @property
     def absent(self) -> np.ndarray:
         """Numbers of all other classes; none for labels (n,)."""
         is_of_classes = self.labels is not None and self.labels.ndim == 2
@@ -90,7 +85,3 @@ class Rows:
     def seen(self, line: Line) -> Rows:
         """The same rows, with logits mapped by a line."""
         return replace(self, logits=line(self.logits))
-
-    def with_classes(self, classes: np.ndarray) -> Rows:
-        """The columns of the classes with these numbers."""
-        return replace(self, logits=self.logits[:, classes], labels=self.labels[:, classes])

@@ -41,21 +41,17 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     given = time_given(time, columns)
     times = times_of(np.arange(float(num_given)) if isinstance(given, str) else given, "time")
     if len(times) != num_given:
-        raise ValueError(
-            f"Argument `time` must have the time of each of the {num_given:,} rows, be the name of "
-            f'a column, or "order". Received: {len(times):,} times.'
-        )
+        raise refused("time", f"one for each of the {num_given:,} rows", f"{len(times):,} times")
     times = times if rows.numbers is None else times[rows.numbers]
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
     if are_dates:
-        times = (times - np.datetime64(0, "us")) / DAY
-    elif gap := np.ptp(times):
-        if not max(_SHORTEST, _SMALLEST_SHARE * np.abs(times).max()) < gap < _LONGEST:
-            expected = "times that floats tell apart: give those since the first, in another unit"
-            raise refused("time", expected, times)
-    return replace(rows, times=times, time_unit="day" if are_dates else "")
+        return replace(rows, times=(times - np.datetime64(0, "us")) / DAY, time_unit="day")
+    least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(times).max()))
+    if np.ptp(times) and not least < np.ptp(times) < _LONGEST:
+        raise refused("time", "times that floats tell apart, such as those since the first", times)
+    return replace(rows, times=times)
 
 
 def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
@@ -67,11 +63,11 @@ def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
     """
     if not isinstance(time, str) or time == ORDER:
         return time
-    found = by_name(columns)
-    if not isinstance(found, Mapping) or time not in found:
-        names = sorted(map(str, found)) if isinstance(found, Mapping) else []
-        expected = f'a column of the rows, of {names}, an array or "order"'
-        raise refused("time", expected, time, suggestion([time], names).strip())
+    columns = by_name(columns)
+    found = columns if isinstance(columns, Mapping) else {}
+    if time not in found:
+        expected = f'a column of the rows, of {sorted(map(str, found))}, an array or "order"'
+        raise refused("time", expected, time, suggestion([time], found).strip())
     return found[time]
 
 

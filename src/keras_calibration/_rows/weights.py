@@ -51,9 +51,9 @@ def check_counts(weights: np.ndarray, what: str = "weights") -> None:
     """Raises unless weights, or sums of them, are whole numbers: numbers of rows."""
     if not are_counts(weights):
         raise ValueError(
-            'With weights_are="counts", sample weights must be whole numbers: a row of weight 2 '
-            f"counts as two. Received: {what} such as {weights[~_are_whole(weights)][0]:g}. For "
-            'importances, pass weights_are="importance".'
+            'With weights_are="counts", sample weights must be whole numbers. Received: '
+            f"{what} such as {weights[~_are_whole(weights)][0]:g}. For importances, pass "
+            'weights_are="importance".'
         )
 
 
@@ -61,21 +61,18 @@ def warn_of_weights(labels: np.ndarray, weights: np.ndarray) -> None:
     """Warns of importances (n,) that depend on the labels (n,) alone, or that look like counts."""
     of_class = [weights[labels == label] for label in (0, 1)]
     are_two = all(len(each) and each.min() == each.max() for each in of_class)
-    if are_two and sum(map(len, of_class)) == len(labels):
-        negative, positive = (float(each[0]) for each in of_class)
-        if negative != positive:
-            warn(
-                f"The sample weights depend on the label alone: {negative:g} for negatives, "
-                f"{positive:g} for positives. If they undo a sampling of the negatives, fit to the "
-                "sample without weights, and add the log of the sampling rate to all logits "
-                "(SamplingCorrection): no row then counts for many. If they are weights of "
-                "classes, the calibrated rate will not be that of the rows."
-            )
+    if are_two and sum(map(len, of_class)) == len(labels) and of_class[0][0] != of_class[1][0]:
+        warn(
+            f"The sample weights depend on the label alone: {of_class[0][0]:g} for negatives, "
+            f"{of_class[1][0]:g} for positives. If they undo a sampling of the negatives, fit to "
+            "the sample without weights, and use SamplingCorrection. If they are weights of "
+            "classes, the calibrated rate will not be that of the rows."
+        )
     elif weights.max() > 1 and are_counts(weights) and weights.min() == 1:
         warn(
             "The sample weights look like counts of rows: all are whole numbers, from 1 to "
-            f"{weights.max():g}. They are taken as importances, {len(weights):,} rows that are "
-            'worth fewer. Pass weights_are="counts" if a row of weight 2 is two rows.'
+            f"{weights.max():g}. They are taken as importances. Pass "
+            'weights_are="counts" if a row of weight 2 is two rows.'
         )
 
 
@@ -132,12 +129,8 @@ def checked_weights(sample_weight: ArrayLike | None, num_rows: int) -> np.ndarra
     if sample_weight is None:
         return None
     weights = flat_numbers(sample_weight, "weights", num_rows)
-    refuse_rows(
-        ~(np.isfinite(weights) & (weights >= 0)),
-        weights,
-        "Sample weights must be finite and not negative.",
-        "Drop these rows or give them weight 0.",
-    )
+    bad, expected = ~(np.isfinite(weights) & (weights >= 0)), "finite and not negative"
+    refuse_rows(bad, weights, f"Sample weights must be {expected}.", "Drop these rows.")
     if not weights.any():
         raise ValueError("All sample weights are 0. At least one must be positive.")
     return weights

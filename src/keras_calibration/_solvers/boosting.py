@@ -65,9 +65,8 @@ def load_lightgbm() -> Any:
         import lightgbm
     except (ImportError, OSError) as error:
         raise ImportError(
-            f"LightGBM, which fits boosted trees, cannot be loaded: {error}. Install the package "
-            "`lightgbm` and OpenMP's library: `apt-get install libgomp1` on Debian and Ubuntu, "
-            "`yum install libgomp` on Red Hat, `brew install libomp` on macOS."
+            f"LightGBM, which fits boosted trees, cannot be loaded: {error}. Install lightgbm and "
+            "the library of OpenMP: libgomp1 on Debian and Ubuntu, libomp on macOS."
         ) from error
     return lightgbm
 
@@ -109,23 +108,16 @@ def boost(
         logits, seen = (rows.logits, columns) if training is None else training(number)
         trees.fit_part(number, fitted, logits, seen, largest_num_rounds)
     everything = list(range(len(parts)))
-    rounds = [
-        trees.best_rounds([other for other in everything if other != part] or [part])
-        for part in everything
-    ]
+    others = [[other for other in everything if other != part] for part in everything]
+    rounds = [trees.best_rounds(own or everything) for own in others]
     num_rounds = round(float(np.average(rounds, weights=trees.shares)))
     if not num_rounds:
         # The figures say how far from an improvement the best number of rounds is.
         rounds = [trees.lowest(everything)] * len(parts)
     without, change, error = trees.change(everything, rounds)
-    return Boosting(
-        model=trees.fit_all(num_rounds) if num_rounds else None,
-        num_rounds=num_rounds,
-        logits=trees.logits(everything, rounds) if num_rounds else rows.logits,
-        log_loss_without=without,
-        log_loss_with=without + change,
-        standard_error=error,
-    )
+    model = trees.fit_all(num_rounds) if num_rounds else None
+    logits = trees.logits(everything, rounds) if num_rounds else rows.logits
+    return Boosting(model, num_rounds, logits, without, without + change, error)
 
 
 def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
@@ -149,6 +141,7 @@ def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
     return biases[cluster]
 
 
+@dataclass(eq=False)
 class _Trees:
     """LightGBM on parts of the same rows, and what its rounds are worth on the rows left out.
 
@@ -160,23 +153,18 @@ class _Trees:
         seed: Seed of the columns that each tree sees.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        columns: np.ndarray,
-        parts: Sequence[np.ndarray],
-        clusters: np.ndarray | None,
-        seed: int | None,
-    ) -> None:
+    rows: Rows
+    columns: np.ndarray
+    parts: Sequence[np.ndarray]
+    clusters: np.ndarray | None
+    seed: int | None
+
+    def __post_init__(self) -> None:
         self.lightgbm = load_lightgbm()
-        self.rows, self.columns, self.parts, self.clusters = rows, columns, parts, clusters
-        self.shares = np.array([rows.row_weights[part].sum() for part in parts])
-        self.scored = np.concatenate(parts)
-        self.parameters = {
-            **_PARAMETERS,
-            "seed": 0 if seed is None else seed,
-            "num_threads": 0 if columns.size > _VALUES_OF_THREADS else 1,
-        }
+        self.shares = np.array([self.rows.row_weights[part].sum() for part in self.parts])
+        self.scored = np.concatenate(self.parts)
+        num_threads = 0 if self.columns.size > _VALUES_OF_THREADS else 1
+        self.parameters = {**_PARAMETERS, "seed": self.seed or 0, "num_threads": num_threads}
         # Of each part: the log loss after 0, 1, 2 … rounds, and the model.
         self.curves: list[np.ndarray] = []
         self.models: list[Any] = []
@@ -191,8 +179,7 @@ class _Trees:
         if len(single_rows(fitted, weights)[0]) >= 2 * _MIN_ROWS_OF_LEAF:
 
             def end_early(state: Any) -> None:
-                (_, _, loss, _) = state.evaluation_result_list[0]
-                curve.append(loss)
+                curve.append(state.evaluation_result_list[0][2])
                 best = int(np.argmin(curve))
                 if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
                     raise self.lightgbm.callback.EarlyStopException(best, [])
@@ -226,11 +213,9 @@ class _Trees:
     def change(self, parts: Sequence[int], rounds: Sequence[int]) -> tuple[float, float, float]:
         """The log loss of some parts without trees, its change by them, and its standard error."""
         scored = np.concatenate([self.parts[part] for part in parts])
-        weights = self.rows.row_weights[scored]
-        before, after = (
-            row_log_losses(self.rows.labels[scored], logits[scored])
-            for logits in (self.rows.logits, self.logits(parts, rounds))
-        )
+        labels, weights = self.rows.labels[scored], self.rows.row_weights[scored]
+        before = row_log_losses(labels, self.rows.logits[scored])
+        after = row_log_losses(labels, self.logits(parts, rounds)[scored])
         groups = None if self.clusters is None else self.clusters[scored]
         without = float(np.average(before, weights=weights))
         return without, *mean_and_error(after - before, weights, groups)
@@ -241,9 +226,8 @@ class _Trees:
         for part in parts:
             scored, model = self.parts[part], self.models[part]
             if rounds[part] and model is not None:
-                logits[scored] += model.predict(
-                    self.columns[scored], raw_score=True, num_iteration=rounds[part]
-                )
+                first = {"raw_score": True, "num_iteration": rounds[part]}
+                logits[scored] += model.predict(self.columns[scored], **first)
         return logits
 
     def _starts(self, logits: np.ndarray) -> np.ndarray:
@@ -295,16 +279,13 @@ def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.nd
             return
         place, column = node["split_index"], node["split_feature"]
         right = (codes >> place & 1).astype(bool)
-        missing_left = node["default_left"]
-        if node["missing_type"] != "NaN":
-            missing_left = node["threshold"] >= 0
         threshold = _float32_below(node["threshold"])
-        if missing_left:  # right: x > t
-            splits[place, tree], thresholds[place, tree] = column, threshold
-        else:  # left: -x > -t', where t' is the next number above t
-            above = _next_float32(threshold, np.inf)
-            splits[place, tree], thresholds[place, tree] = column + model.num_feature(), -above
-            right = ~right
+        knows_missing = node["missing_type"] == "NaN"
+        if not (node["default_left"] if knows_missing else node["threshold"] >= 0):
+            # Missing values go right, so left is -x > -t', where t' is the next number above t.
+            column, right = column + model.num_feature(), ~right
+            threshold = -_next_float32(threshold, np.inf)
+        splits[place, tree], thresholds[place, tree] = column, threshold
         fill(tree, node["left_child"], reached & ~right)
         fill(tree, node["right_child"], reached & right)
 

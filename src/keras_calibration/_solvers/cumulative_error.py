@@ -73,8 +73,7 @@ def segment_figures(
     order = np.argsort(ids.astype(np.min_scalar_type(ids.max())), kind="stable")
     order = order[_large_enough(ids[order], predictions[order], min_rows, min_positives)]
     if not len(order):
-        none = np.zeros(0)
-        return SegmentFigures(order, order, none, none, none, none, none)
+        return SegmentFigures(order, order, *np.zeros((5, 0)))
     ids, y, p, w = ids[order], labels[order], predictions[order], weights[order]
     changes = ids[1:] != ids[:-1]
     starts = np.flatnonzero(np.r_[True, changes])
@@ -101,14 +100,12 @@ def segment_figures(
 def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Range of each segment's values and 0, and whether its upper end comes after the lower one."""
     counts = np.diff(np.r_[starts, len(values)])
-    place = np.arange(len(values))
     ends, places = [], []
     for sign in (1, -1):
         end = np.maximum.reduceat(sign * values, starts)
         is_there = sign * values == np.repeat(end, counts)
-        places.append(
-            np.where(end > 0, np.maximum.reduceat(np.where(is_there, place, -1), starts), -1)
-        )
+        last = np.maximum.reduceat(np.where(is_there, np.arange(len(values)), -1), starts)
+        places.append(np.where(end > 0, last, -1))
         ends.append(np.maximum(end, 0.0))
     return ends[0] + ends[1], places[0] > places[1]
 
@@ -142,12 +139,10 @@ def p_values(figures: SegmentFigures) -> np.ndarray:
     error, deviation, largest = figures.error, figures.deviation, figures.largest_step
     positive = deviation > 0
     u = np.divide(largest * error, deviation**2, out=np.zeros_like(error), where=positive)
-    small = u < 1e-3
     series = u**2 * (1 / 2 - u / 6 + u**2 / 12)  # where the formula would cancel
-    h = np.where(small, series, (1 + u) * np.log1p(u) - u)
+    h = np.where(u < 1e-3, series, (1 + u) * np.log1p(u) - u)
     scale = np.divide(deviation, largest, out=np.zeros_like(error), where=positive)
-    deviations = np.where(positive, scale * np.sqrt(2 * h), figures.deviations)
-    return brownian_range_tail(deviations)
+    return brownian_range_tail(np.where(positive, scale * np.sqrt(2 * h), figures.deviations))
 
 
 def brownian_range_tail(x: ArrayLike) -> np.ndarray:

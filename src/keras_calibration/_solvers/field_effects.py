@@ -172,9 +172,8 @@ class FieldEffects:
             gradient = gradient + functions @ residual
             hessian = hessian + (functions * curvature) @ functions.T
             if number is not None:
-                places = block.places[number]
-                own = self.effects[number].sums(residual, curvature, places, functions)
-                sums = added(sums, own)
+                places, effect = block.places[number], self.effects[number]
+                sums = added(sums, effect.sums(residual, curvature, places, functions))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
 
     def _derivatives_for_step(self, number: int) -> Derivatives:
@@ -217,10 +216,8 @@ class FieldEffects:
             return
         factor = share / (1 - share)
         shared = self.shared + factor * (self.shared - start[0])
-        coefficients = [
-            effect.coefficients + factor * (effect.coefficients - first)
-            for effect, first in zip(self.effects, start[1], strict=True)
-        ]
+        pairs = zip(self._parameters()[1], start[1], strict=True)
+        coefficients = [now + factor * (now - first) for now, first in pairs]
         if not np.any(shared < self.lower):
             self._move_to(shared, coefficients, self._objective())
 

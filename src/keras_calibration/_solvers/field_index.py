@@ -9,11 +9,29 @@ possible ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+
+def coinciding(ids: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+    """Pairs of fields, by name, of which each determines the other, from the ids (n,) of each.
+
+    Example:
+        >>> ids = {"shop": np.array([0, 1, 2]), "city": np.array([5, 3, 4])}
+        >>> list(coinciding(ids))
+        [('shop', 'city')]
+    """
+    num_seen = {name: np.count_nonzero(np.bincount(own)) for name, own in ids.items()}
+    for one, other in itertools.combinations(ids, 2):
+        if num_seen[one] == num_seen[other] > 1:
+            partner = np.zeros(int(ids[one].max()) + 1, ids[other].dtype)
+            partner[ids[one]] = ids[other]
+            if (partner[ids[one]] == ids[other]).all():
+                yield one, other
 
 
 @dataclass(frozen=True)

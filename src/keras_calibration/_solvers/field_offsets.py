@@ -173,18 +173,13 @@ def fit_field_offsets(
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
     """
     index, columns = FieldIndex.of(rows.ids, num_values), rows.columns
-    line = CommonCurve(
-        centre=np.array([1.0, 0.0]),
-        ridge=np.array([SLOPE_PRECISION, 0.0]),
-        lower=np.array([SMALLEST_SCALE, -np.inf]),
-    )
+    priors = [1.0, 0.0], [SLOPE_PRECISION, 0.0], [SMALLEST_SCALE, -np.inf]
+    line = CommonCurve(*map(np.array, priors))
 
     def fit_to(blocks: Sequence[RowBlock]) -> FieldEffects:
-        tables: list[Effect] = [OffsetsEffect(len(seen)) for seen in index.seen]
-        return FieldEffects(blocks, [*tables, *curves_of(columns)], log_prior, line)
-
-    def curves_of(columns: Sequence[NumericColumn]) -> list[CurvesEffect]:
-        return [CurvesEffect(columns)] if columns else []
+        effects: list[Effect] = [OffsetsEffect(len(seen)) for seen in index.seen]
+        effects += [CurvesEffect(columns)] if columns else []
+        return FieldEffects(blocks, effects, log_prior, line)
 
     functions, weights = np.stack([rows.logits, np.ones_like(rows.logits)]), rows.row_weights
     blocks = []
@@ -202,8 +197,14 @@ def fit_field_offsets(
     if factor:
         num_more, converged = run(learn_scales=False)
         num_passes += num_more
-    tables, others = _by_kind(fit)
+    tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
+    others = [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
     of_fields = np.array([table.deviations[0] for table in tables])
+    posterior = None
+    if like is None:
+        posterior = field_posterior(fit, factor > 0)
+        variances = index.by_id(posterior.variances, posterior.spreads**2)
+        posterior = replace(posterior, variances=variances)
     return FieldOffsets(
         slope=float(fit.shared[0]),
         bias=float(fit.shared[1]),
@@ -211,23 +212,11 @@ def fit_field_offsets(
         curves=[curve for each in others for curve in each.on_knots(each.coefficients[0])],
         deviations=np.concatenate([of_fields, *(each.deviations_of_columns() for each in others)]),
         spreads=Spreads(np.concatenate([of_fields, *(each.deviations for each in others)]), factor),
-        posterior=_posterior_by_id(fit, index, factor > 0) if like is None else None,
+        posterior=posterior,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
         converged=converged,
     )
-
-
-def _by_kind(fit: FieldEffects) -> tuple[list[TableEffect], list[CurvesEffect]]:
-    """The effects of fields, and those of numeric columns."""
-    tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
-    return tables, [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
-
-
-def _posterior_by_id(fit: FieldEffects, index: FieldIndex, are_pooled: bool) -> FieldPosterior:
-    """The posterior of a finished fit, with all ids of each field."""
-    found = field_posterior(fit, are_pooled)
-    return replace(found, variances=index.by_id(found.variances, found.spreads**2))
 
 
 def fit_field_curves(
@@ -264,9 +253,7 @@ def fit_field_curves(
     lower = np.full(len(knots), -np.inf)
     lower[1] = SMALLEST_SCALE * unit
     functions = (1 - share) * basis[segment].T + share * basis[segment + 1].T
-    curve = CommonCurve(
-        centre=straight, ridge=ridge, lower=lower, slopes=np.diff(basis, axis=0) / gaps[:, None]
-    )
+    curve = CommonCurve(straight, ridge, lower, slopes=np.diff(basis, axis=0) / gaps[:, None])
     index = FieldIndex.of(ids, num_values)
 
     def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:

@@ -61,23 +61,17 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             multiplied by factors, to have their modes at these.
     """
     found = [fit.derivatives(number) for number in range(len(fit.effects))]
-    pairs = list(zip(fit.effects, found, strict=True))
-    offsets = [
-        _averaged_over_spread(fit, effect, own, are_pooled)
-        for effect, own in pairs
-        if isinstance(effect, TableEffect)
-    ]
-    curves = [
-        _curve_variances(effect, own.sums, fit.log_prior)
-        for effect, own in pairs
-        if isinstance(effect, CurvesEffect)
-    ]
-    return FieldPosterior(
-        factor=covariance_factor(found[0].hessian, fit.shared > fit.lower),
-        variances=[variances for variances, _ in offsets],
-        spreads=np.array([spread for _, spread in offsets]),
-        curve_variances=curves[0] if curves else [],
-    )
+    variances: list[np.ndarray] = []
+    spreads: list[float] = []
+    curves: list[np.ndarray] = []
+    for effect, own in zip(fit.effects, found, strict=True):
+        if isinstance(effect, TableEffect):
+            of_offsets, spread = _averaged_over_spread(fit, effect, own, are_pooled)
+            variances, spreads = [*variances, of_offsets], [*spreads, spread]
+        elif isinstance(effect, CurvesEffect):
+            curves = _curve_variances(effect, own.sums, fit.log_prior)
+    factor = covariance_factor(found[0].hessian, fit.shared > fit.lower)
+    return FieldPosterior(factor, variances, np.array(spreads), curves)
 
 
 def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
@@ -85,10 +79,8 @@ def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> l
     gradient, precision, _ = sums
     squares = []
     for likelihood in effect.scale_likelihoods(gradient, precision):
-        shares = _shares(
-            np.array([likelihood(s) for s in _SPREADS]) + 2 * np.log(_SPREADS), log_prior
-        )
-        squares.append(shares @ _SPREADS**2)
+        densities = np.array([likelihood(s) for s in _SPREADS]) + 2 * np.log(_SPREADS)
+        squares.append(_shares(densities, log_prior) @ _SPREADS**2)
     factor = covariance_factor(precision[0] + np.diag(1 / np.array(squares)[effect.group]))
     return [np.sum(each**2, axis=1) for each in effect.on_knots(factor)]
 

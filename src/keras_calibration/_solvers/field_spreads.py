@@ -68,16 +68,12 @@ def improve_spreads(
         _set_spreads(fit, factor * spreads)
         return factor
     rng = np.random.default_rng(0)
-    folds = [
-        rng.permutation((np.arange(len(block.labels)) % _NUM_FOLDS).astype("uint8"))
-        for block in fit.blocks
-    ]
-    parts = [
-        fit_to([b.without(fold == number) for b, fold in zip(fit.blocks, folds, strict=True)])
-        for number in range(_NUM_FOLDS)
-    ]
-    for part in parts:
-        for effect, whole in zip(part.effects, fit.effects, strict=True):
+    numbers = [(np.arange(len(block.labels)) % _NUM_FOLDS).astype("uint8") for block in fit.blocks]
+    folds, parts = [rng.permutation(each) for each in numbers], []
+    for number in range(_NUM_FOLDS):
+        pairs = zip(fit.blocks, folds, strict=True)
+        parts.append(fit_to([block.without(fold == number) for block, fold in pairs]))
+        for effect, whole in zip(parts[-1].effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
     fold, weights = np.concatenate(folds), np.concatenate([block.weights for block in fit.blocks])
     lowest, found = np.zeros(0), 1.0

@@ -103,7 +103,7 @@ def fit_logistic(
         # A parameter at its bound stays there if the step would cross it.
         free = (theta > lower) | (gradient < 0)
         step = np.zeros_like(theta)
-        step[free] = _solve(hessian[np.ix_(free, free)], gradient[free])
+        step[free] = solve_scaled(hessian[np.ix_(free, free)], gradient[free])
         gain = float(gradient @ step / total)
         if gain <= _TOLERANCE or step_number == _LARGEST_NUM_STEPS:
             break
@@ -118,7 +118,7 @@ def fit_logistic(
         theta, value = candidate, candidate_value
     log_loss = float(loss_sum(theta) / total)
     spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
-    effective = np.trace(_solve(hessian[np.ix_(free, free)], spread))
+    effective = np.trace(solve_scaled(hessian[np.ix_(free, free)], spread))
     return LogisticFit(
         parameters=theta,
         log_loss=log_loss,
@@ -148,9 +148,9 @@ def warn_of_no_ranking(scale: float, taker: str) -> None:
     """Warns if the fitted scale of the logit is at its lower bound."""
     if scale <= SMALLEST_SCALE:
         warn(
-            f"{taker}: the best scale of the logit is not above 0, because the logits do not rank "
-            f"positives above negatives. It is set to nearly 0, which keeps the ranking. "
-            "Check the meaning of the labels and the order of the rows."
+            f"{taker}: the best scale of the logit is not above 0, because the logits do not "
+            "separate the classes. It is set to nearly 0, which keeps the ranking. Check the "
+            "meaning of the labels and the order of the rows."
         )
 
 
@@ -164,8 +164,7 @@ def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> floa
         raise ValueError(
             f"{taker} fits a finite scale of the logit. Received: rows whose best scale is too "
             "large or infinite, because a threshold on the logit separates, or nearly separates, "
-            "positives and negatives. Use more rows, or use ILPS or BiasCorrection, which can be "
-            "fitted to such rows."
+            "positives and negatives. Use more rows, or use ILPS or BiasCorrection."
         )
     return scale
 
@@ -210,11 +209,11 @@ def starting_bias(histogram: LogitHistogram, scale: float) -> float:
     return float(0.5 * (low + high))
 
 
-def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+def solve_scaled(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solution of a linear system whose unknowns can differ by orders of magnitude."""
     if not len(matrix):
         return np.zeros_like(right)
-    # Scaled, since parameters can differ by orders of magnitude, and regularised for directions
-    # that the rows do not determine.
+    # Scaled, and regularised for directions that the rows do not determine.
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
     scaled = matrix * scale[:, None] * scale
     scaled[np.diag_indices_from(scaled)] += 1e-14
@@ -226,8 +225,6 @@ def _gradient_spread(
     atoms: Atoms, weights: np.ndarray, rows: np.ndarray, one: np.ndarray
 ) -> np.ndarray:
     """`Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows."""
-    rate = np.concatenate([atoms.positives, atoms.positives]) / np.concatenate(
-        [atoms.weights, atoms.weights]
-    )
+    rate = np.tile(atoms.positives / atoms.weights, 2)
     squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
     return rows.T @ (rows * squares[:, None])

@@ -13,11 +13,13 @@ which keeps a fit convex.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY, Line
@@ -66,12 +68,9 @@ class Atoms:
         """The same atoms, with logits mapped by a line."""
         if line == IDENTITY:
             return self
-        return replace(
-            self,
-            means=line(self.means),
-            spreads=line.scale * self.spreads,
-            positive_means=line(self.positive_means),
-        )
+        means, of_positives = line(self.means), line(self.positive_means)
+        spreads = line.scale * self.spreads
+        return replace(self, means=means, spreads=spreads, positive_means=of_positives)
 
 
 @dataclass(frozen=True)
@@ -104,22 +103,15 @@ class LogitHistogram:
 
     def __add__(self, other: LogitHistogram) -> LogitHistogram:
         if self.bins != other.bins:
-            raise ValueError(
-                "Histograms that are added must have bins of the same logits. Received: "
-                f"{self.bins} and {other.bins}."
-            )
-        parts = (self, other)
+            raise refused("other", f"a histogram on the same bins, {self.bins}", other.bins)
         largest = max(self.unit, other.unit)
-        units = np.array([part.unit for part in parts]) / largest
-        sums = units * [part.moments[..., 0].sum() for part in parts]  # Σ w
+        units = np.array([self.unit, other.unit]) / largest
+        sums = units * [each.moments[..., 0].sum() for each in (self, other)]  # Σ w
         unit = units @ sums / sums.sum() if sums.any() else 1.0  # Σ w² / Σ w
         mine, others = units / unit
-        return replace(
-            self,
-            moments=mine * self.moments + others * other.moments,
-            num_rows=self.num_rows + other.num_rows,
-            unit=float(largest * unit),
-        )
+        moments = mine * self.moments + others * other.moments
+        num_rows = self.num_rows + other.num_rows
+        return replace(self, moments=moments, num_rows=num_rows, unit=float(largest * unit))
 
     def scaled(self, factor: float) -> LogitHistogram:
         """The histogram with every number of rows multiplied by `factor`."""
@@ -172,20 +164,13 @@ class LogitHistogram:
         }
 
     @classmethod
-    def from_arrays(
-        cls,
-        bin_numbers: ArrayLike,
-        moments: ArrayLike,
-        num_rows: ArrayLike,
-        bins: ArrayLike,
-        unit: ArrayLike,
-    ) -> LogitHistogram:
+    def from_arrays(cls, arrays: Mapping[str, ArrayLike]) -> LogitHistogram:
         """The histogram from the arrays of `to_arrays`."""
-        dense = np.zeros((2, NUM_BINS, 3))
-        dense[:, np.asarray(bin_numbers)] = moments
-        scale, shift = np.asarray(bins).tolist()
-        rows, weight = (float(np.asarray(number)) for number in (num_rows, unit))
-        return cls(dense, rows, Line(scale, shift), unit=weight)
+        read = {name: np.asarray(array) for name, array in arrays.items()}
+        moments = np.zeros((2, NUM_BINS, 3))
+        moments[:, read["bin_numbers"]] = read["moments"]
+        bins = Line(*read["bins"].tolist())
+        return cls(moments, float(read["num_rows"]), bins, unit=float(read["unit"]))
 
     def atoms(self) -> Atoms:
         """The bins that have weight, in the order of their logits, as a fit sees them."""
@@ -193,17 +178,10 @@ class LogitHistogram:
         (filled,) = np.nonzero(total[:, 0])
         weights, first, second = total[filled].T
         offsets = first / weights
-        positives, positive_first, _ = self.moments[1, filled].T
-        positive_offsets = np.divide(
-            positive_first, positives, out=offsets.copy(), where=positives > 0
-        )
-        atoms = Atoms(
-            _CENTRES[filled] + offsets,
-            np.sqrt(np.maximum(second / weights - offsets**2, 0.0)),
-            weights,
-            positives,
-            _CENTRES[filled] + positive_offsets,
-        )
+        positives, of_positives, _ = self.moments[1, filled].T
+        of_positives = np.divide(of_positives, positives, out=offsets.copy(), where=positives > 0)
+        spreads, centres = np.sqrt(np.maximum(second / weights - offsets**2, 0.0)), _CENTRES[filled]
+        atoms = Atoms(centres + offsets, spreads, weights, positives, centres + of_positives)
         return atoms.seen(self.view)
 
 
@@ -229,9 +207,8 @@ def warn_of_other_unit(old: LogitHistogram, new: LogitHistogram) -> None:
     if num_rows >= _FEW_ROWS and not 1 / _LARGEST_RATIO <= new.unit / old.unit <= _LARGEST_RATIO:
         warn(
             f"The sample weights of the new rows are in another unit: about {new.unit:g}, where "
-            f"those of the rows before are about {old.unit:g} (a row without a weight has 1). "
-            "They are compared as they are, so that the rows of smaller weights hardly count. Pass "
-            "weights in the same unit in every fit and update."
+            f"those of the rows before are about {old.unit:g} (a row without a weight has 1). Rows "
+            "of smaller weights hardly count. Pass weights in the same unit in every update."
         )
 
 

@@ -72,11 +72,8 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     gaps = np.append(np.diff(knots), 1.0)
     share = (inside - knots[left]) / gaps[left]
     basis = np.zeros((len(knots) + 1, len(knots) + 1))
-    basis[:-1, 0], basis[:-1, 1:-1], basis[-1, -1] = (
-        line_basis(knots),
-        random_walk_basis(knots),
-        1.0,
-    )
+    basis[:-1, 0], basis[:-1, 1:-1] = line_basis(knots), random_walk_basis(knots)
+    basis[-1, -1] = 1.0
     group = np.append(LINES, np.zeros(len(knots), int))
     left, share = np.where(missing, len(knots), left), np.where(missing, 0.0, share)
     return NumericColumn(left, share, basis, group)

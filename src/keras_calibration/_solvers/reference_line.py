@@ -69,14 +69,10 @@ def seen_as_logits(
     def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
         return np.stack([np.ones_like(logits), logits], axis=1)[:, columns]
 
-    fit = fit_logistic(
-        plain,
-        design,
-        np.array([starting_bias(plain, 1.0), 1.0])[columns],
-        lower=np.array([-np.inf, _SMALLEST_SLOPE])[columns],
-        precision=np.diag([0.0, _SLOPE_PRECISION])[columns, columns],
-        centre=np.array([0.0, 1.0])[columns],
-    )
+    start, centre = np.array([[starting_bias(plain, 1.0), 1.0], [0.0, 1.0]])[:, columns]
+    lower = np.array([-np.inf, _SMALLEST_SLOPE])[columns]
+    precision = np.diag([0.0, _SLOPE_PRECISION])[columns, columns]
+    fit = fit_logistic(plain, design, start, lower, precision, centre)
     bias, slope = fit.parameters if has_shift else (0.0, *fit.parameters)
     return replace(histogram, view=view.then(Line(float(slope), float(bias))))
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
 from keras_calibration._rows.rows import Rows
 from keras_calibration._seeds import generator_of
 from keras_calibration._solvers.row_order import are_turned_round
@@ -60,23 +61,13 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
         fold[np.lexsort((by_chance, labels))] = np.arange(num_rows) % folds
     else:
         fold = np.asarray(folds)
-        if isinstance(folds, str):
-            raise ValueError(
-                'Argument `folds` must be a number of folds of at least 2, "blocks" (consecutive '
-                "blocks of rows), or the fold of each row. "
-                f"Received: folds={folds!r}. For rows in order of time, each to be scored by a fit "
-                'on earlier ones, pass time="order" to `calibrate`.'
-            )
         if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):
-            raise ValueError(
-                'Argument `folds` must be a number of folds of at least 2, "blocks", or the fold '
-                f"of each of the {num_rows} rows. Received: folds={folds!r}."
-            )
+            expected = f'at least 2, "blocks", or the fold of each of the {num_rows} rows'
+            remedy = 'For rows in order of time, pass time="order" to `calibrate`.'
+            raise refused("folds", expected, folds, remedy)
     _, fold = np.unique(fold, return_inverse=True)
     if not fold.any():
-        raise ValueError(
-            "Argument `folds` must define at least two folds. Received: all rows in one fold."
-        )
+        raise refused("folds", "at least two folds", "all rows in one fold")
     return fold
 
 

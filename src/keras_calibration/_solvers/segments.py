@@ -36,9 +36,8 @@ def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentCol
     """One segment for each value; values with fewer than `min_rows` rows share one."""
     values_names, ids = distinct_values(values)
     is_rare = np.bincount(ids, minlength=len(values_names)) < min_rows
-    names = [
-        f"{column} = {name}" for name, rare in zip(values_names, is_rare, strict=True) if not rare
-    ]
+    pairs = zip(values_names, is_rare, strict=True)
+    names = [f"{column} = {name}" for name, rare in pairs if not rare]
     if is_rare.any():
         names.append(f"{column} = other values")
     new_ids = np.where(is_rare, len(names) - 1, np.cumsum(~is_rare) - 1)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 
-from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
+from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses, solve_scaled
 
 # The precision of the prior, in units of the log likelihood of a row of weight 1.
 PRECISION = 0.1
@@ -43,15 +42,11 @@ def mean_class_log_loss(rows: Rows, scales: np.ndarray, biases: np.ndarray) -> f
     return _loss_and_probabilities(rows, scales * rows.logits + biases)[0]
 
 
-def row_class_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Log loss of each row in nats, `log Σ_k exp(l_k) - Σ_k y_k l_k`."""
-    return losses_and_probabilities(labels, logits)[0]
-
-
 def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Log loss of each row in nats, of logits (n,), or class logits (n, K)."""
-    losses = row_class_log_losses if logits.ndim == 2 else row_log_losses
-    return losses(labels, logits)
+    """Log loss of each row in nats: of class logits (n, K), or of one logit (n,) or (n, 1)."""
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        return losses_and_probabilities(labels, logits)[0]
+    return row_log_losses(labels, logits).reshape(-1)
 
 
 def fit_temperature(rows: Rows) -> SoftmaxFit:
@@ -114,7 +109,9 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
         residual = share[:, None] * (probabilities - rows.labels)
         gradient = np.r_[(residual * rows.logits).sum(axis=0), residual.sum(axis=0)]
         gradient += precision * (theta - centre)
-        step = _solve(_hessian(rows.logits, probabilities, share) + np.diag(precision), gradient)
+        step = solve_scaled(
+            _hessian(rows.logits, probabilities, share) + np.diag(precision), gradient
+        )
         gain = 0.5 * float(gradient @ step)
         if gain <= _TOLERANCE:
             break
@@ -133,16 +130,6 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     return SoftmaxFit(scales, biases, loss, num_steps, gain <= _CONVERGED)
 
 
-def check_class_scale(scale: np.ndarray, taker: str) -> None:
-    """Warns if the fitted scale of all logits is at its lower bound."""
-    if scale <= SMALLEST_SCALE:
-        warn(
-            f"{taker}: the best 1 / T is not above 0, because the logits do not separate the "
-            "classes. It is set to nearly 0, which keeps the ranking. Check the order of "
-            "the classes and of the rows.",
-        )
-
-
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:
     """`Σ w [diag(p) - p pᵀ]` in the scales and the biases of the classes, (2 K, 2 K)."""
     expected = np.concatenate([probabilities * logits, probabilities], axis=1)
@@ -154,14 +141,6 @@ def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -
     hessian[k + len(k), k] += (weighted * logits).sum(axis=0)
     hessian[k + len(k), k + len(k)] += weighted.sum(axis=0)
     return hessian
-
-
-def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    # Scaled, since parameters can differ by orders of magnitude.
-    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
-    scaled = matrix * scale[:, None] * scale
-    scaled[np.diag_indices_from(scaled)] += 1e-14
-    return scale * np.linalg.solve(scaled, scale * right)
 
 
 def _precision(rows: Rows, mean_square: float) -> float:

@@ -19,7 +19,8 @@ from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.head import Head, remember_fit
+from keras_calibration.layers.fits import remember_fit
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 
 # Of candidates that take the scores as logits: they need not be.

@@ -28,7 +28,8 @@ from keras_calibration._solvers.logit_histogram import (
 )
 from keras_calibration.layers.field_ids import Fields, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head, has_direct_fit, remember_fit
+from keras_calibration.layers.fits import has_direct_fit, remember_fit
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"

@@ -20,6 +20,7 @@ from keras_calibration.export.head_file import SavedHead
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.fits import rows_to_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.refit import refit
 
@@ -83,5 +84,5 @@ def fit(
     with warnings.catch_warnings():
         if not from_logits:
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
-        checked = head.checked_rows(logits, labels, **rows)
+        checked = rows_to_fit(head, logits, labels, **rows)
         return refit(head, checked, settings, only_if_better=False)

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from calibration_records._check import refused
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
@@ -59,18 +60,15 @@ class BlendedHead(Head):
         super().__init__(**kwargs)
         self.heads = list(heads)
         if not self.heads or not all(isinstance(head, Head) for head in self.heads):
-            raise ValueError(
-                "Argument `heads` must hold at least one instance of `Head`. Received: "
-                f"heads={heads!r}. Pass [FieldBias({{'site': 3}}), ILPS()], for example."
-            )
+            raise refused("heads", "a list of at least one instance of `Head`", heads)
         number = len(self.heads)
         shares = [1 / number] * number if head_weights is None else [*map(float, head_weights)]
         positive = len(shares) == number and all(share > 0 for share in shares)
         if not (positive and sum(shares) <= 1 + _ROUNDING):
-            raise ValueError(
-                f"Argument `head_weights` must hold {number} numbers above 0 with a sum of at most "
-                f"1, one for each head, or be None. Received: head_weights={head_weights!r}."
+            expected = (
+                f"{number} numbers above 0, one for each head, with a sum of at most 1, or None"
             )
+            raise refused("head_weights", expected, head_weights)
         self.head_weights = shares
 
     def parts(self) -> list[Head]:

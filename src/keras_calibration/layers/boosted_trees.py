@@ -15,7 +15,7 @@ from calibration_records._check import instance, integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.boosting import Boosting, boost, tables_of
+from keras_calibration._solvers.boosting import boost, tables_of
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for
@@ -27,7 +27,7 @@ from keras_calibration.layers.field_ids import (
     deserialize_fields,
     ids_of_field,
     serialize_fields,
-    vocabulary_size,
+    vocabulary_sizes,
 )
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -120,8 +120,7 @@ class BoostedTrees(Head):
             head = FieldBias(self.fields, curve) if self.fields else curve
         self.head = head
         self.num_rounds = integer("num_rounds", num_rounds, 1)
-        expected = "a head of this package, or None"
-        instance("head", head, Head, expected, "Pass ILPS(), for example.")
+        instance("head", head, Head, "a head of this package, or None", "Pass ILPS(), for example.")
 
     def parts(self) -> list[Head]:
         """h, the inner head."""
@@ -131,23 +130,12 @@ class BoostedTrees(Head):
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads, or None if h does not declare its features."""
         names = super().feature_names
-        return None if names is None else tuple(dict.fromkeys((*names, *self._own_names)))
-
-    @property
-    def _own_names(self) -> tuple[str, ...]:
-        return (*self.fields, *self.numeric)
+        own = dict.fromkeys((*(names or ()), *self.fields, *self.numeric))
+        return None if names is None else tuple(own)
 
     def field_readers(self) -> list[keras.layers.Layer]:
         """The head itself, and the readers of h."""
         return [self, *super().field_readers()]
-
-    def num_values(self, field: str) -> int:
-        """Number of ids of a field, without "other"."""
-        return self._num_values[field]
-
-    def field_ids(self, features: Features, field: str) -> Tensor:
-        """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
-        return ids_of_field(features[field], self.fields[field], self._num_values[field])
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for other logits than one per row."""
@@ -160,38 +148,33 @@ class BoostedTrees(Head):
         if not self.head.built:
             shapes = () if self.head.feature_names == () else (features_shape,)
             self.head.build((None, 1), *shapes)
-        self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
-        self._categorical = [
-            name
-            for name, number in self._num_values.items()
-            if number <= _NUM_CATEGORIES or name not in self.head.effect_names
-        ]
+        self.num_values = vocabulary_sizes(self.fields)
+        effects, sizes = self.head.effect_names, self.num_values
+        self._categorical = [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]
         num_trees = -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
-        categories_shape = (len(self._categorical), _NUM_CATEGORIES)
-        self._categories = self._table("categories", categories_shape, "int32")
-        self._splits = self._table("splits", (NUM_SPLITS, num_trees), "int32")
-        self._thresholds = self._table("thresholds", (NUM_SPLITS, num_trees))
-        self._leaves = self._table("leaves", (num_trees, NUM_CODES))
+        tables = {
+            "categories": (len(self._categorical), _NUM_CATEGORIES),
+            "splits": (NUM_SPLITS, num_trees),
+            "thresholds": (NUM_SPLITS, num_trees),
+            "leaves": (num_trees, NUM_CODES),
+        }
+        dtypes = ("int32", "int32", "float32", "float32")
+        self._categories, *self._trees = [
+            self.add_weight(
+                name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
+            )
+            for (name, shape), dtype in zip(tables.items(), dtypes, strict=True)
+        ]
         self.built = True
-
-    @property
-    def tables(self) -> list[keras.Variable]:
-        """The weights that hold the trees, and the ids that have columns of their own."""
-        return [self._categories, self._splits, self._thresholds, self._leaves]
-
-    def _table(self, name: str, shape: Shape, dtype: str = "float32") -> keras.Variable:
-        return self.add_weight(
-            name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
-        )
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
         columns = ops.cast(as_column(logits), self.compute_dtype)
         features = {} if features is None else features
-        check_features(features, self._own_names, type(self).__name__)
+        check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
         seen = self._tree_columns(self.head, columns, inner, features)
-        trees = tree_sums(seen, self._splits, self._thresholds, self._leaves)
+        trees = tree_sums(seen, *self._trees)
         return inner + ops.cast(trees, inner.dtype)
 
     def _tree_columns(
@@ -203,7 +186,7 @@ class BoostedTrees(Head):
             columns.append(head.effects(features))
         for number, name in enumerate(self._categorical):
             categories = ops.convert_to_tensor(self._categories)[number]
-            columns.append(self.field_ids(features, name)[:, None] == categories)
+            columns.append(ids_of_field(self, features, name)[:, None] == categories)
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(each, "float32") for each in columns], axis=1)
 
@@ -216,13 +199,11 @@ class BoostedTrees(Head):
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
         parts, heads = [], []
-        numbers = range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ()
-        for number in numbers:
+        for number in range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ():
             fitted = np.flatnonzero(fold < number if self.follows_time else fold != number)
-            head = copy_of(self.head)
-            head.fit_checked(rows.take(fitted), settings)
             parts.append((fitted, np.flatnonzero(fold == number)))
-            heads.append(head)
+            heads.append(copy_of(self.head))
+            heads[-1].fit_checked(rows.take(fitted), settings)
         self.head.fit_rows(rows, settings, verbose)
         clusters = fold if self.follows_time else None
         return self.fit_trees(rows, parts, heads, settings, clusters, self.head)
@@ -240,8 +221,7 @@ class BoostedTrees(Head):
 
         Args:
             rows: The rows.
-            parts: Numbers of the rows to fit and of those to score, of each fold; empty for no
-                trees.
+            parts: Numbers of the rows to fit and to score, of each fold; empty for no trees.
             heads: For each part, h fitted to its rows.
             settings: Its seed counts.
             clusters: Which rows are dependent (n,), for the standard error.
@@ -251,28 +231,6 @@ class BoostedTrees(Head):
         if not parts:
             self._set_trees(None)
             return self.head.summary_of(rows, 0)
-        found = self._boost(rows, parts, heads, settings, clusters, whole)
-        self._set_trees(found.model)
-        # Without trees, it is h, which takes less time.
-        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
-        return replace(
-            summary,
-            cross_fitted_head=found.log_loss_without,
-            cross_fitted_both=found.log_loss_with,
-            standard_error=found.standard_error,
-            cross_fitted_logits=found.logits,
-        )
-
-    def _boost(
-        self,
-        rows: Rows,
-        parts: Sequence[tuple[np.ndarray, np.ndarray]],
-        heads: Sequence[Head],
-        settings: FitSettings,
-        clusters: np.ndarray | None,
-        whole: Head | None,
-    ) -> Boosting:
-        """Trees on top of cross-fitted logits; of offsets that did not see the scored fold."""
         folds = [scored for _, scored in parts]
         crossed, columns = self._crossed(rows, folds, heads)
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
@@ -281,8 +239,7 @@ class BoostedTrees(Head):
         def without(left_out: frozenset[int]) -> Head:
             """The inner head, fitted to the rows of all other folds."""
             fitted = np.ones(len(rows), bool)
-            for number in left_out:
-                fitted[folds[number]] = False
+            fitted[np.concatenate([folds[number] for number in left_out])] = False
             head = copy_of(self.head)
             like = whole if head.starts_from_whole else None
             head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
@@ -307,39 +264,48 @@ class BoostedTrees(Head):
         # trees that had both would look better on the fold than on new rows.
         # Where trees look no better even so, the fits to all others are spared.
         is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
-        is_nested = is_cross_fit and bool(self.head.effect_names) and len(folds) > 2
-        return boosted(training=training) if is_nested and found.num_rounds else found
+        if is_cross_fit and self.head.effect_names and len(folds) > 2 and found.num_rounds:
+            found = boosted(training=training)
+        self._set_trees(found.model)
+        # Without trees, it is h, which takes less time.
+        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
+        return replace(
+            summary,
+            cross_fitted_head=found.log_loss_without,
+            cross_fitted_both=found.log_loss_with,
+            standard_error=found.standard_error,
+            cross_fitted_logits=found.logits,
+        )
 
     def _crossed(
         self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Logits of h (n,), and what the trees see (n, C), of folds with a head each."""
-        crossed, columns = rows.logits.copy(), np.empty(0)
+        crossed, columns = rows.logits.copy(), None
         for fold, head in zip(folds, heads, strict=True):
             for part in row_slices(len(fold)):
                 own = rows.take(fold[part])
                 logits = ops.cast(as_column(own.logits), self.compute_dtype)
                 inner = head(logits, own.features)
-                seen = self._tree_columns(head, logits, inner, own.features)
-                if not columns.size:
-                    columns = np.zeros((len(rows), seen.shape[1]), "float32")
-                columns[fold[part]] = ops.convert_to_numpy(seen)
+                seen = ops.convert_to_numpy(self._tree_columns(head, logits, inner, own.features))
+                columns = np.zeros((len(rows), seen.shape[1]), "f4") if columns is None else columns
+                columns[fold[part]] = seen
                 crossed[fold[part]] = ops.convert_to_numpy(inner)[:, 0]
-        return crossed, columns
+        return crossed, np.asarray(columns)
 
     def _set_categories(self, features: Mapping[str, np.ndarray]) -> None:
         """Assigns the most frequent ids of the fields that get a column per value; -1 for none."""
         categories = np.full(self._categories.shape, -1, "int32")
         for number, name in enumerate(self._categorical):
-            ids = ops.convert_to_numpy(self.field_ids(features, name))
+            ids = ops.convert_to_numpy(ids_of_field(self, features, name))
             values, counts = np.unique(ids, return_counts=True)
             most = values[np.argsort(-counts, kind="stable")][:_NUM_CATEGORIES]
             categories[number, : len(most)] = most
         self._categories.assign(categories)
 
     def _set_trees(self, model: Any) -> None:
-        tables = tables_of(model, self._leaves.shape[0])
-        for weight, table in zip(self.tables[1:], tables, strict=True):
+        tables = tables_of(model, self._trees[-1].shape[0])
+        for weight, table in zip(self._trees, tables, strict=True):
             weight.assign(table)
 
     def get_config(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calibration_records._check import refused
 from keras_calibration.layers.head import Head
 
 
@@ -14,17 +15,10 @@ def check_calibrator(calibrator: Any) -> None:
         >>> check_calibrator("ilps")
         Traceback (most recent call last):
         ...
-        ValueError: Argument `calibrator` must be a head that reads no features, for example ILPS(),
-        or None. Received: calibrator='ilps'. To use a layer of your own, subclass Head.
+        ValueError: Argument `calibrator` must be a head that reads no features or times, such as
+        ILPS(), or None. Received: calibrator='ilps'. Subclass Head for your own.
     """
-    is_head = calibrator is None or isinstance(calibrator, Head)
-    if isinstance(calibrator, Head) and calibrator.follows_time:
-        raise ValueError(
-            "Argument `calibrator` must not follow time: that is for the head around it. Received: "
-            f"calibrator={calibrator!r}. Use FieldBias(fields, ILPS(), follows_time=True)."
-        )
-    if not is_head or (calibrator is not None and calibrator.feature_names != ()):
-        raise ValueError(
-            "Argument `calibrator` must be a head that reads no features, for example ILPS(), or "
-            f"None. Received: calibrator={calibrator!r}. To use a layer of your own, subclass Head."
-        )
+    is_head = isinstance(calibrator, Head) and not calibrator.follows_time
+    if calibrator is not None and not (is_head and calibrator.feature_names == ()):
+        expected = "a head that reads no features or times, such as ILPS(), or None"
+        raise refused("calibrator", expected, calibrator, "Subclass Head for your own.")

@@ -70,15 +70,15 @@ def cross_fit(
     trainer = NetworkTrainer(network, rows, settings)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))
-    epochs, members = [], []
+    epochs: list[int] = []
+    members: list[list[np.ndarray]] = []
     progress = keras.utils.Progbar(num_folds, verbose=verbose, unit_name="fold")
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         curve = _fitted_curve(calibrator, rows, fitted)
         epoch, both[held_out], learnt = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
-        epochs.append(epoch)
-        members.append(learnt)
+        epochs, members = [*epochs, epoch], [*members, learnt]
         loss = row_log_losses(rows.labels[held_out], both[held_out]).mean()
         progress.update(fold + 1, [("log_loss", loss)])
     curve_loss, both_loss = (row_log_losses(rows.labels, each) for each in (curves, both))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import integer
+from calibration_records._check import integer, refused
 from calibration_records._columns import names_of
+from calibration_records._warn import warn
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
+from keras_calibration._solvers.field_index import coinciding
 from keras_calibration._solvers.field_offsets import (
     FieldOffsets,
     OffsetRows,
@@ -36,6 +39,7 @@ from keras_calibration.layers.effect_tables import (
 )
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields, called_features, check_features
+from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
@@ -170,14 +174,9 @@ class FieldBias(FieldHead):
         return level_of_table(ops.convert_to_numpy(self.posterior["level"]))
 
     def effects(self, features: Features) -> Tensor:
-        """Offsets `u_f[z_f]` of the values of each row.
+        """Offsets `u_f[z_f]` of the values of each row, (batch, fields), in logits.
 
-        Args:
-            features: A mapping of feature names to tensors or arrays (batch,) or (batch, 1).
-
-        Returns:
-            A tensor (batch, number of fields) in the order of `fields`, in logits. The offset of a
-            value outside the vocabulary is 0, as are all of them before a fit.
+        The offset of a value outside the vocabulary is 0, as are all of them before a fit.
         """
         self.ensure_built()
         columns = called_features(features, self.fields, [self], type(self).__name__)
@@ -195,19 +194,10 @@ class FieldBias(FieldHead):
         a value without rows has `E[s_f²]`, one with many rows a small variance.
 
         In simulations with one field, 95 % intervals hold the truth in 93 to 97 % where the spread
-        matters, in up to 100 % where it is so small, or the values so few, that the fit knows
-        little of it (`benchmarks/levels.py`, `benchmarks/interval_coverage.py`). The spreads of
-        several fields are often found too small, and the intervals of unknown values are then too
-        narrow; of two fields that always coincide, one may have all of the effect, and an unknown
-        value of the other a far too narrow one. With one or three numeric columns, they hold it in
-        93 to 99 %, in 91 to 99 % far out in the tails of a column.
-
-        Args:
-            logits: Uncalibrated logits (batch,) or (batch, 1).
-            features: A mapping of feature names to tensors (batch,) or (batch, 1).
-
-        Returns:
-            A tensor (batch, 1), in logits.
+        matters, and in up to 100 % where the fit knows little of it; with one or three numeric
+        columns in 93 to 99 %, in 91 to 99 % far out in the tails of a column
+        (`benchmarks/interval_coverage.py`). The spreads of several fields are often found too
+        small, and the intervals of unknown values are then too narrow.
         """
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
@@ -237,18 +227,11 @@ class FieldBias(FieldHead):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Adapts η, and places the knots of the numeric columns; a fit does so itself.
-
-        Args:
-            logits: Uncalibrated logits (n,) or (n, 1).
-            labels: Labels in [0, 1] (n,) or (n, 1), if η needs them.
-            features: A mapping of feature names to arrays with n rows.
-            sample_weight: Sample weights (n,) or (n, 1), or None.
-        """
+        """Adapts η, and places the knots of the numeric columns; a fit does so itself."""
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
-            columns = self._read_features(features, np.shape(logits)[0])
+            columns = features_of(self, features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
             self._assign_knots(self._knots_of(self._numbers_in(columns), weights))
 
@@ -256,18 +239,10 @@ class FieldBias(FieldHead):
         """Offsets u of a field's values, shape (num_values,), in logits."""
         self.ensure_built()
         start = self._starts()[list(self.fields).index(field)]
-        return ops.convert_to_numpy(self._offsets)[start : start + self._num_values[field]]
+        return ops.convert_to_numpy(self._offsets)[start : start + self.num_values[field]]
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
-        """The curve v of a numeric column.
-
-        Args:
-            name: Name of the column.
-
-        Returns:
-            Knots (k,), values at the knots (k,), in logits, and the value where the column is
-            missing.
-        """
+        """The curve v of a numeric column: knots (k,), values there, and that of missing values."""
         self.ensure_built()
         number = self.numeric.index(name)
         knots = np.unique(ops.convert_to_numpy(self._knots)[number])
@@ -287,34 +262,24 @@ class FieldBias(FieldHead):
         self._slope = self.add_weight(name="slope", shape=(), initializer="ones")
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
         shapes: dict[str, Shape] = {"factor": (2, 2)}
+        zeros = functools.partial(self.add_weight, initializer="zeros")
         if self.fields:
             # One table for all fields; the last row of each field is "other".
-            length = sum(number + 1 for number in self._num_values.values())
-            self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
-            shapes["offsets"] = (length,)
-        if self.numeric:
-            shape = len(self.numeric), self._knots_per_column()
-            self._knots = self.add_weight(
-                name="numeric_knots", shape=shape, initializer="zeros", trainable=False
-            )
+            shapes["offsets"] = (sum(number + 1 for number in self.num_values.values()),)
+            self._offsets = zeros(name="offsets", shape=shapes["offsets"])
+        if number := len(self.numeric):
+            num_knots = min(self.num_knots, max(_MOST_KNOTS // number, _FEWEST_KNOTS))
+            self._knots = zeros(name="numeric_knots", shape=(number, num_knots), trainable=False)
             # The last value of each column is that of missing values.
-            shape = len(self.numeric), shape[1] + 1
-            self._curves = self.add_weight(name="curves", shape=shape, initializer="zeros")
-            shapes["curves"] = shape
-        self._deviations = self.add_weight(
-            name="deviations",
-            shape=(len(self.feature_names),),
-            initializer="zeros",
-            trainable=False,
-        )
+            shapes["curves"] = number, num_knots + 1
+            self._curves = zeros(name="curves", shape=shapes["curves"])
+        shape = (len(self.feature_names),)
+        self._deviations = zeros(name="deviations", shape=shape, trainable=False)
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
         if self._follows_time:
             shapes |= {"level": (4, NUM_KNOTS), "last": ()}
         self.posterior = Posterior(self, **shapes)
-
-    def _knots_per_column(self) -> int:
-        return min(self.num_knots, max(_MOST_KNOTS // len(self.numeric), _FEWEST_KNOTS))
 
     def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
         """Sums of the numbers of each row's values in the table of all fields (batch,)."""
@@ -323,11 +288,8 @@ class FieldBias(FieldHead):
 
     def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:
         """Sums of the curves (columns, K + 1) at the numbers of each row (batch,)."""
-        features = {} if features is None else features
-        columns = [
-            ops.cast(ops.reshape(features[name], (-1,)), self.compute_dtype)
-            for name in self.numeric
-        ]
+        given = [(features or {})[name] for name in self.numeric]
+        columns = [ops.cast(ops.reshape(each, (-1,)), self.compute_dtype) for each in given]
         places = places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
         return ops.sum(numeric_curves(places, curves), axis=0)
 
@@ -335,17 +297,22 @@ class FieldBias(FieldHead):
         numbers = self._numbers_in(rows.features)
         knots = self._knots_of(numbers, rows.weights)
         columns = [numeric_column(*each) for each in zip(numbers, knots, strict=True)]
-        level = None
-        if self._follows_time and rows.times is not None:
-            level = level_column(rows.times, rows.weights)
+        level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         columns += [] if level is None else [level[1]]
         own = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
+        if like is None:
+            for pair in coinciding(dict(zip(self.fields, own.ids, strict=True))):
+                warn(
+                    f"On the rows of the fit, each value of the field {pair[0]!r} is always seen "
+                    f"with the same one of {pair[1]!r}: one may have all of the effect, and "
+                    "intervals of values that were not seen together are too narrow. Leave one of "
+                    "these fields out."
+                )
         prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
-        fit = fit_field_offsets(own, list(self._num_values.values()), prior, start)
+        fit = fit_field_offsets(own, list(self.num_values.values()), prior, start)
         self._spreads = fit.spreads
-        kept: dict[str, Any] = {}
-        if self._follows_time:
-            kept = {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
+        no_level = {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
+        kept: dict[str, Any] = no_level if self._follows_time else {}
         last = 0.0
         if level is not None:
             fit = fit.mapped(line_of_fit(fit, own))
@@ -402,29 +369,22 @@ class FieldBias(FieldHead):
 
     def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The numeric columns (n,) as the layer reads them, in its dtype."""
-        with np.errstate(over="ignore"):
-            read = [
-                features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
-                for name in self.numeric
-            ]
-        return [
-            np.where(np.abs(values) > _LARGEST_NUMBER, np.copysign(np.inf, values), values)
-            for values in read
-        ]
+        numbers = []
+        for name in self.numeric:
+            with np.errstate(over="ignore"):
+                values = features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
+            is_far = np.abs(values) > _LARGEST_NUMBER
+            numbers.append(np.where(is_far, np.copysign(np.inf, values), values))
+        return numbers
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self._follows_time:
-            raise ValueError(
-                "Arguments `fields` and `numeric` of FieldBias must name at least one feature, "
-                "unless it follows time. Received: fields={}, numeric=(). Pass "
-                'fields={"site_id": 5000}, for example, or follows_time=True.'
-            )
+            example = 'Pass fields={"site_id": 5000}, for example, `numeric` or follows_time=True.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
         super()._check_arguments()
         if both := sorted({*self.fields} & {*self.numeric}):
-            raise ValueError(
-                "Arguments `fields` and `numeric` must name different features. Received: "
-                f"{both} in both. Name a column of ids in `fields`, one of numbers in `numeric`."
-            )
+            remedy = f"Name ids in `fields`, numbers in `numeric`, and {both} once."
+            raise refused("numeric", "of other features than `fields`", self.numeric, remedy)
         self.num_knots = integer("num_knots", self.num_knots, 2)
 
     def _num_curve_columns(self) -> int:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import positive
+from calibration_records._check import positive, refused
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
@@ -21,11 +21,10 @@ from keras_calibration.layers.field_ids import (
     check_features,
     checked_fields,
     deserialize_fields,
-    ids_of_field,
     serialize_fields,
     table_rows,
     table_starts,
-    vocabulary_size,
+    vocabulary_sizes,
 )
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -48,6 +47,7 @@ class FieldHead(Head):
     """
 
     _deviations: keras.Variable
+    num_values: dict[str, int]  # of each field, from `build` on
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FieldHead(Head):
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Creates the weights; the layer starts as the identity."""
-        self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
+        self.num_values = vocabulary_sizes(self.fields)
         if self.calibrator is not None and not self.calibrator.built:
             self.calibrator.build((None, 1))
         self._add_weights()
@@ -123,14 +123,6 @@ class FieldHead(Head):
             return []
         return list(ops.convert_to_numpy(self._places(rows.features)) - self._starts()[:, None])
 
-    def num_values(self, field: str) -> int:
-        """Number of values of a field, which is also the id of "other"."""
-        return self._num_values[field]
-
-    def field_ids(self, features: Features, field: str) -> Tensor:
-        """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
-        return ids_of_field(features[field], self.fields[field], self._num_values[field])
-
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self.ensure_built()
@@ -163,18 +155,16 @@ class FieldHead(Head):
 
     def _starts(self) -> np.ndarray:
         """Index of each field's first offset."""
-        return table_starts(self._num_values.values())
+        return table_starts(self.num_values.values())
 
     def _places(self, features: Features | None) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
         check_features(features, self.fields, type(self).__name__)
-        return table_rows(features or {}, self.fields, self._num_values)
+        return table_rows(features or {}, self.fields, self.num_values)
 
     def _check_arguments(self) -> None:
         if not self.feature_names and not self.follows_time:
-            raise ValueError(
-                f"Argument `fields` of {type(self).__name__} must hold at least one field. "
-                'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
-            )
+            example = 'Pass fields={"site_id": 5000}, for example.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
         check_calibrator(self.calibrator)
         positive("prior_scale", self.prior_scale)

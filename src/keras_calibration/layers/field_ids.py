@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import instance
 from calibration_records._columns import by_name, select_features
 from keras_calibration._ops.field_sums import exact_ids, id_tensor, known_ids
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
@@ -30,11 +31,8 @@ def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
         ValueError: Field 'site' must be given as its number of ids (at least 1) or as a Keras
         lookup layer with output_mode="int". Received: 0.
     """
-    if not isinstance(fields, Mapping):
-        raise ValueError(
-            "Argument `fields` must map names of features to their number of ids or a Keras lookup "
-            f'layer. Received: fields={fields!r}. Pass, for example, {{"site_id": 5000}}.'
-        )
+    example = 'Pass, for example, {"site_id": 5000}.'
+    instance("fields", fields, Mapping, "a mapping of names to numbers of ids", example)
     for name, vocabulary in fields.items():
         whole = isinstance(vocabulary, int) and vocabulary >= 1
         lookup = isinstance(vocabulary, keras.layers.Layer)
@@ -101,14 +99,16 @@ def called_features(
         return features  # The layer reports the error.
     read = select_features(columns, columns if names is None else names, reader)
     fields = {name: v for each in readers for name, v in each.fields.items()}
-    ids = id_names(fields)
-    numeric = numeric_names(readers)
-    return {
-        name: _numbers(values, name)
-        if name in numeric
-        else _called(values, name, name in ids, isinstance(fields.get(name), int))
-        for name, values in read.items()
-    }
+    ids, numeric = id_names(fields), numeric_names(readers)
+    called = {}
+    for name, values in read.items():
+        if isinstance(values, keras.KerasTensor):
+            called[name] = values
+        elif name in numeric:
+            called[name] = _numbers(values, name)
+        else:
+            called[name] = _ids(values, name, name in ids, isinstance(fields.get(name), int))
+    return called
 
 
 def check_features(features: Features | None, names: Iterable[str], reader: str) -> None:
@@ -117,15 +117,14 @@ def check_features(features: Features | None, names: Iterable[str], reader: str)
     Example:
         >>> check_features({"site": np.zeros((3, 1))}, ["site"], "FieldBias")
     """
-    features = {} if features is None else features
-    for name, values in select_features(features, names, reader).items():
+    for name, values in select_features(features or {}, names, reader).items():
         check_column(values.shape, reader, f"feature {name!r}")
 
 
 def _numbers(values: Tensor, name: str) -> Tensor:
-    if isinstance(values, keras.KerasTensor) or ops.is_tensor(values):
-        return values
-    column = np.asarray(column_of(values, repr(name)))
+    column = column_of(values, repr(name))
+    if ops.is_tensor(column):
+        return column
     if column.dtype.kind in "OSU":
         raise ValueError(
             f"Feature {name!r} must hold numbers, as it is named in `numeric`. Received: strings. "
@@ -134,47 +133,52 @@ def _numbers(values: Tensor, name: str) -> Tensor:
     return column.astype("float64") if column.dtype.kind in "iub" else column
 
 
-def _called(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
-    if isinstance(values, keras.KerasTensor):
-        return values
-    if not ops.is_tensor(values):
-        is_array = isinstance(values, np.ndarray)
-        if is_array and values.dtype == object and values.size:
-            if isinstance(values.reshape(-1)[0], bytes):
-                return values  # strings of a tensor, of which none is missing
-        column = column_of(values, repr(name))
-        if is_numbered and np.asarray(column).dtype.kind == "f":
-            return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
-        ids = ids_of(values, repr(name)) if is_id else column
-        return id_tensor(ids) if is_numbered else ids
-    if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
-        return values
-    is_exact = is_numbered or is_symbolic(values)
-    return exact_ids(values) if is_exact else ids_of(values, repr(name))
+def _ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
+    if ops.is_tensor(values):
+        if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
+            return values
+        is_exact = is_numbered or is_symbolic(values)
+        return exact_ids(values) if is_exact else ids_of(values, repr(name))
+    is_object = isinstance(values, np.ndarray) and values.dtype == object and values.size > 0
+    if is_object and isinstance(values.flat[0], bytes):
+        return values  # strings of a tensor, of which none is missing
+    column = column_of(values, repr(name))
+    if is_numbered and column.dtype.kind == "f":
+        return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
+    ids = ids_of(values, repr(name)) if is_id else column
+    return id_tensor(ids) if is_numbered else ids
 
 
-def vocabulary_size(vocabulary: Vocabulary) -> int:
-    """Number of ids of a field, without "other".
+def vocabulary_sizes(fields: Fields) -> dict[str, int]:
+    """Number of ids of each field, without "other".
+
+    To be read in `build`: inside a compiled step, the size of a lookup layer is a tensor.
 
     Example:
-        >>> vocabulary_size(keras.layers.Hashing(num_bins=8))
-        8
+        >>> vocabulary_sizes({"site": 3, "page": keras.layers.Hashing(num_bins=8)})
+        {'site': 3, 'page': 8}
     """
-    if isinstance(vocabulary, int):
-        return vocabulary
-    size = getattr(vocabulary, "vocabulary_size", None)
-    return int(size()) if callable(size) else int(vocabulary.num_bins)
+    sizes = {}
+    for name, vocabulary in fields.items():
+        size = getattr(vocabulary, "vocabulary_size", None)
+        lookup = size() if callable(size) else getattr(vocabulary, "num_bins", 0)
+        sizes[name] = vocabulary if isinstance(vocabulary, int) else int(lookup)
+    return sizes
 
 
-def ids_of_field(values: Tensor, vocabulary: Vocabulary, num_values: int) -> Tensor:
-    """Ids (batch,) of the values of a field, int32; the id `num_values` is "other".
+def ids_of_field(reader: Any, features: Features, field: str) -> Tensor:
+    """Ids (batch,) of a field of a built reader, int32; the number of its values is "other".
 
     Example:
-        >>> print(ids_of_field(ops.array([[2], [7]]), 3, 3).numpy())
+        >>> from keras_calibration.layers import FieldBias
+        >>> head = FieldBias({"site": 3})
+        >>> head.ensure_built()
+        >>> print(ids_of_field(head, {"site": ops.array([[2], [7]])}, "site").numpy())
         [2 3]
     """
+    values, vocabulary = features[field], reader.fields[field]
     ids = values if isinstance(vocabulary, int) else vocabulary(values)
-    return known_ids(ops.reshape(ids, (-1,)), num_values)
+    return known_ids(ops.reshape(ids, (-1,)), reader.num_values[field])
 
 
 def table_starts(num_values: Iterable[int]) -> np.ndarray:
@@ -210,13 +214,11 @@ def table_rows(features: Features, fields: Fields, num_values: Mapping[str, int]
     for (_, rank), group in by_dtype.items():
         places, names, ids = map(list, zip(*group, strict=True))
         sizes = np.array([num_values[name] for name in names], "int32")[:, None]
-        together = ops.stack(ids)
-        together = together if rank == 1 else ops.squeeze(together, axis=2)
+        together = ops.stack(ids) if rank == 1 else ops.squeeze(ops.stack(ids), axis=2)
         columns.append(known_ids(together, sizes) + starts[places][:, None])
         order += places
-    if len(columns) == 1:
-        return columns[0]
-    return ops.take(ops.concatenate(columns), np.argsort(order), axis=0)
+    several = len(columns) > 1
+    return ops.take(ops.concatenate(columns), np.argsort(order), axis=0) if several else columns[0]
 
 
 def serialize_fields(fields: Fields) -> dict[str, Any]:
@@ -225,20 +227,13 @@ def serialize_fields(fields: Fields) -> dict[str, Any]:
     Lookup layers are saved with their vocabulary, which Keras leaves out of the config if the layer
     was adapted.
     """
-    return {
-        name: vocabulary if isinstance(vocabulary, int) else _serialize_lookup(vocabulary)
-        for name, vocabulary in fields.items()
-    }
+    return {name: v if isinstance(v, int) else _serialize_lookup(v) for name, v in fields.items()}
 
 
 def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Vocabulary]:
     """The inverse of `serialize_fields`."""
-    return {
-        name: vocabulary
-        if isinstance(vocabulary, int)
-        else keras.saving.deserialize_keras_object(vocabulary)
-        for name, vocabulary in config.items()
-    }
+    made = keras.saving.deserialize_keras_object
+    return {name: v if isinstance(v, int) else made(v) for name, v in config.items()}
 
 
 def _serialize_lookup(lookup: keras.layers.Layer) -> dict[str, Any]:

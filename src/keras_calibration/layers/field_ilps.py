@@ -15,7 +15,7 @@ from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curv
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.ilps_fit import strictly_increasing
 from keras_calibration._solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
-from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.head import Head
@@ -153,18 +153,14 @@ class FieldILPS(FieldHead):
         return {**super().get_config(), "num_knots": self.num_knots}
 
     def _add_weights(self) -> None:
-        identity = sigmoid_knots(self.num_knots)
-
-        def at_identity(shape: Shape, dtype: str) -> Tensor:
-            return ops.convert_to_tensor(identity, dtype)
-
-        shape = (self.num_knots,)
-        self._knots = self.add_weight(
-            name="knots", shape=shape, initializer=at_identity, trainable=False
-        )
-        self._values = self.add_weight(name="values", shape=shape, initializer=at_identity)
+        identity = {
+            "shape": (self.num_knots,),
+            "initializer": keras.initializers.Constant(sigmoid_knots(self.num_knots)),
+        }
+        self._knots = self.add_weight(name="knots", trainable=False, **identity)
+        self._values = self.add_weight(name="values", **identity)
         # One table for all fields; the last row of each field is "other".
-        length = sum(number + 1 for number in self._num_values.values()) * self.num_knots
+        length = sum(number + 1 for number in self.num_values.values()) * self.num_knots
         self._field_deviations = self.add_weight(
             name="field_deviations", shape=(length,), initializer="zeros"
         )
@@ -182,7 +178,7 @@ class FieldILPS(FieldHead):
         knots = line(stored.astype("float64"))
         rows = Rows(curve, rows.labels, rows.weights)
         fit = fit_field_curves(
-            rows, knots, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
+            rows, knots, ids, list(self.num_values.values()), half_cauchy(self.prior_scale)
         )
         self._knots.assign(stored)
         self._values.assign(fit.values)
@@ -196,4 +192,4 @@ class FieldILPS(FieldHead):
         self.ensure_built()
         start = self._starts()[list(self.fields).index(field)]
         deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
-        return deviations[start : start + self._num_values[field]]
+        return deviations[start : start + self.num_values[field]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import not_negative, share
+from calibration_records._check import integer, not_negative, refused, share
 from calibration_records._columns import check_same_rows, names_of, select_features
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
@@ -24,10 +25,9 @@ from keras_calibration.layers.field_ids import (
     check_features,
     checked_fields,
     deserialize_fields,
-    ids_of_field,
     serialize_fields,
     table_rows,
-    vocabulary_size,
+    vocabulary_sizes,
 )
 from keras_calibration.layers.logits import calibration_dtype
 
@@ -107,27 +107,20 @@ class FieldNetwork(keras.layers.Layer):
         self.hidden_units = tuple(hidden_units)
         self.num_numeric_knots = num_numeric_knots
         self.regularization = float(regularization)
-        self.seed = seed
-        self.num_coarse_knots = num_coarse_knots
+        self.seed, self.num_coarse_knots = seed, num_coarse_knots
         self.dropout = float(dropout)
         self._check_arguments()
         with throwaway_layers():
             initializers = keras.random.SeedGenerator(seed)
             # A seed generator is part of the layer's state: created only if dropout is used.
             self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
+        dense = functools.partial(keras.layers.Dense, dtype=self.dtype_policy)
+        by_chance = keras.initializers.GlorotUniform(seed=initializers)
         self._hidden = [
-            keras.layers.Dense(
-                units,
-                activation="relu",
-                kernel_initializer=keras.initializers.GlorotUniform(seed=initializers),
-                dtype=self.dtype_policy,
-                name=f"hidden_{number}",
-            )
+            dense(units, activation="relu", kernel_initializer=by_chance, name=f"hidden_{number}")
             for number, units in enumerate(self.hidden_units)
         ]
-        self._output = keras.layers.Dense(
-            1, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
-        )
+        self._output = dense(1, kernel_initializer="zeros", name="output")
         self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
 
     def __call__(self, features: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -140,57 +133,26 @@ class FieldNetwork(keras.layers.Layer):
         """The features that the network reads."""
         return (*self.fields, *self.numeric)
 
-    @property
-    def dense_layers(self) -> list[keras.layers.Layer]:
-        """The hidden layers and the output layer."""
-        return [*self._hidden, self._output]
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether `adapt` has been called."""
-        return self.built and known_value(self._num_rows) != 0
-
-    def num_values(self, field: str) -> int:
-        """Number of ids of a field, without "other"."""
-        # Read once, in `build`: inside a compiled step, the size of a lookup layer is a tensor.
-        if self.built:
-            return self._num_values[field]
-        return vocabulary_size(self.fields[field])
-
-    def field_ids(self, features: Features, field: str) -> Tensor:
-        """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
-        return ids_of_field(features[field], self.fields[field], self.num_values(field))
-
     @throwaway_layers()
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the embeddings, the knots and the layers."""
-        self._num_values = {field: self.num_values(field) for field in self.fields}
+        self.num_values = vocabulary_sizes(self.fields)
         if self.fields:
-            num_rows = sum(num_values + 1 for num_values in self._num_values.values())
+            shape = sum(self.num_values.values()) + len(self.fields), self.embedding_dim
             self.embeddings = self.add_weight(
-                name="embeddings",
-                shape=(num_rows, self.embedding_dim),
-                initializer=self._embedding_initializer,
+                name="embeddings", shape=shape, initializer=self._embedding_initializer
             )
-        self._knots = self.add_weight(
-            name="numeric_knots",
-            shape=(len(self.numeric), self.num_numeric_knots),
-            initializer="zeros",
-            trainable=False,
-        )
+
+        def adapted(name: str, *shape: int) -> keras.Variable:
+            return self.add_weight(name=name, shape=shape, initializer="zeros", trainable=False)
+
+        self._knots = adapted("numeric_knots", len(self.numeric), self.num_numeric_knots)
         if self.num_coarse_knots:
-            self._coarse_knots = self.add_weight(
-                name="coarse_knots",
-                shape=(len(self.numeric), self.num_coarse_knots),
-                initializer="zeros",
-                trainable=False,
-            )
-        self._num_rows = self.add_weight(
-            name="num_rows", shape=(), initializer="zeros", trainable=False
-        )
+            self._coarse_knots = adapted("coarse_knots", len(self.numeric), self.num_coarse_knots)
+        self._num_rows = adapted("num_rows")
         width = len(self.fields) * self.embedding_dim
         width += len(self.numeric) * (self.num_numeric_knots + self.num_coarse_knots + 1)
-        for layer in self.dense_layers:
+        for layer in (*self._hidden, self._output):
             layer.build((None, width))
             width = layer.units
         self.built = True
@@ -207,13 +169,6 @@ class FieldNetwork(keras.layers.Layer):
                 hidden = keras.random.dropout(hidden, self.dropout, seed=self._dropout_seeds)
         self._add_regularization()
         return self._before_adapt(self._output(hidden))
-
-    def knots(self) -> tuple[np.ndarray, np.ndarray]:
-        """The fine and the coarse knots of the numeric columns, (columns, K) and (columns, C)."""
-        fine = ops.convert_to_numpy(self._knots)
-        if self.num_coarse_knots:
-            return fine, ops.convert_to_numpy(self._coarse_knots)
-        return fine, fine[:, :0]
 
     def adapt(self, features: Mapping[str, ArrayLike]) -> None:
         """Places the knots of the numeric columns and stores the number of rows.
@@ -264,7 +219,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def embed(self, features: Features) -> Tensor:
         """Concatenated embeddings of all fields, shape (batch, fields · embedding_dim)."""
-        rows = ops.transpose(table_rows(features, self.fields, self._num_values))
+        rows = ops.transpose(table_rows(features, self.fields, self.num_values))
         # Reading the table through a reshape makes its gradient dense.
         table = ops.reshape(self.embeddings, self.embeddings.shape)
         embedded = ops.take(table, rows, axis=0)
@@ -298,8 +253,7 @@ class FieldNetwork(keras.layers.Layer):
         raise ValueError(
             "FieldNetwork cannot be trained before `adapt` has placed the knots of its numeric "
             f"columns. Received: numeric={list(self.numeric)}, with all knots at 0. Call "
-            f"{self.name}.adapt(features) with the features of the training rows first; no logits "
-            "are needed."
+            f"{self.name}.adapt(features) with the features of the training rows first."
         )
 
     def _add_regularization(self) -> None:
@@ -312,22 +266,13 @@ class FieldNetwork(keras.layers.Layer):
 
     def _check_arguments(self) -> None:
         if not self.feature_names:
-            raise ValueError(
-                "Arguments `fields` and `numeric` must name at least one feature. Received: "
-                'fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
-            )
-        sizes = {
-            "embedding_dim": [self.embedding_dim],
-            "hidden_units": self.hidden_units,
-            "num_numeric_knots": [self.num_numeric_knots - 1],
-            "num_coarse_knots": [self.num_coarse_knots - 1 if self.num_coarse_knots else 1],
-        }
-        for name, numbers in sizes.items():
-            if not all(isinstance(number, int) and number >= 1 for number in numbers):
-                raise ValueError(
-                    f"Argument `{name}` must hold integers of at least 1 (2 for knots). Received: "
-                    f"{name}={getattr(self, name)!r}."
-                )
-        what = ": it is the share of hidden units to drop"
-        share("dropout", self.dropout, of=what, ends="0")
+            example = 'Pass fields={"site_id": 5000}, for example, or `numeric`.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
+        integer("embedding_dim", self.embedding_dim, 1)
+        for units in self.hidden_units:
+            integer("hidden_units", units, 1)
+        integer("num_numeric_knots", self.num_numeric_knots, 2)
+        if self.num_coarse_knots != 0:
+            integer("num_coarse_knots", self.num_coarse_knots, 2, "Pass 0 for none.")
+        share("dropout", self.dropout, of=": the share of hidden units to drop", ends="0")
         not_negative("regularization", self.regularization)

@@ -88,14 +88,14 @@ class FitSummary(ShownAsText):
     standard_error: float = float("nan")
     epochs: tuple[int, ...] = ()
     network_kept: bool = False
+    change: float = float("nan")
+    change_error: float = float("nan")
+    is_used: bool = True
     cross_fitted_logits: np.ndarray = field(
-        default_factory=lambda: np.empty(0), repr=False, compare=False, kw_only=True
+        default_factory=lambda: np.empty(0), repr=False, compare=False
     )
-    fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
-    logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False, kw_only=True)
-    change: float = field(default=float("nan"), kw_only=True)
-    change_error: float = field(default=float("nan"), kw_only=True)
-    is_used: bool = field(default=True, kw_only=True)
+    fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
+    logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def of_rows(self, numbers: np.ndarray, num_rows: int) -> FitSummary:
         """The summary for all rows, of a fit to those with the given numbers, some several times.
@@ -113,11 +113,10 @@ class FitSummary(ShownAsText):
         if not np.isnan(self.change):
             change, how, error = self.change, ", cross-fitted", f" ± {self.change_error:.6f}"
         end = "converged in" if self.converged else "NOT converged after"
-        steps = "step" if self.num_iterations == 1 else "steps"
         text = (
             f"{self.num_rows:,} rows: log loss {self.log_loss_before:.6f} before, "
             f"{self.log_loss_before + change:.6f} after{how} ({change:+.6f}{error}); "
-            f"{end} {self.num_iterations} {steps}"
+            f"{end} {self.num_iterations} step{'s' * (self.num_iterations != 1)}"
             f"{'' if self.is_used else '; the head stays as it was'}"
         )
         if np.isnan(self.cross_fitted_both):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +13,25 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from calibration_records._check import confidence_level
-from calibration_records._columns import by_name, select_features, warn_of_other_order
-from keras_calibration._keras import flatten_layers, throwaway_layers
-from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import column_of, ids_of, take, warn_of_lost_digits
+from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._solvers.level import Level
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.field_ids import called_features, id_fields, numeric_names
+from keras_calibration.layers.field_ids import called_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.fits import (
+    check_fit,
+    features_of,
+    hash_of_weights,
+    heads_in,
+    remember_fit,
+    rows_to_fit,
+    unchanged_if_refused,
+)
 from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
 from keras_calibration.layers.logits import (
     calibration_dtype,
@@ -36,7 +39,6 @@ from keras_calibration.layers.logits import (
     check_columns,
     check_same_rows,
 )
-from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior import Posterior, interval_width
 
 
@@ -47,10 +49,9 @@ class Head(keras.layers.Layer):
     returns as many logits as it gets: one per row, `q(l, x) = σ(head(l, x))`, or one per class,
     with the softmax in place of σ. A head that reads no features is called a calibrator.
 
-    To write your own, implement `call` and, if it reads features, `feature_names`. Create the
-    weights in `build` so that the head starts as the identity. It can then stand in any Keras
-    model, be trained, saved and exported. With `fit_rows` it has a direct fit, which `fit`,
-    `fit_head` and `refresh_savedmodel` use; with `logit_standard_deviation` also intervals
+    To write your own, implement `call` and, if it reads features, `feature_names`, and create the
+    weights in `build` so that it starts as the identity. With `fit_rows` it has a direct fit, for
+    `fit`, `fit_head` and `refresh_savedmodel`; with `logit_standard_deviation` also intervals
     (`interval`). A head serves one logit per row; one for classes overrides `check_logits`.
 
     Args:
@@ -61,11 +62,14 @@ class Head(keras.layers.Layer):
         fit_summary: The `FitSummary` of the last fit, else None. Not saved.
         histogram: The sums of the rows of all fits and updates, of a head with `update`; else None.
         posterior: The `Posterior` of the last fit, of a built head that keeps one; else None.
+        effect_names: The features whose effects on the logit `effects(features)` tells; often none.
+        draws_by_chance: Whether `fit_rows` draws folds or batches. Rows then come to it in an order
+            of their own, each apart: one of weight 2 as two, if weights are counts.
+        starts_from_whole: Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
-        features: A mapping of feature names to tensors with `batch` rows. A head that reads none
-            ignores it.
+        features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
         ValueError: If called on logits of another shape than the head serves.
@@ -101,13 +105,8 @@ class Head(keras.layers.Layer):
     """
 
     posterior: Posterior | None = None
-    # The features whose effects on the logit a head tells by `effects(features)`; often none.
     effect_names: tuple[str, ...] = ()
-    # Whether `fit_rows` draws folds or batches of rows. They come to it in an order of their own,
-    # and each apart: a row of weight 2 as two rows, if weights are counts.
-    draws_by_chance = False
-    # Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part in less time.
-    starts_from_whole = False
+    draws_by_chance = starts_from_whole = False
 
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
@@ -157,12 +156,9 @@ class Head(keras.layers.Layer):
         return [reader for part in self.parts() for reader in part.field_readers()]
 
     def check_logits(self, shape: Shape) -> None:
-        """Raises for logits that the head does not serve.
+        """Raises for logits of a shape that the head does not serve.
 
         By default, it serves what its parts do; without parts, one logit per row.
-
-        Args:
-            shape: The shape of the logits; the number of rows may be None.
         """
         if not self.parts():
             check_column(shape, type(self).__name__, "logits")
@@ -181,10 +177,7 @@ class Head(keras.layers.Layer):
         return any(part.follows_time for part in self.parts())
 
     def level(self) -> Level | None:
-        """The level over time of the last fit; None if the head follows no time, or is not fitted.
-
-        It is kept to be shown: the head predicts with its last value.
-        """
+        """The level over time of the last fit, to be shown; None without time, and before a fit."""
         return next((found for part in self.parts() if (found := part.level()) is not None), None)
 
     def adapt(
@@ -194,15 +187,9 @@ class Head(keras.layers.Layer):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Sets up state from development data before training, by default that of the parts.
+        """Sets up state from rows, as those of `fit`, before a model is trained by gradient.
 
-        Call it before a model is trained by gradient. A direct fit needs no call of it.
-
-        Args:
-            logits: Uncalibrated logits (n,) or (n, 1).
-            labels: Labels in [0, 1] (n,) or (n, 1).
-            features: A mapping of feature names to arrays with n rows.
-            sample_weight: Sample weights (n,) or (n, 1), or None.
+        By default that of the parts. A direct fit needs no call of it.
         """
         for part in self.parts():
             part.adapt(logits, labels, features, sample_weight)
@@ -233,70 +220,30 @@ class Head(keras.layers.Layer):
                 weight 0 is no row.
             time: For a head with `follows_time`: the time of each row (n,), numbers or dates; the
                 name of a column of `features`; or `"order"`, if the rows are in order of time.
-            weights_are: `"importance"`, known up to a common factor: 1, 1,000 or 1 / n for all rows
-                are the same fit, and unequal weights count as the number of equal ones that say as
-                much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows. Heads that draw
-                folds or batches take up to a million rows apart; of more, those of the largest
-                counts are fewer rows of larger weights.
             from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
                 converted, those of classes up to a constant of each row. The head itself is always
                 called on logits. An exact 0 or 1 counts as a logit of ±36.7: smooth votes,
                 (k + ½) / (K + 1).
+            weights_are: `"importance"`, known up to a common factor: unequal weights count as the
+                number of equal ones that say as much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of
+                weight 2 is two rows.
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
 
         Returns:
-            A `FitSummary`: log loss before and after, number of steps, convergence.
+            A `FitSummary`.
 
         Raises:
-            ValueError: If there is no row, a logit is not finite, a label is outside [0, 1] or no
-                class number, all labels are of one class, a weight is negative, all weights are 0,
-                a feature is missing, the numbers of rows differ, the head serves no logits of this
-                shape, or it has no direct fit. The layer is then unchanged.
+            ValueError: If the rows are invalid, not all classes have rows, the head serves no
+                logits of this shape, or it has no direct fit. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities or like the labels; if labels
-                contradict probabilities of exactly 0 or 1; if a class has no rows. The rows say
-                nothing about such a class: it is scaled by the temperature of the others, and keeps
-                the mean probability that this gives it.
+            UserWarning: If the logits look like probabilities or like the labels, or if labels
+                contradict probabilities of exactly 0 or 1.
         """
-        rows = self.checked_rows(
-            logits,
-            labels,
-            features,
-            sample_weight,
-            time=time,
-            from_logits=from_logits,
-            weights_are=weights_are,
-        )
+        how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+        rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
         return self.fit_checked(rows, settings, verbose)
-
-    def checked_rows(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        time: ArrayLike | str | None = None,
-        from_logits: bool = True,
-        weights_are: str = "importance",
-    ) -> Rows:
-        """The arguments of `fit` as rows for `fit_checked`; raises for those that `fit` refuses."""
-        warn_of_other_order(
-            logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
-        )
-        check_fit(self, time)
-        self.check_logits(np.shape(logits))
-        rows = read_rows(
-            logits, labels, sample_weight, from_logits=from_logits, weights_are=weights_are
-        )
-        if time is not None:
-            rows = with_times(rows, time, features)
-        rows = self.with_features(rows, {} if features is None else features)
-        for name in numeric_names(self.field_readers()):
-            warn_of_lost_digits(rows.features[name], name)
-        return rows
 
     def fit_checked(
         self,
@@ -307,21 +254,12 @@ class Head(keras.layers.Layer):
     ) -> FitSummary:
         """As `fit`, for rows that are checked, with features as `with_features` reads them.
 
-        Args:
-            rows: The rows.
-            settings: How to train the head's network, if it has one; folds of each row are those of
-                the rows given to `fit`.
-            verbose: 1 shows a progress bar while a network is trained.
-            like: A head of the same arguments, fitted to rows of which these are a part; only where
-                `starts_from_whole`.
-
-        Returns:
-            A `FitSummary`.
+        `like` is a head of the same arguments, fitted to rows of which these are a part; only where
+        `starts_from_whole`. In `settings`, folds of each row are those of the rows given to `fit`.
         """
         if self.follows_time:
             check_fit(self, rows.times)
-        # Builds the head and checks the shapes.
-        self(rows.logits[:1], take(rows.features, slice(1)))
+        self(rows.logits[:1], take(rows.features, slice(1)))  # builds the head, checks shapes
         settings, given = settings or FitSettings(), rows
         draws_by_chance = any(head.draws_by_chance for head in heads_in(self))
         if draws_by_chance:
@@ -345,18 +283,15 @@ class Head(keras.layers.Layer):
         return self._fitted_weights is not None and self._fitted_weights == hash_of_weights(self)
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """Fits the built head to checked rows and assigns its weights.
+        """Fits the built head to checked rows, and assigns its weights.
 
-        Args:
-            rows: `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K); `features`,
-                name → array with n rows, with each of `feature_names`.
-            settings: How to train the head's network.
-            verbose: 1 shows a progress bar.
-
-        Returns:
-            A `FitSummary`, for example from `summary_of`.
+        Rows have `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K); and
+        `features`, name → array with n rows, with each of `feature_names`. Returns a summary, for
+        example that of `summary_of`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_rows`.")
+
+    fit_rows.is_missing = True  # type: ignore[attr-defined]
 
     def interval(
         self,
@@ -369,29 +304,24 @@ class Head(keras.layers.Layer):
 
         The interval is `σ(η ± z s)`: the calibrated logit η has a normal posterior with standard
         deviation s, in the Laplace approximation of the last direct fit, so that σ(η) has a
-        logit-normal one. With 100 rows of a field value it is wide, with 100,000 narrow.
+        logit-normal one.
 
-        It is an interval of the probability itself, a parameter that is estimated from a finite
-        number of rows, and not of the label. It assumes that the rows of the fit are independent
-        and resemble those to come, and that the form of the calibrator holds: it knows nothing of
-        drift, nor of rows in which the base model errs in a way that the head cannot express. After
-        a fit with unequal importances, such as inverse sampling rates, there is no interval: it
-        would hold the truth in 34 to 79 % of cases where 95 % are asked for. Counts of rows
-        (`weights_are="counts"`) are no obstacle.
+        It is an interval of the probability itself, not of the label. It assumes that the rows of
+        the fit are independent and resemble those to come, and that the form of the calibrator
+        holds. After a fit with unequal importances, such as inverse sampling rates, there is no
+        interval: it would hold the truth in 34 to 79 % of cases where 95 % are asked for.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
-            features: A mapping of feature names to arrays with n rows, for a head that reads some.
+            features: A mapping of feature names to arrays with n rows.
             level: Posterior probability of the interval, in (0, 1).
 
         Returns:
-            Lower and upper probabilities, float64, in the shape that the layer returns for these
-            logits. They lie in (0, 1), up to rounding. Both are NaN for a NaN logit.
+            Lower and upper probabilities, float64, in the shape of the output; NaN for NaN.
 
         Raises:
             ValueError: If the layer has no interval, was not fitted by its direct fit, was fitted
-                with unequal importances, or its weights were changed after the fit;
-                or if `level` is out of its range.
+                with unequal importances, or changed after the fit; or if `level` is out of range.
 
         Example:
             >>> from keras_calibration.layers import BiasCorrection
@@ -409,7 +339,7 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} has no interval of class probabilities. Received: logits "
                 f"of shape {values.shape}. Intervals exist for one logit per row."
             )
-        columns = self._read_features(features, len(values))
+        columns = features_of(self, features, len(values))
         bounds = []
         # At least one part, so that the layer is called, and built, also with no rows.
         for part in row_slices(max(len(values), 1)):
@@ -427,21 +357,12 @@ class Head(keras.layers.Layer):
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, in the shape of the output.
 
-        Args:
-            logits: Uncalibrated logits (batch,) or (batch, 1).
-            features: A mapping of feature names to tensors with `batch` rows.
-
-        Returns:
-            A tensor of standard deviations in logits. They mean something after a direct fit only.
-
-        Raises:
-            ValueError: If the layer has no interval.
+        It means something after a direct fit only. Raises a `ValueError` without an interval.
         """
         raise ValueError(
             f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
-            f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
-            "PlattScaling, BiasCorrection, TemperatureScaling or BetaCalibration; with "
-            '`calibrate`, name one of them, for example methods="field_bias".'
+            f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator such as "
+            'ILPS or PlattScaling; with `calibrate`, for example methods="field_bias".'
         )
 
     def summary_of(self, rows: Rows, num_iterations: int = 1, converged: bool = True) -> FitSummary:
@@ -453,45 +374,16 @@ class Head(keras.layers.Layer):
         return FitSummary(len(rows), before, after, num_iterations, converged)
 
     def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
-        """The rows with the features that the head reads, as arrays.
+        """Checked rows with the features that the head reads, as arrays.
 
-        Args:
-            rows: Checked rows.
-            features: A mapping of feature names to arrays, or a data frame, with all rows that were
-                given: of those of weight 0, which may hold anything, nothing is read. None for the
-                features that the rows have.
-
-        Raises:
-            ValueError: If the head serves no such logits, a feature is missing, or does not fit.
+        `features` have all rows that were given: of those of weight 0, which may hold anything,
+        nothing is read. None for the features that the rows have.
         """
         self.check_logits(rows.logits.shape)
         if features is None:
-            return replace(rows, features=self._read_features(rows.features, len(rows)))
+            return replace(rows, features=features_of(self, rows.features, len(rows)))
         num_given = len(rows) if rows.num_given is None else rows.num_given
-        return replace(rows, features=self._read_features(features, num_given, rows.numbers))
-
-    def _read_features(
-        self,
-        features: Mapping[str, ArrayLike] | None,
-        num_rows: int,
-        numbers: np.ndarray | None = None,
-    ) -> dict[str, np.ndarray]:
-        """The features that the head reads, of the rows with these numbers, as arrays."""
-        reader, names = type(self).__name__, self.feature_names
-        given = by_name({} if features is None else features)
-        read = select_features(given, given if names is None else names, reader)
-        ids = id_fields(self.field_readers())
-        columns = {}
-        for name, values in read.items():
-            column = column_that_counts(values, repr(name), numbers, num_rows)
-            column = (ids_of if name in ids else column_of)(column, repr(name))
-            columns[name] = np.asarray(column)
-            if len(columns[name]) != (num_rows if numbers is None else len(numbers)):
-                raise ValueError(
-                    "Logits and features must have the same number of rows. Received: "
-                    f"{num_rows} logits and {len(column)} rows of {name!r}."
-                )
-        return columns
+        return replace(rows, features=features_of(self, features, num_given, rows.numbers))
 
     def finalize(self) -> None:
         """Adjusts the weights after training by gradient, by default those of the parts."""
@@ -501,84 +393,8 @@ class Head(keras.layers.Layer):
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
     ) -> Shape:
-        """`(batch, 1)` or `(batch, K)`; raises for logits that the head does not serve.
-
-        That of a head without features and without parts is the shape of the logits.
-        """
+        """`(batch, 1)` or `(batch, K)`; the shape of the logits without features and parts."""
         self.check_logits(logits_shape)
         if self.feature_names == () and not self.parts():
             return tuple(logits_shape)
         return (*logits_shape, 1)[:2]
-
-
-def heads_in(head: Head) -> list[Head]:
-    """A head and those inside of it."""
-    return [each for each in flatten_layers(head) if isinstance(each, Head)]
-
-
-def has_direct_fit(head: Head) -> bool:
-    """Whether a head, with its parts, has a direct fit."""
-    is_own = type(head).fit_rows is not Head.fit_rows
-    return is_own and all(map(has_direct_fit, head.parts()))
-
-
-def check_fit(head: Head, time: ArrayLike | str | None) -> None:
-    """Raises if a head has no direct fit, or times are given though it follows none, or are not."""
-    name = type(head).__name__
-    if not has_direct_fit(head):
-        raise ValueError(
-            f"{name} has no direct fit, or one of its parts has none. Received: {head!r}. Train it "
-            "by gradient, with Keras' `fit`, or define `fit_rows`."
-        )
-    if head.follows_time and time is None:
-        raise ValueError(
-            f"Argument `time` must hold the time of each row, because this {name} follows time. "
-            'Received: time=None. Pass an array, the name of a column, or "order" if the rows are '
-            "in order of time."
-        )
-    if time is not None and not head.follows_time:
-        raise ValueError(
-            f"Argument `time` must be None, because this {name} does not follow time. Received: "
-            "times. Use FieldBias(fields, ILPS(), follows_time=True), which may also have "
-            "fields={}, or leave the times out."
-        )
-
-
-def remember_fit(head: Head, summary: FitSummary | None) -> None:
-    """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
-    head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
-
-
-@contextlib.contextmanager
-def unchanged_if_refused(head: Head) -> Iterator[None]:
-    """Restores the weights of a built head, and what it knows of its fit, if the block raises."""
-    restore = restorer(head)
-    try:
-        yield
-    except BaseException:
-        restore()
-        raise
-
-
-def restorer(head: Head) -> Callable[[], None]:
-    """A function that gives a built head the weights of now, and what it knows of its fit."""
-    weights = weights_of(head)
-    names = ("histogram", "fit_summary", "_fitted_weights")
-    parts = heads_in(head)
-    known = [{name: getattr(part, name) for name in names} for part in parts]
-
-    def restore() -> None:
-        head.set_weights(weights)
-        for part, values in zip(parts, known, strict=True):
-            for name, value in values.items():
-                setattr(part, name, value)
-
-    return restore
-
-
-def hash_of_weights(head: Head) -> str:
-    """SHA-256 hash of the values of all weights of a head."""
-    digest = hashlib.sha256()
-    for weight in head.get_weights():
-        digest.update(np.ascontiguousarray(weight).tobytes())
-    return digest.hexdigest()

@@ -10,8 +10,7 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._rows.columns import take
-from keras_calibration._solvers.logistic_fit import row_log_losses
-from keras_calibration._solvers.softmax_fit import row_class_log_losses
+from keras_calibration._solvers.softmax_fit import log_losses
 from keras_calibration._typing import Features
 
 _ROWS_TOGETHER = 1 << 16
@@ -50,9 +49,7 @@ def head_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
         >>> head_log_losses(np.ones((1, 1)), np.zeros((1, 1))).round(4)  # log 2
         array([0.6931])
     """
-    if logits.ndim == 2 and logits.shape[1] > 1:
-        return row_class_log_losses(labels, logits)
-    return row_log_losses(labels, logits).reshape(-1)
+    return log_losses(labels, logits)
 
 
 def outcome_columns(labels: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

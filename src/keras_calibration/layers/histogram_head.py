@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from keras import ops
@@ -27,7 +27,8 @@ from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head, remember_fit
+from keras_calibration.layers.fits import remember_fit
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import LARGEST_SCORE, check_column
 from keras_calibration.layers.posterior import Posterior
 
@@ -83,12 +84,13 @@ class HistogramHead(Head):
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits the curve to the histogram of checked rows."""
         self.histogram = None
-        summary = self.fit_sums(self._histogram_of(rows))
-        if self._is_affine_in_bins() and not self._has_far_logits(rows):
+        histogram = self._histogram_of(rows)
+        summary = self.fit_sums(histogram)
+        ends = histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
+        if self._is_affine_in_bins() and np.abs(ends).max() <= LARGEST_LOGIT:
             return summary
-        own = self.summary_of(rows)  # with the log losses of the rows themselves
-        before, after = own.log_loss_before, own.log_loss_after
-        return replace(summary, log_loss_before=before, log_loss_after=after)
+        # Logits beyond the last bin count as those at its end.
+        return self.summary_of(rows, summary.num_iterations, summary.converged)
 
     def update(
         self,
@@ -125,20 +127,13 @@ class HistogramHead(Head):
 
         Raises:
             ValueError: As for `fit`; if `forget` is out of its range; or if the layer was trained
-                or set by other means, so that its earlier rows are unknown. The layer is then
-                unchanged, without the new rows.
+                or set by other means, so that its earlier rows are unknown. It is then unchanged.
         """
         warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
         check_column(np.shape(logits), f"`update` of {type(self).__name__}", "logits")
         self._check_update(forget)
-        rows = read_rows(
-            logits,
-            labels,
-            sample_weight,
-            from_logits=from_logits,
-            weights_are=weights_are,
-            both_classes=False,
-        )
+        read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+        rows = read_rows(logits, labels, sample_weight, both_classes=False, **read)
         self.with_features(rows, {} if features is None else features)  # there are none to read
         return self.update_sums(self._histogram_of(rows), forget)
 
@@ -159,13 +154,8 @@ class HistogramHead(Head):
         if self.posterior is not None:
             self.posterior.keep(are_counts, factor=fit.factor)
         self.histogram = histogram
-        summary = FitSummary(
-            num_rows=round(histogram.num_rows),
-            log_loss_before=mean_log_loss(histogram),
-            log_loss_after=fit.log_loss,
-            num_iterations=fit.num_iterations,
-            converged=fit.converged,
-        )
+        losses = mean_log_loss(histogram), fit.log_loss
+        summary = FitSummary(round(histogram.num_rows), *losses, fit.num_iterations, fit.converged)
         remember_fit(self, summary)
         return summary
 
@@ -181,37 +171,6 @@ class HistogramHead(Head):
             are_counts = are_counts and was_counts and are_equal
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
         return self.fit_sums(histogram, are_counts)
-
-    def remember(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> None:
-        """Stores the histogram of rows to which the curve was fitted in another way, for `update`.
-
-        Call it after the curve was trained by gradient. Replaces an earlier histogram.
-
-        Args:
-            logits: Uncalibrated logits (n,) or (n, 1), finite.
-            labels: Labels in [0, 1] (n,) or (n, 1).
-            features: Not read.
-            sample_weight: Sample weights (n,) or (n, 1), importances; ones by default.
-
-        Raises:
-            ValueError: As for `fit`.
-        """
-        check_column(np.shape(logits), f"`remember` of {type(self).__name__}", "logits")
-        rows = read_rows(logits, labels, sample_weight, both_classes=False)
-        self.histogram = None
-        self.histogram = self._histogram_of(rows)
-
-    def forget_rows(self) -> None:
-        """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""
-        self.histogram = None
-        if self.posterior is not None:
-            self.posterior.forget()
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits to a histogram with both classes; assigns the weights only after success."""
@@ -270,14 +229,7 @@ class HistogramHead(Head):
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
-        self.histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
-
-    def _has_far_logits(self, rows: Rows) -> bool:
-        """Whether logits beyond the last bin count as those at its end."""
-        if self.histogram is None:
-            return False
-        ends = self.histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
-        return bool(np.abs(ends).max() > LARGEST_LOGIT)
+        self.histogram = LogitHistogram.from_arrays(arrays) if arrays else None
 
     def _histogram_of(self, rows: Rows) -> LogitHistogram:
         """The histogram of rows, on the bins of earlier ones if there are any."""
@@ -304,7 +256,5 @@ class HistogramHead(Head):
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "
-                f"{type(self).__name__} without one, because its weights were trained or set in "
-                "another way. Call `fit` with all rows, or call `remember` with the earlier rows "
-                "first."
+                f"{type(self).__name__} whose weights were set in another way. Call `fit`."
             )

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import integer, not_negative, one_of
+from calibration_records._check import integer, not_negative, one_of, refused
 from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
@@ -24,6 +24,7 @@ from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration._solvers.knots import (
+    SMALLEST_GAP,
     balanced_knots,
     isotonic_projection,
     quantile_knots,
@@ -33,6 +34,7 @@ from keras_calibration._solvers.logistic_fit import LogisticFit
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.posterior import Posterior
 
@@ -137,14 +139,8 @@ class ILPS(HistogramHead):
         Args:
             **kwargs: Arguments of `ILPS` that override these.
         """
-        paper: dict[str, Any] = {
-            "num_knots": 100,
-            "knots": "sigmoid",
-            "extrapolation": "constant",
-            "monotonic": "penalty",
-            "smoothness": 0.0,
-        }
-        return cls(**{**paper, **kwargs})
+        paper = {"num_knots": 100, "knots": "sigmoid", "extrapolation": "constant"}
+        return cls(**{**paper, "monotonic": "penalty", "smoothness": 0.0, **kwargs})
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the knots and values; the layer starts as the identity."""
@@ -193,27 +189,22 @@ class ILPS(HistogramHead):
             ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
                 the knots need labels and these are missing or of one class.
         """
-        self._read_features(features, len(np.atleast_1d(logits)))
+        features_of(self, features, len(np.atleast_1d(logits)))
         self.check_logits(np.shape(logits))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
         # The smallest gap between knots is one of logits that spread as much as on the bins.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
+        on_bins, knots = bins(rows.logits), self.get_knots()
         if self.knots == "balanced":
             if rows.labels is None:
-                raise ValueError(
-                    'Argument `labels` must be given for knots="balanced", because they place the '
-                    'knots. Received: labels=None. Pass labels, or choose knots="quantile".'
-                )
-            on_bins = balanced_knots(bins(rows.logits), rows.labels, self.num_knots, rows.weights)
-            knots = bins.inverse(on_bins)
+                remedy = 'They place the knots: pass labels, or choose knots="quantile".'
+                raise refused("labels", 'given for knots="balanced"', None, remedy)
+            placed = balanced_knots(on_bins, rows.labels, self.num_knots, rows.weights)
+            knots = bins.inverse(placed)
         elif self.knots == "quantile":
-            on_bins = quantile_knots(
-                bins(rows.logits), self.num_knots, rows.weights, smallest_gap=0.01
-            )
-            knots = bins.inverse(on_bins)
-        else:
-            knots = self.get_knots()
+            placed = quantile_knots(on_bins, self.num_knots, rows.weights, SMALLEST_GAP)
+            knots = bins.inverse(placed)
         old_knots, old_values = self.get_knots(), self.get_values()
         self._knots.assign(knots)
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
@@ -271,36 +262,27 @@ class ILPS(HistogramHead):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
+        names = ("num_knots", "extrapolation", "monotonic", "smoothness", "penalty")
+        knots = self.knots if isinstance(self.knots, str) else list(self.knots)
         return {
             **super().get_config(),
-            "num_knots": self.num_knots,
-            "knots": self.knots if isinstance(self.knots, str) else list(self.knots),
-            "extrapolation": self.extrapolation,
-            "monotonic": self.monotonic,
-            "smoothness": self.smoothness,
-            "penalty": self.penalty,
+            "knots": knots,
+            **{name: getattr(self, name) for name in names},
         }
 
     def _check_arguments(self) -> None:
         if isinstance(self.knots, str):
             one_of("knots", self.knots, _KNOT_PLACES, also=" or a list of logits")
         self.num_knots = integer("num_knots", self.num_knots, 2)
-        choices = {"extrapolation": ("linear", "constant"), "monotonic": ("penalty", "strict")}
-        for name, allowed in choices.items():
-            one_of(name, getattr(self, name), allowed)
-        for name, choice in (("smoothness", ' or "auto"'), ("penalty", "")):
-            value = getattr(self, name)
-            if choice and value == "auto":
-                continue
-            not_negative(name, value, also=choice)
+        one_of("extrapolation", self.extrapolation, ("linear", "constant"))
+        one_of("monotonic", self.monotonic, ("penalty", "strict"))
+        if self.smoothness != "auto":
+            not_negative("smoothness", self.smoothness, also=' or "auto"')
+        not_negative("penalty", self.penalty)
 
     def _add_weight(self, name: str, value: np.ndarray, trainable: bool = True) -> keras.Variable:
-        return self.add_weight(
-            name=name,
-            shape=value.shape,
-            initializer=lambda shape, dtype: ops.convert_to_tensor(value, dtype),
-            trainable=trainable,
-        )
+        start = keras.initializers.Constant(value)
+        return self.add_weight(name=name, shape=value.shape, initializer=start, trainable=trainable)
 
     def _is_affine_in_bins(self) -> bool:
         if self.has_free_scale:  # then knots lie on edges
@@ -334,8 +316,6 @@ def _checked_knots(knots: Sequence[float]) -> list[float]:
     # They must still differ in float32, in which the layer stores them.
     gaps = np.diff(np.asarray(checked, np.float32))
     if len(checked) < 2 or not np.all(np.isfinite(checked)) or not np.all(gaps > 0):
-        raise ValueError(
-            "Argument `knots` must hold at least two finite logits in strictly increasing order. "
-            f"Received: knots={checked}."
-        )
+        expected = "at least two finite logits in strictly increasing order"
+        raise refused("knots", expected, checked)
     return checked

@@ -115,13 +115,8 @@ class IsotonicRegression(Head):
         self._slope.assign(slope)
         self._centre.assign(centre)
         calibrated = np.repeat(steps.values, steps.sizes) + slope * (tied.logits - centre)
-        return FitSummary(
-            num_rows=len(rows.logits),
-            log_loss_before=tied.mean_log_loss(tied.logits),
-            log_loss_after=tied.mean_log_loss(calibrated),
-            num_iterations=0,
-            converged=True,
-        )
+        losses = tied.mean_log_loss(tied.logits), tied.mean_log_loss(calibrated)
+        return FitSummary(len(rows), *losses, num_iterations=0, converged=True)
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -137,16 +132,9 @@ class IsotonicRegression(Head):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
-        return {
-            **super().get_config(),
-            "keep_ranking": self.keep_ranking,
-            "max_num_steps": self.max_num_steps,
-        }
+        own = {"keep_ranking": self.keep_ranking, "max_num_steps": self.max_num_steps}
+        return {**super().get_config(), **own}
 
     def _add_weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        return self.add_weight(
-            name=name,
-            shape=value.shape,
-            initializer=lambda shape, dtype: ops.convert_to_tensor(value, dtype),
-            trainable=False,
-        )
+        start = keras.initializers.Constant(value)
+        return self.add_weight(name=name, shape=value.shape, initializer=start, trainable=False)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import keras
 from keras import ops
 
-from calibration_records._check import integer
 from keras_calibration._typing import Shape, Tensor
 
 # Scores count as at most this in a standard deviation, whose square is then finite in float32.
 LARGEST_SCORE = 1e15
-
-_CLASS_HEADS = "TemperatureScaling or VectorScaling"
 
 
 def calibration_dtype(dtype: str | keras.DTypePolicy | None) -> str:
@@ -38,15 +35,12 @@ def check_column(shape: Shape, taker: str, name: str) -> None:
         Traceback (most recent call last):
         ...
         ValueError: The logits of ILPS must have shape (batch,) or (batch, 1). Received: shape
-        (3, 2). Pass one number per row; for one logit per class, use a head for classes, such as
-        TemperatureScaling or VectorScaling.
+        (3, 2). Pass one number per row; for K classes, use TemperatureScaling.
     """
-    shape = tuple(shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
             f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
-            f"{shape}. Pass one number per row; for one logit per class, use a head for classes, "
-            f"such as {_CLASS_HEADS}."
+            f"{tuple(shape)}. Pass one number per row; for K classes, use TemperatureScaling."
         )
 
 
@@ -62,41 +56,30 @@ def check_same_rows(logits: Shape | None, features: Mapping[str, Tensor], taker:
     """
     if not logits or logits[0] is None:
         return
-    shapes = {name: getattr(values, "shape", None) for name, values in features.items()}
-    rows = {name: shape[0] for name, shape in shapes.items() if shape}
-    if other := {name: n for name, n in rows.items() if n not in (None, logits[0])}:
+    shapes = {name: getattr(values, "shape", ()) for name, values in features.items()}
+    counts = {name: shape[0] for name, shape in shapes.items() if shape}
+    if other := {name: n for name, n in counts.items() if n not in (None, logits[0])}:
         raise ValueError(
             f"The features of {taker} must have as many rows as the logits, {logits[0]}. Received: "
             f"{other}. Pass the feature of every row."
         )
 
 
-def check_classes(shape: Shape, taker: str, num_classes: int | None = None) -> None:
-    """Raises for other shapes than `(batch, K)` with K ≥ 2, or K = `num_classes`.
+def check_classes(shape: Shape, taker: str, num_classes: int) -> None:
+    """Raises for other shapes than `(batch, num_classes)`.
 
     Example:
-        >>> check_classes((3, 1), "VectorScaling")
+        >>> check_classes((3, 1), "VectorScaling", 4)
         Traceback (most recent call last):
         ...
-        ValueError: The logits of VectorScaling must have shape (batch, K), K of at least 2.
-        Received: shape (3, 1). For one logit per row, use PlattScaling or ILPS, for example.
+        ValueError: The logits of VectorScaling must have shape (batch, 4). Received: shape (3, 1).
+        Pass one logit per class; for one logit per row, use PlattScaling.
     """
-    shape = tuple(shape)
-    if len(shape) != 2 or (shape[1] or 0) < 2:
+    if len(shape) != 2 or shape[1] != num_classes:
         raise ValueError(
-            f"The logits of {taker} must have shape (batch, K), K of at least 2. Received: shape "
-            f"{shape}. For one logit per row, use PlattScaling or ILPS, for example."
+            f"The logits of {taker} must have shape (batch, {num_classes}). Received: shape "
+            f"{tuple(shape)}. Pass one logit per class; for one logit per row, use PlattScaling."
         )
-    if num_classes not in (None, shape[1]):
-        raise ValueError(
-            f"The logits of {taker}(num_classes={num_classes}) must have shape (batch, "
-            f"{num_classes}). Received: shape {shape}. Pass one logit per class."
-        )
-
-
-def checked_num_classes(num_classes: int) -> int:
-    """The number of classes of a head; raises unless it is an integer of at least 2."""
-    return integer("num_classes", num_classes, 2)
 
 
 def check_columns(shape: Shape, taker: str) -> None:
@@ -105,11 +88,10 @@ def check_columns(shape: Shape, taker: str) -> None:
     Example:
         >>> check_columns((3, 2), "TemperatureScaling")
     """
-    shape = tuple(shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[1]):
         raise ValueError(
-            f"The logits of {taker} must have shape (batch,) or (batch, 1), or (batch, K) for K "
-            f"classes. Received: shape {shape}. Pass one logit per row, or one per class."
+            f"The logits of {taker} must have shape (batch,), (batch, 1) or (batch, K). Received: "
+            f"shape {tuple(shape)}. Pass one logit per row, or one per class."
         )
 
 
@@ -123,17 +105,6 @@ def as_column(values: Tensor) -> Tensor:
     values = ops.convert_to_tensor(values)
     # Saves an operation where possible: with one row a batch, operations dominate the latency.
     return values if len(values.shape) == 2 else ops.expand_dims(values, 1)
-
-
-def mean_of(tensors: Sequence[Tensor]) -> Tensor:
-    """The mean of tensors of one shape.
-
-    Example:
-        >>> print(mean_of([ops.array([1.0]), ops.array([2.0])]).numpy())
-        [1.5]
-    """
-    total = sum(tensors[1:], tensors[0])
-    return total / len(tensors) if len(tensors) > 1 else total
 
 
 def scaled_logits(logits: Tensor, scale: Tensor) -> Tensor:

@@ -38,18 +38,18 @@ class NetworkTrainer:
     @throwaway_layers()
     def __init__(self, network: keras.layers.Layer, rows: Rows, settings: FitSettings) -> None:
         num_rows, weights = len(rows), rows.row_weights
-        self.settings = settings
-        self.features = rows.features
+        self.settings, self.features = settings, rows.features
         self.labels = rows.labels[:, None].astype("float32")
         # Mean weight 1: the prior of the network and the learning rate assume it.
         self.weights = (weights / weights.mean()).astype("float32")
         self.curve = np.empty((num_rows, 1), "float32")
         share = 2 ** int(np.log2(max(num_rows / _BATCHES_AN_EPOCH, 1)))
-        chosen = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
-        self.batch_size = settings.batch_size or chosen
+        usual = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
+        self.batch_size = settings.batch_size or usual
         self.generator = generator_of(settings.seed)
         self._together, places = _columns_together(rows.features)
-        self.network = _seeded_copy(network, settings.seed)
+        is_unseeded = isinstance(network, FieldNetwork) and network.seed is None
+        self.network = copy_of(network, **({"seed": settings.seed} if is_unseeded else {}))
         self.model = _model_of(self.network, self._together, places)
         if network.built:
             self.network.set_weights(weights_of(network))
@@ -58,9 +58,8 @@ class NetworkTrainer:
         optimizer = keras.optimizers.Adam(
             settings.learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
         )
-        # Without XLA on TensorFlow: there it makes the random numbers of dropout 30 times slower on
-        # a CPU, and cannot look up strings. With XLA on JAX, which otherwise runs single
-        # operations.
+        # No XLA on TensorFlow: it makes the random numbers of dropout 30 times slower on a CPU, and
+        # cannot look up strings. On JAX, which otherwise runs single operations, there is.
         is_tensorflow = keras.backend.backend() == "tensorflow"
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
@@ -98,9 +97,8 @@ class NetworkTrainer:
             fresh.adapt(take(self.features, chosen))
             start = weights_of(fresh)
         self.network.set_weights([weight.copy() for weight in start])
-        for variable, value in zip(
-            self.model.optimizer.variables, self._fresh_optimizer, strict=True
-        ):
+        variables = self.model.optimizer.variables
+        for variable, value in zip(variables, self._fresh_optimizer, strict=True):
             variable.assign(value.copy())
 
     @throwaway_layers()  # The first call traces.
@@ -119,10 +117,8 @@ class NetworkTrainer:
         """`η + g(x)` of the rows with the given numbers, (m,), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
-        parts = [
-            self.model.predict_on_batch(self._inputs(filled[start : start + size]))
-            for start in range(0, len(filled), size)
-        ]
+        batches = (self._inputs(rows) for rows in filled.reshape(-1, size))
+        parts = [self.model.predict_on_batch(inputs) for inputs in batches]
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
 
     def _inputs(self, order: np.ndarray) -> list[np.ndarray]:
@@ -142,11 +138,9 @@ class NetworkTrainer:
 
         def train(batches: Tensor, curve: Tensor) -> None:
             def step(number: Tensor) -> tuple[Tensor]:
-                x, y, w = tf.nest.map_structure(
-                    lambda column: tf.gather(column, batches[number]),
-                    ([curve, *together], labels, weights),
-                )
-                model.distribute_strategy.run(model.train_step, args=((x, y, w),))
+                columns = [curve, *together], labels, weights
+                batch = tf.nest.map_structure(lambda c: tf.gather(c, batches[number]), columns)
+                model.distribute_strategy.run(model.train_step, args=(batch,))
                 return (number + 1,)
 
             tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
@@ -157,15 +151,11 @@ class NetworkTrainer:
 
 
 def _model_of(
-    network: keras.layers.Layer,
-    together: Sequence[np.ndarray],
-    places: Mapping[str, tuple[int, int]],
+    network: keras.layers.Layer, together: Sequence[np.ndarray], places: Mapping[str, tuple]
 ) -> keras.Model:
     """The model `η + g(x)` of η and the columns, as `_columns_together` gives them."""
-    inputs = [
-        keras.Input(columns.shape[1:], dtype=ops.convert_to_tensor(columns[:1]).dtype)
-        for columns in together
-    ]
+    dtypes = [ops.convert_to_tensor(columns[:1]).dtype for columns in together]
+    inputs = [keras.Input(c.shape[1:], dtype=d) for c, d in zip(together, dtypes, strict=True)]
     curve = keras.Input((1,), name="curve_of_the_logit")
     g = network({name: inputs[at][:, column] for name, (at, column) in places.items()})
     return keras.Model([curve, *inputs], curve + ops.cast(ops.reshape(g, (-1, 1)), "float32"))
@@ -178,19 +168,13 @@ def _columns_together(
 
     Every array passed to a training step costs time; with forty columns, most of the step's time.
     """
-    alike: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+    alike: dict[tuple, list[str]] = {}
     for name, column in features.items():
-        dtype = ops.convert_to_tensor(column[:1]).dtype
-        alike.setdefault((str(dtype), column.dtype.kind, column.shape[1:]), []).append(name)
+        dtype = str(ops.convert_to_tensor(column[:1]).dtype)
+        alike.setdefault((dtype, column.dtype.kind, column.shape[1:]), []).append(name)
     together = [np.stack([features[n] for n in names], axis=1) for names in alike.values()]
     places = enumerate(alike.values())
     return together, {n: (at, i) for at, names in places for i, n in enumerate(names)}
-
-
-def _seeded_copy(network: _Layer, seed: int | None) -> _Layer:
-    """A copy of a network, whose chance is that of the fit if the network has no seed."""
-    is_unseeded = isinstance(network, FieldNetwork) and network.seed is None
-    return copy_of(network, seed=seed) if is_unseeded else copy_of(network)
 
 
 def copy_of(network: _Layer, **changes: Any) -> _Layer:
@@ -207,10 +191,9 @@ def copy_of(network: _Layer, **changes: Any) -> _Layer:
             return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
     except Exception as error:  # A user's constructor may raise anything.
         raise ValueError(
-            "It must be possible to copy the field network from its configuration, because a "
-            f"direct fit trains copies of it. Received: {network!r}, which cannot be copied "
-            f"({type(error).__name__}: {error}). Give its class a `get_config` that returns all "
-            "arguments of its constructor, or train it by gradient, with Keras' `fit`."
+            "It must be possible to copy the field network, because a direct fit trains copies. "
+            f"Received: {network!r}, which cannot be copied ({type(error).__name__}: {error}). "
+            "Give its class a `get_config` that returns all arguments of its constructor."
         ) from error
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._check import instance, integer
+from calibration_records._check import instance, integer, refused
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
@@ -30,7 +30,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.logits import as_column, check_column, mean_of
+from keras_calibration.layers.logits import as_column, check_column
 from keras_calibration.layers.network_trainer import copy_of
 
 _NUM_FOLDS = 3  # with a single member
@@ -107,16 +107,12 @@ class NeuralCalibration(Head):
         super().__init__(**kwargs)
         check_calibrator(calibrator)
         if field_network is not None:
-            expected = "a Keras layer or model, or None"
-            instance("field_network", field_network, keras.layers.Layer, expected)
-        num_members = integer("num_members", num_members, 1)
-        self.calibrator = calibrator
-        self.field_network = field_network
+            instance("field_network", field_network, keras.layers.Layer, "a Keras layer, or None")
+        self.num_members = integer("num_members", num_members, 1)
+        self.calibrator, self.field_network = calibrator, field_network
         self.draws_by_chance = field_network is not None
-        self.num_members = num_members
-        self._other_members = [
-            copy_of(field_network) for _ in range(num_members - 1) if field_network is not None
-        ]
+        others = range(num_members - 1) if field_network is not None else ()
+        self._other_members = [copy_of(field_network) for _ in others]
 
     def parts(self) -> list[Head]:
         """η, if there is one."""
@@ -164,13 +160,10 @@ class NeuralCalibration(Head):
             calibrated = self.calibrator(calibrated)
         if self.field_network is None:
             return calibrated
-        corrections = [self._checked_column(member(features)) for member in self.members]
-        return calibrated + mean_of([ops.cast(each, calibrated.dtype) for each in corrections])
-
-    def _checked_column(self, outputs: Tensor) -> Tensor:
-        """The output of a network as a column; raises for more than one output."""
-        check_column(outputs.shape, type(self).__name__, "corrections")
-        return as_column(outputs)
+        corrections = [as_column(member(features)) for member in self.members]
+        check_column(corrections[0].shape, type(self).__name__, "corrections")
+        corrections = [ops.cast(each, calibrated.dtype) for each in corrections]
+        return calibrated + sum(corrections[1:], corrections[0]) / len(corrections)
 
     def adapt(
         self,
@@ -185,12 +178,7 @@ class NeuralCalibration(Head):
             if isinstance(member, FieldNetwork):
                 member.adapt({} if features is None else features)
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
+    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         rows = self._own_rows(rows)
         found = self._cross_fit(rows, settings, verbose)
@@ -237,30 +225,19 @@ class NeuralCalibration(Head):
         names = rows.features if self.feature_names is None else self.feature_names
         return replace(rows, features={name: rows.features[name] for name in names})
 
-    def _cross_fit(
-        self,
-        rows: Rows,
-        settings: FitSettings,
-        verbose: int,
-    ) -> CrossFit | None:
+    def _cross_fit(self, rows: Rows, settings: FitSettings, verbose: int) -> CrossFit | None:
         """Cross-fits η and the network; None without a network or with too few rows."""
         if self.field_network is None:
             return None
-        folds = settings.folds
-        if folds is None:
-            folds = self.num_members if self.num_members > 1 else _NUM_FOLDS
+        usual = self.num_members if self.num_members > 1 else _NUM_FOLDS
+        folds = usual if settings.folds is None else settings.folds
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
         if self.num_members not in (1, num_folds):
-            raise ValueError(
-                "Argument `num_members` must be 1 or the number of folds, because each member is "
-                f"trained on the rows outside one fold. Received: {self.num_members} members and "
-                f"{num_folds} folds."
-            )
+            raise refused("num_members", f"1 or the number of folds, {num_folds}", self.num_members)
         if not enough_for(num_folds, rows):
             return None
-        network = self.field_network
-        return cross_fit(self.calibrator, network, rows, fold, settings, verbose=verbose)
+        return cross_fit(self.calibrator, self.field_network, rows, fold, settings, verbose=verbose)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

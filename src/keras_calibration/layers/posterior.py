@@ -47,11 +47,7 @@ class Posterior:
         return ops.convert_to_tensor(self._weights[name])
 
     def keep(self, are_counts: bool, **values: np.ndarray) -> None:
-        """Assigns the weights, by name, at the end of a direct fit.
-
-        After a fit with weights that are not numbers of rows (`_rows.weights.are_counts`),
-        `interval` refuses.
-        """
+        """Assigns the weights, by name, at the end of a direct fit."""
         found = {"of": _number_of(self._layer.weights), "is_of_counts": float(are_counts)}
         for name, value in {**values, **found}.items():
             self._weights[name].assign(value)
@@ -69,23 +65,18 @@ class Posterior:
     def check(self) -> None:
         """Raises if it is not the posterior of the layer's weights."""
         name, of = type(self._layer).__name__, float(ops.convert_to_numpy(self["of"]))
-        if not of:
+        if of != _number_of(self._layer.weights):
+            state = "were trained or set since then" if of else "are of no fit"
             raise ValueError(
-                f"{name} must be fitted by `fit` before `interval`. Received: a layer without a "
-                "fit. Call `fit` first."
+                f"{name} must have the weights of its last `fit` for `interval`. Received: a layer "
+                f"whose weights {state}. Call `fit` first."
             )
         if not self.is_of_counts:
             raise ValueError(
-                "The weights of the rows of the fit must be equal, or counts of rows, for the "
-                f"layer to have an interval. Received: a {name} fitted with unequal importances, "
-                "such as inverse sampling rates, with which an interval would be wrong. Fit "
-                'without weights, or pass weights_are="counts" if they are counts of rows; for '
-                "sampled rows, see SamplingCorrection."
-            )
-        if of != _number_of(self._layer.weights):
-            raise ValueError(
-                f"{name} must have the weights of its last `fit`, to which the interval belongs. "
-                "Received: a layer whose weights were trained or set since then. Call `fit` again."
+                "The weights of the rows of the fit must be equal, or counts of rows, for "
+                f"`interval`. Received: a {name} fitted with unequal importances, with which it "
+                'would be wrong. Fit without weights, or pass weights_are="counts"; for sampled '
+                "rows, see SamplingCorrection."
             )
 
 

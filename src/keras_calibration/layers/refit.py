@@ -15,7 +15,8 @@ from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head, restorer
+from keras_calibration.layers.fits import restorer
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 
 _NUM_FOLDS = 3

@@ -63,8 +63,7 @@ class SamplingCorrection(Head):
     def __init__(self, rate: float | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not isinstance(rate, str):
-            what = ", the share of negatives that was kept, or the name of a feature that holds it"
-            share("rate", rate, "For percent, divide by 100.", of=what, ends="1")
+            share("rate", rate, "For percent, divide by 100.", of=", or a feature's name", ends="1")
         self.rate = rate if isinstance(rate, str) else float(rate)
 
     @property
@@ -91,14 +90,10 @@ class SamplingCorrection(Head):
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """There is nothing to fit; returns the log losses before and after."""
-        if isinstance(self.rate, str):
-            rates = np.asarray(rows.features[self.rate], np.float64).reshape(-1)
-            refuse_rows(
-                ~((rates > 0) & (rates <= 1)),
-                rates,
-                f"Feature {self.rate!r} must hold rates in (0, 1].",
-                "Drop or mend these rows.",
-            )
+        for name in self.feature_names:
+            rates = np.asarray(rows.features[name], np.float64).reshape(-1)
+            message = f"Feature {name!r} must hold rates in (0, 1]."
+            refuse_rows(~((rates > 0) & (rates <= 1)), rates, message, "Drop or mend these rows.")
         return self.summary_of(rows)
 
     def get_config(self) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from keras_calibration._solvers.logistic_fit import (
     check_scale,
     fit_logistic,
     starting_scale,
+    warn_of_no_ranking,
 )
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.reference_line import class_line
-from keras_calibration._solvers.softmax_fit import check_class_scale, fit_temperature
+from keras_calibration._solvers.softmax_fit import fit_temperature
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
@@ -72,6 +73,7 @@ class TemperatureScaling(HistogramHead):
     """
 
     has_free_scale = True
+    posterior: Posterior  # of the built layer
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless there is one logit per row, or one per class."""
@@ -95,9 +97,10 @@ class TemperatureScaling(HistogramHead):
             return super().fit_rows(rows, settings, verbose)
         line = class_line(rows)
         fit = fit_temperature(rows.seen(line))
-        check_class_scale(fit.scales, "TemperatureScaling")
+        warn_of_no_ranking(float(fit.scales), "TemperatureScaling")
         self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
-        self.forget_rows()
+        self.histogram = None
+        self.posterior.forget()
         return class_fit_summary(rows, fit)
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:

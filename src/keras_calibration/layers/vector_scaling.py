@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import integer
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import fit_vector
@@ -15,7 +16,7 @@ from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import check_classes, checked_num_classes, scaled_logits
+from keras_calibration.layers.logits import check_classes, scaled_logits
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -54,7 +55,7 @@ class VectorScaling(Head):
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_classes = checked_num_classes(num_classes)
+        self.num_classes = integer("num_classes", num_classes, 2)
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless the shape is (batch, K)."""

@@ -20,7 +20,7 @@ from keras_calibration._graph.base_logits import (
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._rows.inputs import expected_inputs, inputs_by_name, named_inputs
 from keras_calibration._typing import Inputs, Tensor
-from keras_calibration.layers.field_ids import id_fields
+from keras_calibration.layers.field_ids import id_fields, ids_of_field
 from keras_calibration.layers.head import Head
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
 
@@ -191,8 +191,8 @@ class CalibratedModel(FieldMetricsModel):
         features = inputs_by_name(x, self.input)
         for reader in self.head.field_readers():
             if field in {*reader.fields} & {*features}:
-                ids = reader.field_ids(features, field)
-                return keras.ops.where(ids >= reader.num_values(field), -1, ids)
+                ids = ids_of_field(reader, features, field)
+                return keras.ops.where(ids >= reader.num_values[field], -1, ids)
         return super().field_ids(features, field)
 
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:

@@ -19,7 +19,8 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head, check_fit
+from keras_calibration.layers.fits import check_fit
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits, outcome_columns
 from keras_calibration.layers.refit import refit
 

@@ -1,0 +1,133 @@
+"""What a direct fit of a head does before and after: rows are checked, weights remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibration_records._check import refused
+from calibration_records._columns import by_name, select_features, warn_of_other_order
+from keras_calibration._rows.checks import read_rows
+from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
+from keras_calibration._rows.weights import column_that_counts
+from keras_calibration.layers.field_ids import id_fields, numeric_names
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.network_trainer import weights_of
+
+if TYPE_CHECKING:
+    from keras_calibration.layers.head import Head
+
+
+def rows_to_fit(
+    head: Head,
+    logits: ArrayLike,
+    labels: ArrayLike,
+    features: Mapping[str, ArrayLike] | None = None,
+    sample_weight: ArrayLike | None = None,
+    *,
+    time: ArrayLike | str | None = None,
+    from_logits: bool = True,
+    weights_are: str = "importance",
+) -> Rows:
+    """The arguments of `Head.fit` as rows for `fit_checked`; raises for those that it refuses."""
+    warn_of_other_order(
+        logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
+    )
+    check_fit(head, time)
+    head.check_logits(np.shape(logits))
+    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+    rows = read_rows(logits, labels, sample_weight, **read)
+    if time is not None:
+        rows = with_times(rows, time, features)
+    rows = head.with_features(rows, {} if features is None else features)
+    for name in numeric_names(head.field_readers()):
+        warn_of_lost_digits(rows.features[name], name)
+    return rows
+
+
+def features_of(
+    head: Head, features: Any, num_rows: int, numbers: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """The features that a head reads, of the rows with these numbers, as arrays."""
+    reader, names = type(head).__name__, head.feature_names
+    given = by_name({} if features is None else features)
+    ids = id_fields(head.field_readers())
+    columns = {}
+    for name, values in select_features(given, given if names is None else names, reader).items():
+        column = column_that_counts(values, repr(name), numbers, num_rows)
+        columns[name] = np.asarray((ids_of if name in ids else column_of)(column, repr(name)))
+        if len(columns[name]) != (num_rows if numbers is None else len(numbers)):
+            raise ValueError(
+                "Logits and features must have the same number of rows. Received: "
+                f"{num_rows} logits and {len(columns[name])} rows of {name!r}."
+            )
+    return columns
+
+
+def heads_in(head: Head) -> list[Head]:
+    """A head and those inside of it."""
+    return [head, *(each for part in head.parts() for each in heads_in(part))]
+
+
+def has_direct_fit(head: Head) -> bool:
+    """Whether a head, with its parts, defines `fit_rows`."""
+    return not any(hasattr(type(each).fit_rows, "is_missing") for each in heads_in(head))
+
+
+def check_fit(head: Head, time: ArrayLike | str | None) -> None:
+    """Raises if a head has no direct fit, or times are given though it follows none, or are not."""
+    name = type(head).__name__
+    if not has_direct_fit(head):
+        raise ValueError(
+            f"{name} has no direct fit, or one of its parts has none. Received: {head!r}. Train it "
+            "by gradient, with Keras' `fit`, or define `fit_rows`."
+        )
+    if head.follows_time and time is None:
+        expected = f"the time of each row, because this {name} follows time"
+        raise refused("time", expected, None, 'Pass an array, the name of a column, or "order".')
+    if time is not None and not head.follows_time:
+        expected = f"None, because this {name} does not follow time"
+        raise refused("time", expected, "times", "Use FieldBias(fields, follows_time=True).")
+
+
+def remember_fit(head: Head, summary: FitSummary | None) -> None:
+    """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
+    head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
+
+
+@contextlib.contextmanager
+def unchanged_if_refused(head: Head) -> Iterator[None]:
+    """Restores the weights of a built head, and what it knows of its fit, if the block raises."""
+    restore = restorer(head)
+    try:
+        yield
+    except BaseException:
+        restore()
+        raise
+
+
+def restorer(head: Head) -> Callable[[], None]:
+    """A function that gives a built head the weights of now, and what it knows of its fit."""
+    weights = weights_of(head)
+    heads = heads_in(head)
+    known = [(each.histogram, each.fit_summary, each._fitted_weights) for each in heads]
+
+    def restore() -> None:
+        head.set_weights(weights)
+        for each, own in zip(heads, known, strict=True):
+            each.histogram, each.fit_summary, each._fitted_weights = own
+
+    return restore
+
+
+def hash_of_weights(head: Head) -> str:
+    """SHA-256 hash of the values of all weights of a head."""
+    values = (np.ascontiguousarray(weight).tobytes() for weight in head.get_weights())
+    return hashlib.sha256(b"".join(values)).hexdigest()

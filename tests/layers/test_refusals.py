@@ -1,0 +1,98 @@
+"""Arguments that layers refuse, by their names."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration import layers
+from keras_calibration.layers import (
+    ILPS,
+    BlendedHead,
+    BoostedTrees,
+    FieldBias,
+    FieldILPS,
+    FieldNetwork,
+    IsotonicRegression,
+    NeuralCalibration,
+    PlattScaling,
+    SamplingCorrection,
+    VectorScaling,
+)
+
+NAN = float("nan")
+SITE = {"site": 3}
+ONE_HOT = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+# Class, arguments, and the name that the error must hold.
+REFUSED = [
+    *((ILPS, {"knots": each}, "knots") for each in ("median", [1.0], [1.0, 1.0], [0.0, NAN])),
+    (ILPS, {"knots": [1e6, 1e6 + 1e-3]}, "knots"),  # equal in float32
+    *((ILPS, {"num_knots": each}, "num_knots") for each in (1, 2.5)),
+    (ILPS, {"extrapolation": "flat"}, "extrapolation"),
+    (ILPS, {"monotonic": "soft"}, "monotonic"),
+    *((ILPS, {"smoothness": each}, "smoothness") for each in (-1, np.inf, NAN, "automatic")),
+    (ILPS, {"penalty": NAN}, "penalty"),
+    *((IsotonicRegression, {"max_num_steps": n}, "max_num_steps") for n in (0, 2.5, "10")),
+    *((VectorScaling, {"num_classes": n}, "num_classes") for n in (1, 2.5, "10")),
+    *((SamplingCorrection, {"rate": r}, "rate") for r in (0, 10, -0.1, NAN, None)),
+    (FieldBias, {"fields": {}}, "fields"),
+    (FieldBias, {"fields": {"site": 0}}, "site"),
+    (FieldBias, {"fields": SITE, "calibrator": "ilps"}, "calibrator"),
+    (FieldBias, {"fields": SITE, "calibrator": FieldBias({}, follows_time=True)}, "calibrator"),
+    (FieldBias, {"fields": SITE, "prior_scale": 0.0}, "prior_scale"),
+    (FieldBias, {"fields": SITE, "numeric": ["site"]}, "site"),
+    (FieldBias, {"fields": {}, "numeric": ["x"], "num_knots": 1}, "num_knots"),
+    (FieldILPS, {"fields": {}}, "fields"),
+    *((FieldILPS, {"fields": SITE, "num_knots": each}, "num_knots") for each in (1, 2.0)),
+    (FieldILPS, {"fields": SITE, "prior_scale": 0.0}, "prior_scale"),
+    (FieldNetwork, {"fields": {}}, "fields"),
+    (FieldNetwork, {"fields": "site"}, "fields"),
+    *((FieldNetwork, {"fields": {"a": each}}, "'a'") for each in (0, "x", 2.5, ONE_HOT)),
+    (FieldNetwork, {"fields": SITE, "embedding_dim": 0}, "embedding_dim"),
+    (FieldNetwork, {"fields": SITE, "hidden_units": (8, 0)}, "hidden_units"),
+    (FieldNetwork, {"fields": SITE, "num_numeric_knots": 1}, "num_numeric_knots"),
+    (FieldNetwork, {"fields": SITE, "num_coarse_knots": 1}, "num_coarse_knots"),
+    (FieldNetwork, {"fields": SITE, "dropout": 1.0}, "dropout"),
+    *((FieldNetwork, {"fields": SITE, "regularization": r}, "regularization") for r in (-1, NAN)),
+    *((BoostedTrees, {"fields": SITE, "num_rounds": n}, "num_rounds") for n in (0, 2.5)),
+    (BoostedTrees, {"fields": SITE, "head": keras.layers.Dense(1)}, "head"),
+    *((NeuralCalibration, {"calibrator": c}, "calibrator") for c in ("ilps", FieldBias(SITE))),
+    (NeuralCalibration, {"field_network": lambda features: 0}, "field_network"),
+    (NeuralCalibration, {"num_members": 0}, "num_members"),
+    *((BlendedHead, {"heads": heads}, "heads") for heads in ([], ["neural"])),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "name"), REFUSED)
+def test_arguments_out_of_range_are_refused(kind, arguments, name):
+    with pytest.raises(ValueError, match=f"(?s){name}.*Received"):
+        kind(**arguments)
+
+
+LOGITS, LABELS = np.linspace(-1, 1, 4), [0, 1, 0, 1]
+ROWS = [
+    (lambda: PlattScaling().fit([], []), "empty"),
+    (lambda: PlattScaling().fit(LOGITS, None), "labels"),
+    (lambda: PlattScaling().fit(LOGITS, [1, 1, 1, 1]), "one class only"),
+    (lambda: PlattScaling().fit(LOGITS, LABELS, np.ones(4)), "order of the arguments"),
+    (lambda: PlattScaling().update(LOGITS, LABELS, np.ones(4)), "order of the arguments"),
+    (lambda: ILPS().adapt(LOGITS, LABELS, np.ones(4)), "order of the arguments"),
+    (lambda: PlattScaling().update(LOGITS, LABELS, forget=1.5), "forget"),
+    (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"site": np.zeros(2, int)}), "rows of 'site'"),
+    (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": np.zeros(4, int)}), r"without .'site'"),
+    (lambda: FieldILPS(SITE)(LOGITS, {"page": np.zeros(4, int)}), r"without .'site'"),
+    (lambda: BoostedTrees(SITE, ["age"])(LOGITS, {"site": np.zeros(4, int)}), "age"),
+    (lambda: ILPS().adapt(LOGITS), "labels"),
+    (lambda: ILPS().adapt(LOGITS, [1, 1, 1, 1]), "one class only"),
+    (lambda: ILPS(knots="quantile").adapt([]), "empty"),
+    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [1, 1, 2], [1, 1, 0]), "all 3 classes"),
+    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1, 3]), "class numbers 0 … 2"),
+    (lambda: VectorScaling(3).fit(np.zeros((2, 3)), [[1, 0, 0], [0, 2, -1]]), "add up to 1"),
+    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1]), "one label per row"),
+    (lambda: layers.TemperatureScaling().fit(np.full((3, 4), np.inf), [0, 1, 2]), "finite"),
+]
+
+
+@pytest.mark.parametrize(("act", "message"), ROWS)
+def test_rows_are_refused(act, message):
+    with pytest.raises(ValueError, match=message):
+        act()
