@@ -1,4 +1,4 @@
-"""LiteRT files that Keras itself writes: every interpreter runs them, without TensorFlow's operators."""
+"""LiteRT files that Keras itself writes run in every interpreter, by built-in operators alone."""
 
 import warnings
 
