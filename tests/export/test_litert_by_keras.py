@@ -1,4 +1,4 @@
-"""LiteRT files that Keras writes: every interpreter runs them, with built-in operators alone."""
+"""LiteRT files that Keras itself writes run in every interpreter, by built-in operators alone."""
 
 import warnings
 

@@ -176,7 +176,15 @@ def test_logits_beyond_the_bins_near_0_give_nan_with_its_reason(rows):
     metric.update_state(rows[0], 100 + 3 * rows[1])
     with pytest.warns(RuntimeWarning, match="beyond ±88"):
         assert np.isnan(float(metric.result()))
-    assert np.isnan(metric.bias).all()
+
+
+def test_where_the_loss_cannot_be_told_neither_can_the_bias():
+    fold = np.floor(2 * np.asarray(hashed_uniform(np.arange(400, dtype="int32"), 0)))
+    metric = CalibratedLogLoss(from_logits=True)
+    # The bias of the rows at 86, -86, moves those at 90, beyond the bins, close to 0.
+    metric.update_state(np.arange(400) % 2, np.where(fold == 0, 90.0, 86.0))
+    assert math.isnan(float(metric.result()))
+    assert math.isnan(metric.bias[0])
 
 
 def test_the_bias_of_separated_labels_is_the_root():
