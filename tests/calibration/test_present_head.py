@@ -101,7 +101,7 @@ def test_a_head_with_a_weight_is_a_part_of_the_mean():
     )
     np.testing.assert_allclose(np.asarray(chosen.head(*columns)), logits, atol=1e-5)
     own = expit(np.asarray(head(x["score"]), float))
-    np.testing.assert_allclose(model.predict(x, verbose=0)[:, 0], own[:, 0], atol=1e-6)
+    np.testing.assert_allclose(model.predict(x, verbose=0)[:, 0], own.reshape(-1), atol=1e-6)
 
 
 def test_a_head_fitted_to_these_rows_is_scored_by_fits_to_the_other_folds():
