@@ -130,9 +130,8 @@ def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: s
 def one_column(name: str, shape: tuple[int | None, ...]) -> None:
     """Refuses a shape other than (n,) or (n, 1)."""
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] not in (1, None)):
-        raise ValueError(
-            f"Argument `{name}` must have shape (n,) or (n, 1). Received: shape {shape}."
-        )
+        expected = f"Argument `{name}` must have shape (n,) or (n, 1)"
+        raise ValueError(f"{expected}. Received: shape {shape}.")
 
 
 def same_rows(name: str, num_rows: int | None, expected: int | None, of: str) -> None:
@@ -146,10 +145,8 @@ def same_rows(name: str, num_rows: int | None, expected: int | None, of: str) ->
         labels.
     """
     if None not in (num_rows, expected) and num_rows != expected:
-        raise ValueError(
-            f"Argument `{name}` must have one entry for each {of}. Received: {num_rows} entries "
-            f"for {expected} {of}s."
-        )
+        received = f"Received: {num_rows} entries for {expected} {of}s"
+        raise ValueError(f"Argument `{name}` must have one entry for each {of}. {received}.")
 
 
 def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = "") -> ValueError:

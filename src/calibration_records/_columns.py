@@ -160,6 +160,10 @@ def refuse_rows(
         )
 
 
+def _refused_input(name: str, expected: str, received: str) -> ValueError:
+    return ValueError(f"Input {name} must {expected}. Received: {received}.")
+
+
 def as_array(values: Any, name: str = "it") -> np.ndarray:
     """A column, array or list as NumPy reads it, with missing values where it has them.
 
@@ -171,8 +175,9 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         return _unmasked(values)
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
-        received = f"Received: {type(values).__name__}. Convert it to NumPy"
-        raise ValueError(f"Input {name} must be an array or a column of a table. {received}.")
+        raise _refused_input(
+            name, "be an array or a column of a table", f"{type(values).__name__}. Convert it"
+        )
     is_arrow = type(values).__module__.partition(".")[0] == "pyarrow"
     if is_arrow and str(values.type).startswith("dictionary"):
         # NumPy would get some value of the dictionary in place of a missing one.
@@ -180,7 +185,7 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"Input {name} must hold rows of one length. Received: {error}") from error
+        raise _refused_input(name, "hold rows of one length", str(error)) from error
     if is_list and array.dtype.kind in "US":
         # NumPy makes strings of the numbers and of NaN beside strings.
         array = np.asarray(values, dtype=object)
@@ -205,8 +210,7 @@ def column_of(values: Any, name: str) -> np.ndarray:
         for value in set(array.reshape(-1).tolist()):
             text_of(value, name)
     if array.dtype.kind not in "biufOSU" and array.dtype.name not in EXACT_WHOLE_NUMBERS:
-        expected = f"Input {name} must hold numbers or strings"
-        raise ValueError(f"{expected}. Received: dtype {array.dtype}.")
+        raise _refused_input(name, "hold numbers or strings", f"dtype {array.dtype}")
     return array
 
 
@@ -230,8 +234,8 @@ def exact_ids(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     if array.dtype.kind != "u":
         return _whole(array, name, reader)
     if int(array.max()) > np.iinfo(np.int64).max:
-        expected = f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}"
-        raise ValueError(f"{expected}. Convert them to strings, for a StringLookup.")
+        received = f"{array.max()}. Convert them to strings, for a StringLookup"
+        raise _refused_input(name, "hold whole numbers below 2⁶³", received)
     return array
 
 
@@ -251,18 +255,15 @@ def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     numbers = array if array.dtype.kind == "f" else array.astype("float32")
     flat = numbers.reshape(-1)
     if (missing := np.isnan(flat)).any():
-        raise ValueError(
-            f"Input {name} must hold {reader}, without missing values. Received: nan in row "
-            f"{missing.argmax()}. Fill them with an id, -1 or the one of the training."
-        )
+        remedy = "Fill them with an id, -1 or the one of the training"
+        received = f"nan in row {missing.argmax()}. {remedy}"
+        raise _refused_input(name, f"hold {reader}, without missing values", received)
     refuse_fractions(flat, name, reader)
     far = np.flatnonzero(np.abs(flat) >= holds(array.dtype.name))
     if len(far):
-        raise ValueError(
-            f"Input {name} must hold {reader}, exactly. Received: {flat[far[0]]:.0f} in row "
-            f"{far[0]} as {array.dtype}, in which other whole numbers may be the same. Read the "
-            "column as integers in the first place, or as strings."
-        )
+        received = f"{flat[far[0]]:.0f} in row {far[0]} as {array.dtype}, in which others may be it"
+        remedy = "Read the column as integers in the first place, or as strings"
+        raise _refused_input(name, f"hold {reader}, exactly", f"{received}. {remedy}")
     return numbers.astype("int64")
 
 
@@ -270,10 +271,8 @@ def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
     """Raises if a number is not whole."""
     fractions = np.flatnonzero(flat != np.floor(flat))
     if len(fractions):
-        raise ValueError(
-            f"Input {name} must hold {reader}. Received: {float(flat[fractions[0]])} in row "
-            f"{fractions[0]}, {len(fractions):,} such rows. Name other numbers in `numeric`."
-        )
+        first = f"{float(flat[fractions[0]])} in row {fractions[0]}"
+        raise _refused_input(name, f"hold {reader}", f"{first}. Name other numbers in `numeric`")
 
 
 def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
@@ -299,8 +298,7 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
         return np.array(strings, dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, _NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
-        expected = f"Input {name} must hold numbers or strings"
-        raise ValueError(f"{expected}. Received: objects of the types {names}.")
+        raise _refused_input(name, "hold numbers or strings", f"objects of the types {names}")
     numbers = np.asarray([np.nan if value is None else value for value in values])
     # Decimals, and whole numbers beyond 64 bits, stay Python objects.
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)
@@ -318,8 +316,8 @@ def text_of(value: object, name: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        expected = f"Input {name} must hold strings of UTF-8. Received: {value!r}."
-        raise ValueError(f'{expected} Decode it first, as by value.decode("latin-1").') from error
+        received = f'{value!r}. Decode it first, as by value.decode("latin-1")'
+        raise _refused_input(name, "hold strings of UTF-8", received) from error
 
 
 def is_missing(value: object) -> bool:

@@ -105,10 +105,8 @@ class Comparison(ShownAsText):
             ValueError: There are too few runs, or an argument is out of its range.
         """
         if self.standard_error is None or self.degrees is None:
-            raise ValueError(
-                "A posterior requires at least two runs of each pipeline, or of others in the "
-                f"ledger. Received: {len(self.a)} and {len(self.b)} runs."
-            )
+            numbers = f"Received: {len(self.a)} and {len(self.b)}"
+            raise ValueError(f"A posterior requires at least two runs of each pipeline. {numbers}.")
         means = self.deciding.mean_b - self.deciding.mean_a
         value = means if self.difference is None else self.difference.value
         value = -value if self.deciding.maximize else value

@@ -30,11 +30,9 @@ def _heading(comparison: Comparison) -> str:
     """One line that names the pipelines, their numbers of runs and the pairing."""
     number = len(comparison.shared_seeds)
     pairing = f"{number} shared seeds" if number else "independent seeds"
-    sides = [
-        f"{side} = {shorten(runs.pipeline, 26)} (m = {len(runs)})"
-        for side, runs in (("A", comparison.a), ("B", comparison.b))
-    ]
-    return ", ".join([*sides, pairing])
+    sides = (comparison.a, comparison.b)
+    a, b = (f"{shorten(runs.pipeline, 26)} (m = {len(runs)})" for runs in sides)
+    return f"A = {a}, B = {b}, {pairing}"
 
 
 def _figures(comparison: Comparison) -> list[str]:

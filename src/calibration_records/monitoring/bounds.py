@@ -82,7 +82,7 @@ class PeriodLosses:
         if not (self._negatives > 0 and self._positives > 0):
             return np.nan
         start = (0.0, -LARGEST_BIAS, LARGEST_BIAS, LARGEST_BIAS, 0.0)
-        sums = (self._negatives, self._positives, self._weights[0], self._weights[-1])
+        sums = (self._negatives, self._positives, *self._weights[[0, -1]])
         search = BiasSearch(*(np.array([value]) for value in (*start, *sums)))
         with np.errstate(divide="ignore", invalid="ignore"):
             for _ in range(LARGEST_NUM_STEPS):
@@ -169,9 +169,8 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
         powers += np.stack([drawn_terms, drawn_terms**2, drawn_terms**3]) / num_draws
     first, second, third = powers
     mean, variance = first.sum(), np.maximum(second - first**2, 0.0).sum()
-    deviation = np.sqrt(variance)
+    deviation, total = np.sqrt(variance), sums.rows.sum()
     skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation**3, 1e-300)
     shape = 4 / max(skew, 1e-3) ** 2
     bound = mean + deviation * (gammaincinv(shape, 1 - risk) - shape) / np.sqrt(shape)
-    mean, deviation, bound = (float(each / sums.rows.sum()) for each in (mean, deviation, bound))
-    return mean, deviation, bound
+    return float(mean / total), float(deviation / total), float(bound / total)

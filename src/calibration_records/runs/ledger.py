@@ -137,10 +137,9 @@ class Ledger:
         known = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
         for record in records:
             if (record["pipeline"], record["seed"]) in known:
-                raise ValueError(
-                    "Argument `frame` must hold runs that the ledger does not have. Received: "
-                    f"pipeline={record['pipeline']!r}, seed={record['seed']}."
-                )
+                found = f"pipeline={record['pipeline']!r}, seed={record['seed']}"
+                expected = "Argument `frame` must hold runs that the ledger does not have"
+                raise ValueError(f"{expected}. Received: {found}.")
         for record in records:
             ledger.append(record)
         return ledger

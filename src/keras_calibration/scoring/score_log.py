@@ -44,8 +44,9 @@ def update_from_log(
     by_field.check_sums()
     if others and (isinstance(log, LogSums) or is_ray(log.source)):
         log_queries(ScoredLog(), others)  # raises an error that names the metric
-    sums = log
-    if isinstance(log, ScoredLog):
+    if isinstance(log, LogSums):
+        sums = log
+    else:
         fields = list(dict.fromkeys([*log.fields, *by_field.by_field]))
         with_all = dataclasses.replace(log, fields=fields)
         sums = log_sums(with_all, log_queries(with_all, direct), verbose=verbose)

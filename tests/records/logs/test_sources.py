@@ -249,27 +249,6 @@ def csv(folder, text, name="log.csv"):
     return path
 
 
-def test_later_rows_of_a_csv_file_decide_too(tmp_path):
-    n = 60_000
-    rows = np.arange(n)
-    late = rows >= 30_000
-    label = np.where(late, "0.4", (rows % 2).astype(str))
-    at = np.where(late, "2026-03-02 23:30:00", "2026-03-01")
-    site = np.where(rows == n - 1, "none", "0" + (rows % 3).astype(str).astype(object))
-    path = tmp_path / "log.csv"
-    pd.DataFrame({"label": label, "probability": 0.25, "at": at, "site": site}).to_csv(
-        path, index=False
-    )
-    log = ScoredLog(path, timestamp="at", fields=["site"])
-    found = score_by_period(log, LogLoss(), "hour", verbose=0)
-    assert list(found) == ["2026-03-01T00:00", "2026-03-02T23:00"]
-    expected = score((label.astype(float), np.full(n, 0.25)), LogLoss(), verbose=0)["log_loss"]
-    whole = score(ScoredLog(path, fields=["site"]), LogLoss(), verbose=0)
-    assert whole["log_loss"] == pytest.approx(expected, rel=1e-12)
-    sums = log_sums(ScoredLog(path, fields=["site"]), {"f": field_sums(["site"])})
-    assert sums.table("f")["key_value_0"].tolist() == ["00", "01", "02", "none"]
-
-
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -361,22 +340,6 @@ def test_the_names_of_folders_are_not_columns(tmp_path):
         assert loss == pytest.approx(-np.log((number + 1) / 100), rel=1e-12)
 
 
-@pytest.mark.slow
-def test_where_sees_numbers_and_times_of_csv_files(tmp_path):
-    rows = frame(
-        views=np.where(np.arange(N) % 2, 9, 10),
-        clicks=np.where(np.arange(N) % 3, 10, 9),
-        share=np.arange(N) % 4 / 4 + 0.04,
-        ok=np.arange(N) % 2 == 0,
-        at=np.datetime64("2026-03-01", "s") + np.arange(N) * 3600,
-    )
-    sources = as_sources(pa.Table.from_pandas(rows, preserve_index=False), tmp_path / "log")
-    for where in ("views > clicks", "share > 0.5", "ok", "\"at\" < '2026-03-05'", "Views = 9"):
-        expected = losses(sources["parquet"], where=where)
-        for source in sources.values():
-            same(losses(source, where=where), expected)
-
-
 def test_columns_that_no_one_reads_may_be_of_any_type():
     period = pd.period_range("2026-01-01", periods=N, freq="D")
     rows = frame(period=period, site=pd.Categorical(np.arange(N) % 3))
@@ -388,25 +351,6 @@ def test_columns_that_no_one_reads_may_be_of_any_type():
         losses(pa.table({"label": Y, "Label": 1 - Y, "probability": P}))
     with pytest.raises(ValueError, match="Received: RecordBatchReader"):
         losses(pa.table({"label": Y, "probability": P}).to_reader())
-
-
-def test_the_columns_of_an_error_are_those_of_the_user(tmp_path):
-    frame().to_parquet(tmp_path / "log.parquet")
-    with pytest.raises(ValueError, match=r"columns \['label', 'probability'\]\.$"):
-        losses(tmp_path / "log.parquet", fields=["site"])
-    with pytest.raises(ValueError, match="no_column"):
-        losses(tmp_path / "log.parquet", where="no_column > 1")
-    with pytest.raises(ValueError, match="cannot be read"):
-        losses(tmp_path / "log.parquet", where="given > 0")  # a name of our own
-
-
-def test_a_closed_connection_is_an_error_of_ours():
-    connection = duckdb.connect()
-    relation = connection.sql("SELECT 1 AS label, 0.5 AS probability")
-    losses(relation)
-    connection.close()
-    with pytest.raises(ValueError, match=r"cannot be read. .* closed"):
-        losses(relation)
 
 
 def test_many_files_with_their_rows_in_order(tmp_path):
