@@ -289,7 +289,7 @@ class FieldEffects:
         """Sets the standard deviations of all effects, in their order."""
         ends = np.cumsum([len(effect.deviations) for effect in self.effects])[:-1]
         for effect, own in zip(self.effects, np.split(deviations, ends), strict=True):
-            effect.deviations = own
+            effect.deviations = own.copy()  # a fit writes into them
 
     def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
         """A step on β; a parameter at its bound stays there if the step would cross it."""
