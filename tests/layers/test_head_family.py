@@ -90,7 +90,7 @@ def test_temperature_serves_both_and_forgets_the_rows_of_the_other():
     assert layer.temperature == classes.temperature != binary.temperature
     with pytest.raises(ValueError, match="histogram of the rows of earlier fits"):
         layer.update(LOGITS, LABELS)
-    with pytest.raises(ValueError, match="for `interval`"):
+    with pytest.raises(ValueError, match="must be fitted by `fit` before `interval`"):
         layer.interval(LOGITS)
     with pytest.raises(ValueError, match=r"^TemperatureScaling has no interval of class"):
         layer.interval(CLASS_LOGITS)

@@ -39,7 +39,7 @@ REFUSED = [
     (FieldBias, {"fields": SITE, "calibrator": "ilps"}, "calibrator"),
     (FieldBias, {"fields": SITE, "calibrator": FieldBias({}, follows_time=True)}, "calibrator"),
     (FieldBias, {"fields": SITE, "prior_scale": 0.0}, "prior_scale"),
-    (FieldBias, {"fields": SITE, "numeric": ["site"]}, "site"),
+    (FieldBias, {"fields": SITE, "numeric": ["site"]}, "numeric"),
     (FieldBias, {"fields": {}, "numeric": ["x"], "num_knots": 1}, "num_knots"),
     (FieldILPS, {"fields": {}}, "fields"),
     *((FieldILPS, {"fields": SITE, "num_knots": each}, "num_knots") for each in (1, 2.0)),

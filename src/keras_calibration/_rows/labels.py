@@ -88,7 +88,8 @@ def label_advice(labels: np.ndarray) -> str:
     found = np.unique(labels[~np.isnan(labels)])
     advice = [_MISSING_LABELS] if np.isnan(labels).any() else []
     if ((found < 0) | (found > 1)).any():
-        wholes = np.arange(-1, _MOST_CLASSES)
+        wholes = tuple(range(-1, _MOST_CLASSES))
+        looks: list[tuple[tuple[int, ...], str]]
         looks = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
         looks += [((1, 2), _ONE_OR_TWO), (wholes, _CLASSES)]
         advice += [next((said for values, said in looks if np.isin(found, values).all()), _OTHERS)]

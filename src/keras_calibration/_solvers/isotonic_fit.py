@@ -44,13 +44,10 @@ def largest_logit(dtype: str) -> float:
 
 def tied_rows(rows: Rows, dtype: str) -> TiedRows:
     """Sums rows over logits that are equal in the dtype of the layer."""
-    num_rows = len(rows.logits)
-    weights = rows.row_weights
-    labels = np.zeros(num_rows) if rows.labels is None else rows.labels
     largest = largest_logit(dtype)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
-    seen, labels, weights = seen[order], labels[order], weights[order]
+    seen, labels, weights = seen[order], rows.labels[order], rows.row_weights[order]
     starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
     return TiedRows(
         seen[starts].astype(np.float64),
@@ -75,10 +72,7 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
     starts = pooled.blocks[:-1]
     if len(starts) > max_num_steps:
         starts = starts[np.arange(max_num_steps) * len(starts) // max_num_steps]
-    positives, weights = (
-        np.add.reduceat(rows.positives, starts),
-        np.add.reduceat(rows.weights, starts),
-    )
+    positives, weights = (np.add.reduceat(each, starts) for each in (rows.positives, rows.weights))
     half_positive = np.minimum(0.5, 0.5 / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first, last = rates[0], rates[-1]

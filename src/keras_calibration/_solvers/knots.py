@@ -64,11 +64,9 @@ def numeric_knots(values: np.ndarray, num_knots: int) -> np.ndarray:
     if len(distinct) > num_knots:
         num_distinct = num_knots // 2
         # The ends are always knots: outside them the encoding is constant.
-        distinct_knots = distinct[
-            np.linspace(0, len(distinct) - 1, num_distinct).round().astype(int)
-        ]
+        places = np.linspace(0, len(distinct) - 1, num_distinct).round().astype(int)
         row_knots = quantile_knots(present, num_knots - num_distinct)
-        distinct = np.unique(np.concatenate([distinct_knots, row_knots]))
+        distinct = np.unique(np.concatenate([distinct[places], row_knots]))
     return np.concatenate([distinct, np.full(num_knots - len(distinct), distinct[-1])])
 
 

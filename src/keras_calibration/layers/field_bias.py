@@ -237,9 +237,8 @@ class FieldBias(FieldHead):
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
-        self.ensure_built()
-        start = self._starts()[list(self.fields).index(field)]
-        return ops.convert_to_numpy(self._offsets)[start : start + self.num_values[field]]
+        own = self._rows_of(field)
+        return ops.convert_to_numpy(self._offsets)[own]
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
         """The curve v of a numeric column: knots (k,), values there, and that of missing values."""

@@ -157,6 +157,12 @@ class FieldHead(Head):
         """Index of each field's first offset."""
         return table_starts(self.num_values.values())
 
+    def _rows_of(self, field: str) -> slice:
+        """The rows of a field's values in the table of all fields; builds the layer."""
+        self.ensure_built()
+        start = self._starts()[list(self.fields).index(field)]
+        return slice(start, start + self.num_values[field])
+
     def _places(self, features: Features | None) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
         check_features(features, self.fields, type(self).__name__)

@@ -189,7 +189,5 @@ class FieldILPS(FieldHead):
         return fit
 
     def _deviations_of(self, field: str) -> np.ndarray:
-        self.ensure_built()
-        start = self._starts()[list(self.fields).index(field)]
-        deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
-        return deviations[start : start + self.num_values[field]]
+        own = self._rows_of(field)
+        return ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)[own]

@@ -73,12 +73,12 @@ def check_classes(shape: Shape, taker: str, num_classes: int) -> None:
         Traceback (most recent call last):
         ...
         ValueError: The logits of VectorScaling must have shape (batch, 4). Received: shape (3, 1).
-        Pass one logit per class; for one logit per row, use PlattScaling.
+        Pass one logit per class. For one logit per row, use PlattScaling.
     """
     if len(shape) != 2 or shape[1] != num_classes:
         raise ValueError(
             f"The logits of {taker} must have shape (batch, {num_classes}). Received: shape "
-            f"{tuple(shape)}. Pass one logit per class; for one logit per row, use PlattScaling."
+            f"{tuple(shape)}. Pass one logit per class. For one logit per row, use PlattScaling."
         )
 
 

@@ -68,8 +68,8 @@ class Posterior:
         if of != _number_of(self._layer.weights):
             state = "were trained or set since then" if of else "are of no fit"
             raise ValueError(
-                f"{name} must have the weights of its last `fit` for `interval`. Received: a layer "
-                f"whose weights {state}. Call `fit` first."
+                f"{name} must be fitted by `fit` before `interval`, and then be left as it is. "
+                f"Received: a layer whose weights {state}. Call `fit` first."
             )
         if not self.is_of_counts:
             raise ValueError(
