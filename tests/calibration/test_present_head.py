@@ -145,7 +145,7 @@ def test_without_evidence_nothing_changes(num_rows):
         report = kc.calibrate_scores(logits, labels, from_logits=True, verbose=0).report
         if report.chosen != "identity":
             gain, error = -report.after.log_loss_change, report.after.log_loss_change_error
-            assert gain * (1 - error**2 / gain**2) > error * (1 - 1e-9)
+            assert gain > error
             changed += 1
     assert changed <= 3
 
@@ -166,5 +166,4 @@ def test_the_smallest_gain_is_that_of_the_best_candidate():
         for eta, sign in ((scores + float(bias.bias), 1), (scores, -1)):
             loss = -(labels * log_expit(eta) + (1 - labels) * log_expit(-eta))
             losses[fold == number] += sign * loss[fold == number]
-    golden = (1 + np.sqrt(5)) / 2
-    assert report.smallest_gain == pytest.approx(golden * losses.std() / np.sqrt(1000), rel=1e-3)
+    assert report.smallest_gain == pytest.approx(losses.std() / np.sqrt(1000), rel=1e-3)

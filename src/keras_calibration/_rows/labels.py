@@ -25,8 +25,6 @@ _CLASSES = (
 _OTHERS = "Recode them, or pass shares of positives between 0 and 1."
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
-# Classes that a warning names.
-_MOST_NAMED = 10
 
 
 def class_shares(
@@ -52,28 +50,6 @@ def class_shares(
     advice = _MISSING_LABELS if is_missing else "Recode or drop these rows; numbers start at 0."
     refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
     return shares
-
-
-def present_classes(labels: np.ndarray) -> np.ndarray:
-    """Whether each class has a label, (K,).
-
-    Example:
-        >>> present_classes(np.eye(3)[[0, 2]])
-        array([ True, False,  True])
-    """
-    return np.asarray(labels.any(axis=0))
-
-
-def named_classes(classes: list[int]) -> str:
-    """Class numbers as words; of many, the first ones.
-
-    Example:
-        >>> named_classes([3]), named_classes([1, 4])
-        ('class 3', 'classes 1, 4')
-    """
-    named = ", ".join(map(str, classes[:_MOST_NAMED]))
-    more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
-    return f"class{'es' if len(classes) > 1 else ''} {named}{more}"
 
 
 def label_advice(labels: np.ndarray) -> str:

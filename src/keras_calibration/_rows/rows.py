@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from keras_calibration._rows.columns import take
-from keras_calibration._rows.labels import present_classes
 from keras_calibration._rows.line import Line
 
 
@@ -60,12 +59,6 @@ class Rows:
         if self.labels.ndim == 2:
             return np.asarray(self.labels)
         return np.stack([1 - self.labels, self.labels], axis=1)
-
-    @property
-    def absent(self) -> np.ndarray:
-        """Numbers of all other classes; none for labels (n,)."""
-        is_of_classes = self.labels is not None and self.labels.ndim == 2
-        return np.flatnonzero(~present_classes(self.labels)) if is_of_classes else np.arange(0)
 
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with the given numbers, or those where an array (n,) is true."""

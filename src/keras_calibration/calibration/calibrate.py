@@ -59,9 +59,9 @@ def calibrate(
     fitted to all rows. Candidates that gain nothing, or need more rows, are left out; the report
     lists them.
 
-    Without evidence, nothing is changed: the model stays as it is unless the gain g that the report
-    scores, shrunk for what chance adds to it, is above its standard error e: `g (1 - e² / g²) > e`.
-    The last line of the report then says which gain these rows could have shown.
+    Without evidence, nothing is changed: the model stays as it is unless the gain that the report
+    scores is above its standard error. The last line of the report then says which gain these rows
+    could have shown.
 
     The candidates, simplest first:
 

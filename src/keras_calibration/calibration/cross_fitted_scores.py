@@ -31,9 +31,6 @@ from keras_calibration.scoring.multicalibration_error import SegmentError, multi
 _NUM_DRAWS = 100
 # Level of the test of all segments together.
 _SIGNIFICANCE = 0.05
-# A gain g with the standard error e is expected to be `g (1 - e² / g²)` on fresh rows. That is
-# above its error where g is above this many errors, the golden ratio.
-_ERRORS_OF_EVIDENCE = (1 + 5**0.5) / 2
 # Each pair of columns takes a sort of all rows.
 _MOST_COLUMNS_IN_PAIRS = 10
 
@@ -66,10 +63,8 @@ def combined(
 ) -> Choice:
     """The candidates that are used together, by `cross_fitted_weights`; or none of them.
 
-    The model stays as it is unless the cross-fitted gain g of the others, with its standard error
-    e, is evidence for a change: `g (1 - e² / g²) > e`. The left side is the gain shrunk towards 0
-    as James and Stein do it, because the larger of the gains that rows show are too large. With
-    blocks of time, the bound is that of Student's distribution, at the same level.
+    The model stays as it is unless the cross-fitted gain of the others is above its standard error.
+    With blocks of time, which are few, the bound is Student's at the same level.
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
@@ -110,9 +105,8 @@ def _no_change(columns: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> 
 def _errors_of_evidence(clusters: np.ndarray | None) -> float:
     """How many standard errors a gain must exceed; more, where few blocks estimate them."""
     if clusters is None:
-        return _ERRORS_OF_EVIDENCE
-    level = stats.norm.cdf(_ERRORS_OF_EVIDENCE)
-    return float(stats.t.ppf(level, max(len(np.unique(clusters)) - 1, 1)))
+        return 1.0
+    return float(stats.t.ppf(stats.norm.cdf(1.0), max(len(np.unique(clusters)) - 1, 1)))
 
 
 def _change_of(
