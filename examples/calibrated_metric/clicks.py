@@ -190,8 +190,6 @@ def train_study(
     ledger: Ledger,
     seeds: Sequence[int],
     setting: Mapping[str, Any],
-    *,
-    num_parallel: int | None = None,
 ) -> None:
     """Trains the missing runs, one pipeline after another.
 
@@ -201,7 +199,6 @@ def train_study(
         ledger: Where runs are recorded; the seconds of each training are in `seconds.csv` there.
         seeds: Seeds of every pipeline.
         setting: What all pipelines have in common, for their records.
-        num_parallel: Seeds trained at once, as in `seeds.train`.
 
     Raises:
         SystemExit: The ledger has runs of another setting.
@@ -231,8 +228,6 @@ def train_study(
                 batch_size=pipeline.batch_size,
                 validation_data=held_out,
                 configuration={"setting": setting, **as_json(pipeline)},
-                num_rows=len(rows.held_out),
-                num_parallel=num_parallel,
                 callbacks=partial(block_losses, ledger, name, held_out, metrics_of(setting)),
             )
         finally:  # also what an interrupted training has finished

@@ -172,9 +172,7 @@ def main() -> None:
             epochs=pipeline.epochs,
             batch_size=pipeline.batch_size,
             validation_data=tuple(held_out),
-            num_parallel=arguments.workers,
             configuration={**dataclasses.asdict(pipeline), **settings},
-            num_rows=len(held_out.labels),
         )
     for title, rows in tables(ledger).items():
         print(f"\n{title}")
@@ -200,7 +198,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--batch-size", type=int, default=base.batch_size, help="default: %(default)s")
     add("--epochs", type=int, default=base.epochs, help="default: %(default)s")
     add("--augment", action="store_true", help="shift the images at random, and flip CIFAR-10's")
-    add("--workers", type=int, default=1, help="seeds trained at once (default: %(default)s)")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
 

@@ -124,7 +124,7 @@ def main() -> None:
                 print(f"{folder}: seeds {first} to {first + num_seeds - 1}", flush=True)
                 seeds = range(first, first + num_seeds)
                 study = study_of(plan, base)
-                train_study(study, rows, ledger, seeds, setting, num_parallel=num_seeds)
+                train_study(study, rows, ledger, seeds, setting)
 
 
 def folder_name(plan: Plan, table: str, fold: int, batch_size: int) -> str:

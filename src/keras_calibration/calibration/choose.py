@@ -39,7 +39,8 @@ from keras_calibration.calibration.repeated_rows import copies
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields
-from keras_calibration.layers.head import Head, remember_fit
+from keras_calibration.layers.fits import remember_fit
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to

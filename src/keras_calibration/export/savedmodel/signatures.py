@@ -36,13 +36,8 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
     Returns:
         "base" and "head" → "on", or the reason why it is not compiled.
     """
-
-    def calibrate(given: _Rows) -> dict[str, Tensor]:
-        return head_outputs(spec.head, given, spec.interval)
-
-    def raw(rows: _Rows) -> dict[str, Tensor]:
-        return spec.base_outputs(rows)[0]
-
+    calibrate: _Function = lambda given: head_outputs(spec.head, given, spec.interval)  # noqa: E731
+    raw: _Function = lambda rows: spec.base_outputs(rows)[0]  # noqa: E731
     before: Callable[[_Rows], Any] = spec.base_outputs
     told = dict.fromkeys(("base", "head"), _NOT_ASKED_FOR)
     with curves_as_tables(spec.head) as tables:
