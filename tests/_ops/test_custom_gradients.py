@@ -49,13 +49,3 @@ def test_gradients_in_graphs_that_are_let_go(jit_compile, tape_inside):
         num_gradients.append(len(gradient_registry._registry))
     assert [graph() for graph in graphs] == [None] * 3
     assert num_gradients[1] == num_gradients[2]
-
-
-@needs_tensorflow
-def test_gradients_of_gradients_and_without_a_graph():
-    import tensorflow as tf
-
-    values = tf.Variable(2.0)
-    with tf.GradientTape() as tape:
-        squared = with_gradient(thrice)(values * values)
-    assert float(tape.gradient(squared, values)) == 12
