@@ -120,7 +120,8 @@ def test_the_config_holds_every_argument(name):
 
 def bad_values(case):
     """Which of labels, predictions and weights, and values that are none."""
-    yield from (("labels", np.nan), ("predictions", np.nan), ("weights", np.nan), ("weights", -1.0))
+    yield from (("labels", np.nan), ("predictions", np.nan))
+    yield from (("weights", np.nan), ("weights", -1.0), ("weights", np.inf))
     # A regression may have any number.
     if case.predictions is not LOGITS:
         yield from (("labels", 7.0), ("labels", -0.5), ("predictions", 1.5), ("predictions", -0.5))
