@@ -1,7 +1,5 @@
 """Whether a function knows that it becomes part of a program of XLA's."""
 
-import importlib
-
 import keras
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from keras_calibration._ops.compiled import (
     filled_up,
     is_compiled,
     runs_on_gpu,
-    side_by_side,
 )
 
 
@@ -28,14 +25,11 @@ def witness():
     return Witness()
 
 
-def test_what_runs_operation_by_operation_is_not_compiled(witness):
-    witness(keras.ops.zeros((3, 1)))
-    assert not witness.seen
-
-
-def test_what_is_compiled_knows_it(witness):
-    compiled(witness)(keras.ops.zeros((3, 1)))
-    assert witness.seen
+@pytest.mark.parametrize("is_one_program", [False, True])
+def test_what_is_compiled_knows_it(witness, is_one_program):
+    function = compiled(witness) if is_one_program else witness
+    function(keras.ops.zeros((3, 1)))
+    assert witness.seen == is_one_program
 
 
 def test_a_branch_of_a_compiled_function_is_compiled(witness):
@@ -80,14 +74,6 @@ def test_a_gpu_is_found_where_the_backend_has_one(has_gpu, monkeypatch):
 
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu" if has_gpu else "cpu")
     assert runs_on_gpu() == has_gpu
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_columns_are_put_side_by_side(has_gpu, monkeypatch):
-    module = importlib.import_module("keras_calibration._ops.compiled")
-    monkeypatch.setattr(module, "runs_on_gpu", lambda: has_gpu)
-    rows = side_by_side([keras.ops.arange(3), keras.ops.zeros(3, "int32")])
-    np.testing.assert_array_equal(rows, [[0, 0], [1, 0], [2, 0]])
 
 
 @pytest.mark.parametrize(("num_rows", "expected"), [(0, 0), (1, 512), (512, 512), (513, 1024)])

@@ -3,7 +3,6 @@
 import gc
 import weakref
 
-import keras
 import pytest
 from keras import ops
 
@@ -14,17 +13,10 @@ def thrice(values):
     return ops.copy(values), lambda *up, **by_name: 3 * (*up, *by_name.values())[0]
 
 
-needs_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's registry of gradients"
-)
-
-
 @pytest.mark.quick_cases(1)
-@needs_tensorflow
-@pytest.mark.parametrize(
-    ("tape_inside", "jit_compile"), [(False, False), (False, True), (True, True)]
-)
-def test_gradients_in_graphs_that_are_let_go(jit_compile, tape_inside):
+@pytest.mark.tensorflow  # its registry of gradients
+@pytest.mark.parametrize(("inside", "jit_compile"), [(False, False), (False, True), (True, True)])
+def test_gradients_in_graphs_that_are_let_go(jit_compile, inside):
     import tensorflow as tf
     from tensorflow.python.framework.ops import gradient_registry
 
@@ -32,7 +24,7 @@ def test_gradients_in_graphs_that_are_let_go(jit_compile, tape_inside):
         with tf.GradientTape() as tape:
             tape.watch(values)
             total = tf.reduce_sum(with_gradient(thrice)(values))
-        return tape.gradient(total, values) if tape_inside else total
+        return tape.gradient(total, values) if inside else total
 
     values = tf.constant([1.0, 2.0])
     graphs, num_gradients = [], []
@@ -42,20 +34,10 @@ def test_gradients_in_graphs_that_are_let_go(jit_compile, tape_inside):
         with tf.GradientTape() as tape:
             tape.watch(values)
             result = traced(values)
-        gradient = result if tape_inside else tape.gradient(result, values)
+        gradient = result if inside else tape.gradient(result, values)
         assert gradient.numpy().tolist() == [3, 3]
         del traced, tape, result, gradient
         gc.collect()
         num_gradients.append(len(gradient_registry._registry))
     assert [graph() for graph in graphs] == [None] * 3
     assert num_gradients[1] == num_gradients[2]
-
-
-@needs_tensorflow
-def test_gradients_of_gradients_and_without_a_graph():
-    import tensorflow as tf
-
-    values = tf.Variable(2.0)
-    with tf.GradientTape() as tape:
-        squared = with_gradient(thrice)(values * values)
-    assert float(tape.gradient(squared, values)) == 12

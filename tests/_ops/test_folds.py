@@ -21,17 +21,3 @@ def test_hashed_uniform_equals_the_reference(run, seed):
     assert received.dtype == "float32"
     expected = [reference_hash(number, seed) for number in numbers.tolist()]
     np.testing.assert_array_equal(received, expected)
-
-
-@pytest.mark.parametrize("period", [2, 3, 10, 64])
-def test_hashed_uniform_does_not_follow_a_periodic_order(period):
-    uniform = np.asarray(kernels.hashed_uniform(np.arange(64_000, dtype=np.int32), seed=5))
-    assert 0 <= uniform.min() < 1e-3
-    assert 0.999 < uniform.max() < 1
-    for phase in range(period):
-        part = uniform[phase::period]
-        assert abs(part.mean() - 0.5) < 5 / np.sqrt(12 * len(part))
-
-
-def test_hashed_uniform_of_no_rows(run):
-    assert run(lambda rows: kernels.hashed_uniform(rows, 0), np.zeros(0, np.int32)).shape == (0,)

@@ -33,16 +33,11 @@ def test_interpolates(call):
 def test_the_gradient_by_the_curves_is_the_hat_functions():
     (received,) = gradients(lambda curves: evaluated(VALUES, KNOTS, curves), CURVES)
     received = np.asarray(received)
-    expected = np.zeros_like(CURVES)
+    np.testing.assert_allclose(received[:, -1], 1, atol=1e-6)  # of the one value that is NaN
     for column, (values, knots) in enumerate(zip(VALUES, KNOTS, strict=True)):
         num_places = len(np.unique(knots))
-        for place in range(num_places):
-            one = np.append(np.eye(num_places)[place], 0.0)
-            expected[column, place] = reference(values, knots, one).sum()
-        expected[column, -1] = 1
-    # The value of a repeated knot is that of any of them.
-    np.testing.assert_allclose(received[0], expected[0], atol=1e-6)
-    for column, first in ((1, 1), (2, 0)):
-        total = received[column, first:-1].sum()
-        np.testing.assert_allclose(total, expected[column, first], atol=1e-6)
-        np.testing.assert_allclose(received[column, -1], 1, atol=1e-6)
+        hats = [np.append(unit, 0.0) for unit in np.eye(num_places)]
+        expected = [reference(values, knots, hat).sum() for hat in hats]
+        # The last knot may be repeated: its value is that of any of them.
+        totals = [*received[column, : num_places - 1], received[column, num_places - 1 : -1].sum()]
+        np.testing.assert_allclose(totals, expected, atol=1e-6)

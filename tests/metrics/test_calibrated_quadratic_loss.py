@@ -57,14 +57,6 @@ def test_slope_loses_the_digits_that_are_documented(rows, shift, tolerance):
     assert result == pytest.approx(expected, rel=tolerance)
 
 
-def test_in_sample_is_the_squared_error_less_the_squared_bias(rows):
-    labels, predictions, weights = rows
-    residual = labels - predictions
-    expected = np.average(residual**2, weights=weights) - np.average(residual, weights=weights) ** 2
-    result = score(labels, predictions, weights, num_folds=1)
-    assert result == pytest.approx(expected, rel=digits(1e-11))
-
-
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_fitted_line_is_readable(rows, correction):
     labels, predictions, weights = rows
@@ -95,37 +87,3 @@ def test_perfect_predictions_have_no_loss(rows):
         for factor in (1.0, 1.1, -3.3) if correction == "linear" else (1.0,):
             result = score(5 + factor * predictions, predictions, correction=correction)
             assert 0 <= result < digits(1e-12, 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_folds": 0}, "num_folds"),
-        ({"bias_fraction": 1.0}, "bias_fraction"),
-        ({"correction": "platt"}, "correction='platt'"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        CalibratedQuadraticLoss(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("labels", "predictions", "weights", "message"),
-    [
-        ([0, 1, 1], [0.5, 0.5], None, "`y_true` must .* 3 entries for 2"),
-        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "one prediction"),
-        ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "`sample_weight` must .* 3 entries for 2"),
-    ],
-)
-def test_rows_that_do_not_align_are_refused(labels, predictions, weights, message):
-    with pytest.raises(ValueError, match=message):
-        CalibratedQuadraticLoss().update_state(labels, predictions, weights)
-
-
-@pytest.mark.parametrize("correction", CORRECTIONS)
-def test_in_float32(rows, correction):
-    labels, predictions, weights = rows
-    arguments = {"correction": correction, "dtype": "float32"}
-    expected = reference(labels, predictions, weights, correction)
-    assert score(labels, predictions, weights, 97, **arguments) == pytest.approx(expected, rel=1e-5)

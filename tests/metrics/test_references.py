@@ -28,22 +28,13 @@ MODES = ({"num_folds": 1}, {}, {"num_folds": 5, "seed": 7}, {"bias_fraction": 0.
 
 @dataclass(frozen=True)
 class Case:
-    """A metric and its reference.
+    """A metric and its reference."""
 
-    Args:
-        make: Makes the metric; takes `from_logits`, unless it is one of regression.
-        reference: From `Rows` to the result, or to the result and its tolerance.
-        takes: What rows hold: one probability, "classes" or "real" numbers.
-        tolerance: Largest relative and absolute error on many rows in float64.
-        on_few: The same on few rows, of which a fit may go far out.
-        has_field: Whether rows have a field value.
-    """
-
-    make: Callable
-    reference: Callable
-    takes: str = "one"
-    tolerance: float = 1e-12
-    on_few: float = 1e-9
+    make: Callable  # takes `from_logits`, unless it is a metric of regression
+    reference: Callable  # from `Rows` to the result, or to the result and its tolerance
+    takes: str = "one"  # what rows hold: one probability, "classes" or "real" numbers
+    tolerance: float = 1e-12  # relative and absolute, in float64
+    on_few: float = 1e-9  # the same on few rows, of which a fit may go far out
     has_field: bool = False
 
 

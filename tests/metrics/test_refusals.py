@@ -1,0 +1,95 @@
+"""Arguments and rows that the metrics refuse, and the argument that the message names."""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_calibration.metrics import (
+    CalibratedCategoricalLogLoss,
+    CalibratedLogLoss,
+    CalibratedQuadraticLoss,
+    ExpectedCalibrationError,
+    FieldECE,
+    FieldRCE,
+    LogLoss,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "value"),
+    [
+        *((CalibratedLogLoss, "num_folds", value) for value in (0, 2.5)),
+        *((CalibratedLogLoss, "bias_fraction", value) for value in (0.0, 1.0, math.nan)),
+        *((LogLoss, "dtype", value) for value in ("float16", "bfloat16")),
+        (CalibratedCategoricalLogLoss, "num_folds", 0),
+        (CalibratedQuadraticLoss, "correction", "platt"),
+        *((ExpectedCalibrationError, "num_bins", value) for value in (0, 2.5, None, "15")),
+        *((FieldECE, "num_values", value) for value in (0, 2.5, "5", (5,), (5, 0), ("5", 2))),
+        (FieldECE, "num_values", (2**20, 2**20)),
+    ],
+)
+def test_bad_arguments_are_refused(kind, argument, value):
+    with pytest.raises(ValueError, match=argument):
+        kind(**{argument: value})
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -0.01, math.inf, math.nan])
+def test_an_epsilon_that_divides_by_nothing_is_refused(epsilon):
+    for skip_without_positives in (False, True):
+        if epsilon or not skip_without_positives:
+            with pytest.raises(ValueError, match="epsilon"):
+                FieldRCE(3, epsilon, skip_without_positives)
+
+
+TWO, TWO_CLASSES = [0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("metric", [CalibratedLogLoss(), CalibratedQuadraticLoss(), LogLoss()])
+@pytest.mark.parametrize(
+    ("labels", "predictions", "weights", "message"),
+    [
+        ([0, 1, 1], TWO, None, "`y_true` must .* 3 entries for 2"),
+        ([0, 1], TWO_CLASSES, None, "one pr"),
+        ([0, 1], TWO, [1.0, 1.0, 1.0], "`sample_weight` must .* 3 entries for 2"),
+        ([[0, 1], [1, 0]], TWO, None, "`y_true` must have shape"),
+        (np.zeros(6), np.full(6, 0.5), np.ones((3, 2, 1)), "shape"),
+        (1, 0.5, None, "shape"),
+    ],
+)
+def test_rows_that_do_not_align_are_refused(metric, labels, predictions, weights, message):
+    with pytest.raises(ValueError, match=message):
+        metric.update_state(labels, predictions, weights)
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "weights", "message"),
+    [
+        ([[0, 1]], TWO, None, "CalibratedLogLoss"),
+        ([[1], [1]], [[0.5], [0.5]], None, "K ≥ 2"),
+        ([[[0]], [[1]]], TWO_CLASSES, None, "class numbers"),
+        ([0, 1], [TWO], None, "shape"),
+        ([[0, 0, 1]], [TWO], None, "shape"),
+        ([[0, 1]], [TWO], [1.0, 1.0], "2 entries for 1 pred"),
+    ],
+)
+def test_rows_of_classes_that_do_not_align_are_refused(labels, predictions, weights, message):
+    with pytest.raises(ValueError, match=message):
+        CalibratedCategoricalLogLoss().update_state(labels, predictions, weights)
+
+
+@pytest.mark.parametrize(
+    ("num_values", "labels", "predictions", "field", "message"),
+    [
+        (3, [0, 1], TWO, None, "field=ids"),
+        (3, [0, 1], TWO, [0, 1, 2], "3 field values"),
+        (3, [0, 1, 1], TWO, [0, 1], "`y_true` must .* 3 entries"),
+        (3, [0, 1], TWO_CLASSES, [0, 1], "one probability per row"),
+        ((6, 3), [0, 1], TWO, np.zeros(2, int), "tuple of 2 arrays"),
+        ((6, 3), [0, 1], TWO, (np.zeros(2, int),) * 3, "tuple of 2 arrays"),
+        ((6, 3), [0, 1], TWO, ([0, 1], [0, 1, 2]), "3 field values"),
+    ],
+)
+def test_fields_that_do_not_align_are_refused(num_values, labels, predictions, field, message):
+    with pytest.raises(ValueError, match=message):
+        FieldECE(num_values).update_state(labels, predictions, field=field)
