@@ -53,13 +53,11 @@ def changed(**columns):
     return {**GOOD, **columns}, "serving_default"
 
 
-@pytest.mark.slow
 def test_one_process_answers_them_all(path):
     head_request = {name: column for name, column in GOOD.items() if name != "category"}
     requests = {
         "good": (GOOD, "serving_default"),
         "unknown string": changed(site=["never seen", "mail"]),
-        "another unknown string": changed(site=["", "mail"]),
         "a string of a megabyte": changed(site=["x" * 2**20, "mail"]),
         "unknown id": changed(segment=[7, 1]),
         "largest id": changed(segment=[2**63 - 1, 1]),
@@ -86,7 +84,6 @@ def test_one_process_answers_them_all(path):
     # Whatever is not known is one and the same "other".
     unknown = probability["unknown string"][0]
     assert unknown != probability["good"][0]
-    assert probability["another unknown string"][0] == pytest.approx(unknown, abs=1e-7)
     assert probability["a string of a megabyte"][0] == pytest.approx(unknown, abs=1e-7)
     other = probability["unknown id"][0]
     assert other != probability["good"][0]
@@ -98,13 +95,7 @@ def test_one_process_answers_them_all(path):
     assert probability["no row"].shape == (0,)
 
     errors = {name: answer["error"] for name, answer in got.items() if "error" in answer}
-    assert set(errors) == {
-        "id outside the base model's table",
-        "missing",
-        "one too many",
-        "a word for a number",
-        "columns of different lengths",
-    }
-    assert "1000000 is not in [0, 5)" in errors["id outside the base model's table"]
-    assert "price" in errors["missing"]
-    assert "colour" in errors["one too many"]
+    named = {"id outside the base model's table": "1000000 is not in [0, 5)", "missing": "price"}
+    named |= {"one too many": "colour"}
+    assert set(errors) == {*named, "a word for a number", "columns of different lengths"}
+    assert all(word in errors[name] for name, word in named.items())
