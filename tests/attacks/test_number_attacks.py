@@ -79,23 +79,14 @@ SPOILT = [None, ("weights", -1.0), ("weights", np.nan), ("labels", np.nan), ("pr
 
 @dataclass(frozen=True)
 class Form:
-    """A metric, its reference, and the rows that it takes.
-
-    Args:
-        make: Makes the metric.
-        reference: From `Rows` to the result, or to the result and its tolerance.
-        takes: "probabilities", "logits", "real" or "classes".
-        scale: From `Rows` to what errors are relative to, beside the result.
-        digits: The relative tolerance.
-        may_be_nan: From `Rows` to whether the documentation allows NaN for a known result.
-    """
+    """A metric, its reference, and the rows that it takes."""
 
     make: Callable
-    reference: Callable
-    takes: str = "probabilities"
-    scale: Callable = lambda rows: 0.0
+    reference: Callable  # from `Rows` to the result, or to the result and its tolerance
+    takes: str = "probabilities"  # or "logits", "real", "classes"
+    scale: Callable = lambda rows: 0.0  # what errors are relative to, beside the result
     digits: float = 1e-9
-    may_be_nan: Callable = lambda rows: False
+    may_be_nan: Callable = lambda rows: False  # as the documentation allows for a known result
 
 
 def mean_of_sums(rows):

@@ -1,21 +1,17 @@
 """Click models: their parts against loops in NumPy, their sizes, and that they learn."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-
-from keras_calibration.metrics import LogitAUC
-from tiers import slow_except
-
-sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"))
 from click_models import ARCHITECTURES, ModelOptions
 from click_models.dcn_mix import LowRankCrossMixture
 from click_models.deepfm import PairwiseProducts
 from click_models.xdeepfm import CompressedInteraction
+
+from keras_calibration.metrics import LogitAUC
+from tiers import slow_except
 
 pytestmark = pytest.mark.slow
 

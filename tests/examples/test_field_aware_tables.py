@@ -1,33 +1,22 @@
 """The tables of Field-aware Calibration: the methods, the columns, and the command."""
 
 import sys
-from pathlib import Path
 
+import jackknife
 import numpy as np
 import pytest
+import tables
+import training
+from paper_ilps import PaperILPS
 
 from keras_calibration.seeds import Ledger
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
+pytestmark = pytest.mark.slow
 METRICS = ["log_loss", "brier", "field_ece", "field_rce", "auc"]
 
 
-sys.path.append(str(EXAMPLE))
-import jackknife  # noqa: E402
-import tables as tables_script  # noqa: E402
-import training  # noqa: E402
-from paper_ilps import PaperILPS  # noqa: E402
-
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
-def tables():
-    return tables_script
-
-
-@pytest.fixture(scope="module")
-def task(tables):
+def task():
     """A task without a base model, for the methods that need only its logits."""
     rng = np.random.default_rng(0)
 
@@ -89,21 +78,7 @@ def test_columns_against_numpy():
         np.testing.assert_allclose(found[metric], value, rtol=1e-6, err_msg=metric)
 
 
-def test_isotonic_regression_is_scikit_learns(tables, task):
-    from sklearn.isotonic import IsotonicRegression
-
-    reference = IsotonicRegression(out_of_bounds="clip")
-    reference.fit(task.development_logits, task.development.labels)
-    expected = reference.predict(task.test_logits)
-    found = sigmoid(tables.METHODS["Isotonic regression"](task))
-    # At both ends, ours keeps clear of 0 and 1.
-    steps = np.unique(reference.y_thresholds_)
-    inside = (expected >= steps[1]) & (expected <= steps[-2])
-    assert inside.mean() > 0.9
-    np.testing.assert_allclose(found[inside], expected[inside], atol=1e-5)
-
-
-def test_a_converged_ilps_has_the_loss_of_its_optimum(tables, task):
+def test_a_converged_ilps_has_the_loss_of_its_optimum(task):
     loss = {
         name: log_loss(task.test.labels, tables.METHODS[name](task))
         for name in ("Model-1", "ILPS, one epoch", "ILPS", "ILPS at its optimum")
@@ -128,8 +103,7 @@ def test_values_of_the_papers_ilps_may_decrease_and_are_penalized():
     assert float(layer.losses[-1]) == pytest.approx(0.1 * (values[0] - values[1]), rel=1e-5)
 
 
-@pytest.mark.slow
-def test_the_smallest_tables(tables, data_root, tmp_path, monkeypatch, capsys):
+def test_the_smallest_tables(data_root, tmp_path, monkeypatch, capsys):
     command = ["tables.py", "--data", str(data_root / "avazu_head10k"), "--seeds", "1"]
     command += ["--embedding-dim", "4", "--hidden-units", "8", "--batch-size", "32"]
     command += ["--output", str(tmp_path), "--methods"]

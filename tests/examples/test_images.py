@@ -1,27 +1,15 @@
 """The study of images: reading, metrics, and the whole of it on generated images."""
 
 import gzip
-import importlib.util
 import sys
-from pathlib import Path
 
+import images
 import numpy as np
 import pytest
 
 from keras_calibration.seeds import Ledger
 
 pytestmark = pytest.mark.slow
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "images.py"
-
-
-@pytest.fixture(scope="module")
-def images():
-    specification = importlib.util.spec_from_file_location("images", EXAMPLE)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["images"] = module  # dataclasses look their module up
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +43,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.tensorflow
-def test_the_whole_study_and_its_continuation(images, folder, tmp_path, monkeypatch, capsys):
+def test_the_whole_study_and_its_continuation(folder, tmp_path, monkeypatch, capsys):
     arguments = ["images.py", "--folder", str(folder), "--output", str(tmp_path)]
     arguments += ["--rows", "100", "--held-out", "80", "--depth", "8", "--width", "2"]
     arguments += ["--batch-size", "20", "--epochs", "1", "--pipelines", "base", "dropout"]

@@ -1,26 +1,16 @@
 """The methods that came after the paper: their maps, their losses, and training."""
 
-import sys
-from pathlib import Path
-
 import hypothesis
-import keras
 import numpy as np
 import pytest
+import training
 from hypothesis import strategies as st
+from sbcr import SBCR
 from scipy.integrate import quad
+from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss
 
 from keras_calibration.layers import Head
 from keras_calibration.seeds import set_seeds
-
-FOLDER = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
-sys.path.append(str(FOLDER))
-import base_network  # noqa: E402
-import training  # noqa: E402
-from calibration_task import CalibrationTask, NetworkSize  # noqa: E402
-from sbcr import SBCR  # noqa: E402
-from training import Rows  # noqa: E402
-from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -152,39 +142,6 @@ def test_smooth_calibration_loss():
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def task():
-    """A task whose base model predicts 3 times the odds, and for one site 9 times."""
-    rng = np.random.default_rng(5)
-
-    def rows(num_rows):
-        sites = rng.integers(0, 4, num_rows).astype("int32")
-        others = rng.integers(0, 6, num_rows).astype("int32")
-        logits = 0.7 * (others - 3.0)
-        labels = (rng.random(num_rows) < sigmoid(logits)).astype("float32")
-        wrong = logits + np.log(3) + np.log(3) * (sites == 2)
-        return Rows({"site": sites, "other": others}, labels), wrong.astype("float32")
-
-    (development, development_logits), (test, test_logits) = rows(1200), rows(2000)
-    size, num_values = NetworkSize(4, (8,)), {"site": 4, "other": 6}
-    ids = {name: keras.Input((), dtype="int32", name=name) for name in num_values}
-    base = keras.Model(ids, base_network.field_network(num_values, size, 0)(ids))
-    return CalibrationTask(
-        name="toy",
-        field="site",
-        num_values=num_values,
-        train=development,
-        development=development,
-        test=test,
-        base=base,
-        development_logits=development_logits,
-        test_logits=test_logits,
-        seed=0,
-        size=size,
-        batch_size=100,
-    )
-
-
 class OneOffset(Head):
     """Adds an offset to the logits."""
 
@@ -195,19 +152,15 @@ class OneOffset(Head):
         return logits + self.offset
 
 
-def offset_model(auxiliary_loss=None):
-    head = OneOffset()
-    head.build()
-    return training.RowModel(head, (), auxiliary_loss)
-
-
 def test_held_out_rows_stop_the_training_at_their_best_epoch():
     is_held_out = training.held_out_rows(1000, 0)
     # All training rows are positive, and 60 of the 100 held out.
     labels = np.ones(1000, "float32")
     labels[np.flatnonzero(is_held_out)[60:]] = 0
     inputs = training.Inputs(np.zeros((1000, 1), "float32"), np.zeros((1000, 0), "int32"))
-    model = offset_model()
+    head = OneOffset()
+    head.build()
+    model = training.RowModel(head, ())
     num_steps = training.train_with_early_stopping(model, inputs, labels, 9, 0)
     best = np.log(60 / 40)
     # Adam moves by 0.001 a step, and an epoch has 100 steps.

@@ -4,7 +4,6 @@ import json
 import lzma
 import math
 import platform
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -78,11 +77,6 @@ def test_what_identifies_a_machine_is_left_out_or_refused(folder, tmp_path, monk
         ledger_archive.pack(folder, file, {**ABOUT, "command": "on workstation-7"})
     assert " cores" in ledger_archive.machine()
     assert "workstation-7" not in ledger_archive.machine()
-
-
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["ledger_archive.py", *arguments])
-    ledger_archive.main()
 
 
 def test_the_page_has_the_tables_of_the_archives_in_the_repository(tmp_path):

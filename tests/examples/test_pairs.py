@@ -1,18 +1,14 @@
 """Accuracies and intervals of pairs of pipelines in a ledger, against loops in NumPy."""
 
 import json
-import sys
-from pathlib import Path
 
+import block_losses
 import numpy as np
+import pairs
 import pytest
+from pairs import Pair, gain, pair_rows
 
 from keras_calibration.seeds import Ledger
-
-sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"))
-import block_losses
-import pairs
-from pairs import Pair, gain, pair_rows
 
 pytestmark = pytest.mark.slow
 
@@ -122,9 +118,3 @@ def test_losses_by_block_add_the_noise_of_the_rows(runs):
     with_rows = gain([row], "ours")
     np.testing.assert_allclose(with_rows.value, alone.value)
     assert with_rows.high - with_rows.low > alone.high - alone.low
-
-
-def cells(table):
-    """The cells of each line of a Markdown table."""
-    lines = table.split("\n")
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -1,13 +1,8 @@
 """V1 and A1 on simulated runs: under no effect and under one, and against loops."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
-import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"))
 import primary_verdicts as primary
+import pytest
 from pairs import Pair
 from primary_verdicts import Fold
 

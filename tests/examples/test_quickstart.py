@@ -2,7 +2,6 @@
 
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -62,9 +61,3 @@ def test_a_loss_is_said_plainly(data_root, tmp_path):
     assert "makes the log loss WORSE here" in text
     assert re.search(r"^  log loss .*worse$", text, re.MULTILINE)
     check_files(tmp_path / "movielens_100k")
-
-
-def test_a_folder_that_is_no_data_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [str(QUICKSTART), "--data", str(tmp_path)])
-    with pytest.raises((ValueError, FileNotFoundError), match=r"meta\.json"):
-        runpy.run_path(str(QUICKSTART), run_name="__main__")

@@ -1,30 +1,18 @@
 """The study of stock prices: what a model sees, how it is scored, and the whole of it, small."""
 
-import importlib.util
 import itertools
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import stocks
 
 from keras_calibration.metrics import CalibratedQuadraticLoss
 from keras_calibration.seeds import Ledger
 
 pytestmark = pytest.mark.slow
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "stocks.py"
-
-
-@pytest.fixture(scope="module")
-def stocks():
-    specification = importlib.util.spec_from_file_location("stocks", EXAMPLE)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["stocks"] = module  # dataclasses look their module up
-    specification.loader.exec_module(module)
-    return module
 
 
 def bars_of(name, dates, seed):
@@ -58,7 +46,7 @@ def folder(bars, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["range", "volume", "return"])
-def test_windows_and_targets_are_those_of_a_naive_loop(stocks, bars, target):
+def test_windows_and_targets_are_those_of_a_naive_loop(bars, target):
     window, first_test = 4, "2017-11"
     examples = stocks.make_examples(bars, target, window, num_test_months=4)
     assert examples.test_months == ("2017-11", "2017-12", "2018-01", "2018-02")
@@ -93,7 +81,7 @@ def test_windows_and_targets_are_those_of_a_naive_loop(stocks, bars, target):
     np.testing.assert_array_equal(examples.months, months)
 
 
-def test_later_bars_change_nothing_earlier(stocks, bars):
+def test_later_bars_change_nothing_earlier(bars):
     changed = bars.copy()
     later = changed["date"] >= "2018-01-10"
     changed.loc[later, ["open", "high", "low", "close"]] *= 1.7
@@ -116,7 +104,7 @@ def test_later_bars_change_nothing_earlier(stocks, bars):
     )
 
 
-def test_losses_are_those_of_numpy(stocks):
+def test_losses_are_those_of_numpy():
     rng = np.random.default_rng(0)
     months = rng.integers(0, 4, 1000).astype(np.int32)
     targets, predictions = rng.normal(size=(2, 1000)).astype(np.float32)
@@ -141,8 +129,7 @@ def test_losses_are_those_of_numpy(stocks):
     assert blocks["calibrated_quadratic_loss"][0] == 0
 
 
-@pytest.mark.slow
-def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsys):
+def test_the_whole_study_and_its_continuation(folder, monkeypatch, capsys):
     arguments = ["stocks.py", "--data", str(folder), "--output", str(folder / "output")]
     arguments += ["--stocks", "3", "--test-months", "4", "--retrain-every", "2", "--window", "3"]
     arguments += ["--hidden-size", "2", "--batch-size", "128", "--pipelines", "base", "l2_5"]

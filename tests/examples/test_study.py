@@ -33,17 +33,9 @@ def test_the_whole_study(tmp_path):
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     arguments = ["--quick", "--seeds", "2", "--held-out", "1000", "--workers", "1"]
     arguments += ["--pipelines", "base", "dropout"]
-    command = [
-        sys.executable,
-        str(EXAMPLE),
-        "--data",
-        str(tmp_path),
-        "--shared",
-        "order",
-        *arguments,
-    ]
+    arguments += ["--data", str(tmp_path), "--shared", "order"]
     done = subprocess.run(
-        [*command, "--output", str(tmp_path / "output")],
+        [sys.executable, str(EXAMPLE), *arguments, "--output", str(tmp_path / "output")],
         capture_output=True,
         text=True,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},

@@ -1,38 +1,30 @@
 """The papers' synthetic experiments, small."""
 
-import importlib.util
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic
 from scipy import stats
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "synthetic.py"
+FOLDER = Path(__file__).parents[2] / "examples" / "calibrated_metric"
 
 
 @pytest.fixture(scope="module")
-def synthetic():
-    specification = importlib.util.spec_from_file_location("synthetic", EXAMPLE)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def linear(synthetic):
+def linear():
     return synthetic.run(synthetic.LINEAR, num_rounds=12, num_seeds=20, seed=1)
 
 
 @pytest.fixture(scope="module")
-def logistic(synthetic):
+def logistic():
     return synthetic.run(synthetic.LOGISTIC, num_rounds=12, num_seeds=20, seed=1)
 
 
-def test_quadratic_losses_have_their_exact_expectations(synthetic, linear):
+def test_quadratic_losses_have_their_exact_expectations(linear):
     expected = synthetic.expected_quadratic_losses()
     found = synthetic.figures(linear)
     for form in synthetic.FORMS:
@@ -47,7 +39,7 @@ def test_quadratic_losses_have_their_exact_expectations(synthetic, linear):
 
 
 @pytest.mark.parametrize(("num_features", "num_train"), [(2, 60), (6, 200)])
-def test_the_law_of_the_linear_losses(synthetic, num_features, num_train):
+def test_the_law_of_the_linear_losses(num_features, num_train):
     rng = np.random.default_rng(num_train)
     losses = synthetic.simulate_linear(num_features, num_train, 8000, rng)
     exact = synthetic.linear_law(num_features, num_train, variance=1.0)
@@ -66,12 +58,12 @@ def test_the_law_of_the_linear_losses(synthetic, num_features, num_train):
     assert abs(exact[1] / exact[0] - leading) < 2 / num_train
 
 
-def test_the_readme_has_the_stored_figures(synthetic):
-    stored = json.loads((EXAMPLE.parent / "synthetic.json").read_text("utf-8"))
-    assert synthetic.section(stored) in (EXAMPLE.parent / "README.md").read_text("utf-8")
+def test_the_readme_has_the_stored_figures():
+    stored = json.loads((FOLDER / "synthetic.json").read_text("utf-8"))
+    assert synthetic.section(stored) in (FOLDER / "README.md").read_text("utf-8")
 
 
-def test_the_section_is_made_from_the_stored_figures(synthetic, linear, logistic):
+def test_the_section_is_made_from_the_stored_figures(linear, logistic):
     found = [(synthetic.LINEAR, linear), (synthetic.LOGISTIC, logistic)]
     law = {"num_features": 2, "num_train": 9, "num_runs": 5, "simulated": 0.8, "error": 0.01}
     values = synthetic.to_json(found, [{**law, "exact": 0.81, "leading": 0.82}])

@@ -1,12 +1,8 @@
 """Intervals over seeds and test rows, against simulations with known variances."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import two_way_bootstrap
 from two_way_bootstrap import pseudo_values, two_way_interval
 

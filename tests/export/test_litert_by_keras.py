@@ -8,21 +8,16 @@ import pytest
 
 from keras_calibration.layers import (
     ILPS,
-    BiasCorrection,
     FieldBias,
     FieldNetwork,
     NeuralCalibration,
-    PlattScaling,
 )
 from keras_calibration.models import CalibratedModel
 
 pytestmark = pytest.mark.tensorflow
 
 HEADS = {
-    "BiasCorrection": BiasCorrection,
-    "PlattScaling": PlattScaling,
     "ILPS": ILPS,
-    "ILPS of the paper": ILPS.from_paper,
     "FieldBias": lambda: FieldBias({"site": 7}, numeric=["age"]),
     "NeuralCalibration": lambda: NeuralCalibration(
         ILPS(), FieldNetwork({"site": 7}, numeric=["age"])

@@ -6,11 +6,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import keras_calibration as kc
-from keras_calibration.export import export_onnx, export_savedmodel
+from keras_calibration.export import export_savedmodel
 from keras_calibration.sklearn import NeuralCalibrator
 from served import serve_here
 
 pytestmark = pytest.mark.tensorflow
+DTYPES = {"score": "float32", "site": "int64", "age": "float32"}
 REQUEST = {"score": [0.3, 0.3], "site": [1, 2], "age": [41.5, np.nan]}
 
 
@@ -29,8 +30,7 @@ def test_a_request_may_have_a_fraction_or_a_missing_value(tmp_path, method):
     model = kc.calibrate_scores(
         scores, labels, frame, fields=["site"], numeric=["age"], methods=[method], verbose=0
     )
-    dtypes = {tensor.name: tensor.dtype for tensor in model.inputs}
-    assert dtypes == {"score": "float32", "site": "int64", "age": "float32"}
+    assert {tensor.name: tensor.dtype for tensor in model.inputs} == DTYPES
     expected = model.predict({k: np.array(v) for k, v in REQUEST.items()}, verbose=0)[:, 0]
     path = export_savedmodel(model, tmp_path / "1", frame.assign(score=scores))
     served = serve_here(path, REQUEST)
@@ -43,29 +43,12 @@ def test_a_request_may_have_a_fraction_or_a_missing_value(tmp_path, method):
     assert np.isfinite(expected).all()
 
 
-@pytest.mark.slow
-def test_an_onnx_file_takes_the_same_request(tmp_path):
-    run_onnx = pytest.importorskip("keras_calibration.export.onnx.export").run_onnx
-    pytest.importorskip("tf2onnx")
-    pytest.importorskip("onnxruntime")
-    frame, scores, labels = rows_of()
-    model = kc.calibrate_scores(
-        scores, labels, frame, fields=["site"], numeric=["age"], methods=["additive"], verbose=0
-    )
-    expected = model.predict({k: np.array(v) for k, v in REQUEST.items()}, verbose=0)
-    dtypes = {"score": "float32", "site": "int64", "age": "float32"}
-    given = {name: np.array(REQUEST[name], dtype) for name, dtype in dtypes.items()}
-    received = run_onnx(export_onnx(model, tmp_path / "ctr.onnx"), given)
-    np.testing.assert_allclose(received["probability"], expected, atol=1e-6)
-
-
 def test_so_are_those_of_a_classifier_of_scikit_learn():
     frame, scores, labels = rows_of()
     frame["score"] = scores
     found = NeuralCalibrator(
         LogisticRegression(), fields=["site"], numeric=["age"], methods=["additive"]
     ).fit(frame, labels)
-    dtypes = {tensor.name: tensor.dtype for tensor in found.model_.inputs}
-    assert dtypes == {"score": "float32", "site": "int64", "age": "float32"}
+    assert {tensor.name: tensor.dtype for tensor in found.model_.inputs} == DTYPES
     asked = frame[:2].assign(age=[41.5, 30.0])
     assert np.isfinite(found.predict_proba(asked)).all()

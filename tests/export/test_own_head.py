@@ -17,7 +17,9 @@ LABELS = RNG.random(600) < 1 / (1 + np.exp(-LOGITS[:, 0] - 2 * MOBILE))
 X = {"score": LOGITS, "is_mobile": MOBILE}
 
 
-def class_of_the_docstring():
+@pytest.fixture(scope="module")
+def own_head():
+    """The class of the docstring."""
     lines = inspect.getdoc(Head).split("Example:")[1].splitlines()
     code = [line.strip()[4:] for line in lines if line.strip().startswith((">>>", "..."))]
     program = "\n".join(code)
@@ -26,11 +28,6 @@ def class_of_the_docstring():
     exec(compile(ast.Module(classes, []), "docstring", "exec"), names)
     assert classes[0].end_lineno - classes[0].lineno < 25
     return names["MobileOffset"]
-
-
-@pytest.fixture(scope="module")
-def own_head():
-    return class_of_the_docstring()
 
 
 def make_model(head):
@@ -57,11 +54,7 @@ def test_fit_save_load_export_refresh(own_head, tmp_path):
     kc.export_savedmodel(model, tmp_path / "served" / "1", X)
     new = 1 - LABELS  # of a world upside down
     refreshed = kc.refresh_savedmodel(
-        tmp_path / "served" / "1",
-        LOGITS,
-        new,
-        {"is_mobile": MOBILE},
-        from_logits=True,
+        tmp_path / "served", LOGITS, new, {"is_mobile": MOBILE}, from_logits=True
     )
     again = own_head()
     again.fit(LOGITS, new, {"is_mobile": MOBILE})
@@ -71,29 +64,3 @@ def test_fit_save_load_export_refresh(own_head, tmp_path):
     served = signature(**{name: tf.constant(column) for name, column in X.items()})
     expected = 1 / (1 + np.exp(-keras.ops.convert_to_numpy(again(LOGITS, X))))
     np.testing.assert_allclose(served["probability"], expected, atol=1e-6)
-
-
-def test_without_a_direct_fit_it_is_trained(own_head):
-    class Trained(own_head):
-        fit_rows = Head.fit_rows
-
-    head = Trained()
-    with pytest.raises(ValueError, match="no direct fit"):
-        head.fit(LOGITS, LABELS, {"is_mobile": MOBILE})
-    model = make_model(head)
-    with pytest.raises(ValueError, match=r"no direct fit.*Train it by gradient, with Keras' `fit`"):
-        kc.fit_head(model, X, LABELS, verbose=0)
-    model.compile(keras.optimizers.Adam(0.2), "binary_crossentropy")
-    model.fit(X, LABELS, epochs=3, verbose=0)
-    assert float(head.offset) > 1
-
-
-@pytest.mark.parametrize("head", [keras.layers.Identity(), "ilps", None])
-def test_what_is_no_head_is_refused(head):
-    with pytest.raises(ValueError, match=r"must be a `Head`"):
-        make_model(head)
-
-
-def test_features_that_are_no_mapping(own_head):
-    with pytest.raises(ValueError, match="order of the arguments is logits, labels, features"):
-        own_head().fit(LOGITS, MOBILE, LABELS)

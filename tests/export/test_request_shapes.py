@@ -40,6 +40,9 @@ HEADS = {
     "VectorScaling": lambda: kc.layers.VectorScaling(3),
     "FieldBias": lambda: kc.layers.FieldBias({"site": 3, "device": 2}, numeric=["price"]),
     "ILPS": lambda: kc.layers.ILPS(5),
+    "ILPS, strict": lambda: kc.layers.ILPS(monotonic="strict"),
+    "ILPS of the paper": lambda: kc.layers.ILPS.from_paper(),
+    "BetaCalibration": lambda: kc.layers.BetaCalibration(),
     "PlattScaling": lambda: kc.layers.PlattScaling(),
     "IsotonicRegression": lambda: kc.layers.IsotonicRegression(),
     "BoostedTrees": lambda: kc.layers.BoostedTrees({"site": 3, "device": 2}, ["price"]),
@@ -192,6 +195,11 @@ def check_rows(run, request, expected, takes_no_rows):
 def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
     path = kc.export_savedmodel(model, tmp_path / "1", make_rows(64))
     signatures = tf.saved_model.load(str(path)).signatures
+    expected = np.asarray(model(requests["serving_default"]))
+    for name in ("serving_default", "calibrate"):
+        inputs = {key: tf.constant(values) for key, values in requests[name].items()}
+        served = signatures[name](**inputs)["probability"]
+        np.testing.assert_allclose(served, expected, rtol=0, atol=1e-6)
     for name, request in requests.items():
 
         def run(given, signature=signatures[name]):
@@ -208,13 +216,9 @@ def test_onnx_runtime(model, requests, tmp_path):
 
     The format demands shapes of inputs (`onnx.checker`), and Triton loads no model without.
     """
-    if not HAS_ONNX:
-        pytest.skip(
-            'tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]"'
-        )
-    import onnx
-    import onnxruntime
-
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
     file = kc.export_onnx(model, tmp_path / "model.onnx", make_rows(64))
     onnx.checker.check_model(str(file), full_check=True)
     nodes = [node for node in onnx.load(file).graph.node if CHECK in node.name]

@@ -84,12 +84,6 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     agrees(served(second, rows), model, rows, 0.9)
 
 
-def test_without_it_nothing_is_added(tmp_path):
-    model, rows = fitted(kc.layers.PlattScaling()), new_rows()
-    path = kc.export_savedmodel(model, tmp_path / "1", rows)
-    assert set(served(path, rows)) == {"probability", "uncalibrated_probability", "logit"}
-
-
 def test_refuses_heads_without_an_interval_and_levels(tmp_path):
     for head, level, message in (
         (kc.layers.IsotonicRegression(), 0.95, "IsotonicRegression has no interval"),

@@ -33,14 +33,17 @@ def test_the_next_number_follows_the_highest_also_where_others_are_gone(tmp_path
     assert put(Target(tmp_path / "new" / "ctr", "next")).name == "1"
 
 
+@pytest.mark.parametrize("is_file", [False, True])
 @pytest.mark.parametrize("version", [None, 7])
 @pytest.mark.parametrize("kind", ["folder", "file", "broken link"])
-def test_what_is_there_is_never_overwritten(version, kind, tmp_path):
+def test_what_is_there_is_never_overwritten(version, kind, is_file, tmp_path):
     """Neither where it is there from the start, nor where it comes during the export."""
-    place = Target(tmp_path / "7" if version is None else tmp_path, version)
+    place = Target(tmp_path / "7" if version is None else tmp_path, version, is_file=is_file)
     with place.beside() as path:
-        path.mkdir()
-        (path / "model").write_text("this")
+        if is_file:
+            path.write_text("this")
+        else:
+            path.mkdir()
         if kind == "folder":
             put(Target(tmp_path / "7"), "other")
         elif kind == "file":
@@ -55,18 +58,6 @@ def test_what_is_there_is_never_overwritten(version, kind, tmp_path):
     if kind != "broken link":
         kept = tmp_path / "7" / "model" if kind == "folder" else tmp_path / "7"
         assert kept.read_text() == "other"
-
-
-def test_a_file_is_never_overwritten(tmp_path):
-    place = Target(tmp_path / "a.onnx", is_file=True)
-    assert put(place).read_text() == "this"
-    for call in (place.check, lambda: put(place, "other")):
-        with pytest.raises(ValueError, match="which exists"):
-            call()
-    assert (tmp_path / "a.onnx").read_text() == "this"
-    assert names_in(tmp_path) == ["a.onnx"]
-    with pytest.raises(ValueError, match="is a file"):
-        Target(tmp_path / "a.onnx" / "1").check()
 
 
 def test_two_that_choose_the_same_number_get_two_numbers(tmp_path, monkeypatch):

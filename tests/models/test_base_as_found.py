@@ -48,6 +48,7 @@ REFUSED = {
         lambda base: kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": 3})),
         r"without \['site'\]",
     ),
+    "no head": (lambda base: kc.models.CalibratedModel(base, "ilps"), "must be a `Head`"),
     "a head that fails": (lambda base: kc.models.CalibratedModel(base, Failing()), "head fails"),
     "no such method": (
         lambda base: kc.calibrate(base, X, Y, methods="best", verbose=0),
@@ -77,8 +78,3 @@ def test_a_base_in_use_is_frozen_and_can_be_unfrozen(base):
     assert not any(flag for _, flag in flags(base))
     model.base_model.trainable = True
     assert len(base.trainable_variables) == 4
-
-
-def test_what_is_no_keras_model_is_refused():
-    with pytest.raises(ValueError, match="must be a Keras model"):
-        kc.calibrate("sklearn", X, Y, verbose=0)

@@ -48,18 +48,12 @@ def test_a_fit_that_misses_a_class_warns_of_it():
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.zeros(300, int), "at least two classes"),
-        (np.arange(300) % 4, "class numbers 0 … 2"),
-        (np.full((300, 3), 0.5), "add up to 1"),
-        (np.zeros((300, 2)), r"shape \(300, 3\)"),
-    ],
+    "labels", [np.arange(300) % 4, np.zeros((300, 2))], ids=["numbers", "columns"]
 )
-def test_labels_that_are_no_classes_are_refused(labels, message):
+def test_labels_that_are_no_classes_are_refused(labels):
     x, _ = class_rows(num_rows=300)
     model = CalibratedModel(base_model(), VectorScaling(3))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="Received: "):
         fit_head(model, x, labels, verbose=0)
     np.testing.assert_array_equal(model.head.scales, np.ones(3))
 

@@ -24,22 +24,21 @@ Y = (RNG.random(NUM_ROWS) < EXPECTED).astype("float32")
 FLOATS = {"user": USER.astype("float64"), "score": SCORE}
 
 
-def make_base(name, shape=(), dtype="int32", policy="float32", form="dict"):
+def make_base(dtype):
     """A base model of a score, which has another input."""
     inputs = {
-        name: keras.Input(shape, dtype=dtype, name=name),
+        "user": keras.Input((), dtype=dtype, name="user"),
         "score": keras.Input((), name="score"),
     }
-    column = keras.layers.Reshape((1,), dtype=policy)(inputs["score"])
-    output = keras.layers.Activation("sigmoid", dtype=policy)(column)
-    return keras.Model(inputs if form == "dict" else list(inputs.values()), output)
+    column = keras.layers.Reshape((1,))(inputs["score"])
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(column))
 
 
-def make_model(dtype="int64", form="dict", policy="float32"):
+def make_model():
     """A model whose head knows the offset of each id."""
     lookup = keras.layers.IntegerLookup(vocabulary=np.arange(NUM_IDS) + FIRST)
     head = FieldBias({"user": lookup})
-    model = CalibratedModel(make_base("user", (), dtype, policy, form), head)
+    model = CalibratedModel(make_base("int64"), head)
     head._offsets.assign([0.0, *OFFSETS, 0.0])  # the lookup's unknown value, and "other"
     return model
 
@@ -77,10 +76,7 @@ ROADS = {
     "data set": lambda model: model.predict(dataset(FLOATS), verbose=0),
     "PyDataset": lambda model: model.predict(Batches(FLOATS), verbose=0),
     "one batch": lambda model: model.predict_on_batch(FLOATS),
-    "call": lambda model: model(FLOATS),
-    "call with a table": lambda model: model(pl.DataFrame(FLOATS)),
     "call with tensors": lambda model: model({k: tf.constant(v) for k, v in FLOATS.items()}),
-    "head": lambda model: keras.ops.sigmoid(model.head(SCORE, {"user": FLOATS["user"]})),
     "head with a table": lambda model: keras.ops.sigmoid(model.head(SCORE, pd.DataFrame(FLOATS))),
     "head in a graph": lambda model: keras.ops.sigmoid(
         tf.function(lambda score, user: model.head(score, {"user": user}))(SCORE, FLOATS["user"])
@@ -111,37 +107,26 @@ def test_data_sets_refuse_ids_that_would_change(model, values):
 def test_a_fit_of_ids_in_float64_is_that_of_integers():
     x = {"user": USER, "score": SCORE}
     weights, intervals = [], []
-    for given, labels in [
-        (x, Y),
-        (FLOATS, Y),
-        (pl.DataFrame(FLOATS), Y),
-        (dataset((FLOATS, Y)), None),
-    ]:
+    for given, labels in [(x, Y), (FLOATS, Y), (dataset((FLOATS, Y)), None)]:
         model = make_model()
         kc.fit_head(model, given, labels, only_if_better=False, verbose=0)
         weights.append(np.concatenate([np.ravel(each) for each in model.head.get_weights()]))
         intervals.append(np.concatenate(kc.interval(model, FLOATS)))
-        head = make_model().head
-        head.fit(SCORE, Y, FLOATS)
-        np.testing.assert_allclose(
-            head.get_offsets("user"), model.head.get_offsets("user"), atol=1e-5
-        )
-    np.testing.assert_array_equal(weights, [weights[0]] * 4)
-    np.testing.assert_array_equal(intervals, [intervals[0]] * 4)
+    np.testing.assert_array_equal(weights, [weights[0]] * 3)
+    np.testing.assert_array_equal(intervals, [intervals[0]] * 3)
     assert np.abs(weights[0]).max() > 0.5
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_input_of_floats_cannot_hold_them(dtype):
-    base = make_base("user", dtype=dtype)
+    base = make_base(dtype)
+    given = {"fields": ["user"], "methods": "field_bias", "verbose": 0}
     for user in (USER, FLOATS["user"]):
         with pytest.raises(ValueError, match=r"'user'.*integers.*dtype=\"int64\""):
-            kc.calibrate(
-                base, {**FLOATS, "user": user}, Y, fields=["user"], methods="field_bias", verbose=0
-            )
+            kc.calibrate(base, {**FLOATS, "user": user}, Y, **given)
     few = {**FLOATS, "user": PLACE.astype("float64")}
-    model = kc.calibrate(base, few, Y, fields=["user"], methods="field_bias", verbose=0)
+    model = kc.calibrate(base, few, Y, **given)
     integers = model.predict({**few, "user": PLACE}, verbose=0)
     np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
     with pytest.raises(ValueError, match="'user' of the model must hold integers"):

@@ -54,11 +54,6 @@ def best_offsets():
     return offsets
 
 
-def test_calibrated_models_train_as_keras_does():
-    own = vars(CalibratedModel)
-    assert not {"compile", "fit", "evaluate", "predict", "train_step", "compute_loss"} & {*own}
-
-
 @pytest.mark.slow
 def test_a_head_without_a_direct_fit(tmp_path):
     model = CalibratedModel(make_base(), SiteOffsets())
