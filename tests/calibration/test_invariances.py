@@ -21,16 +21,8 @@ METHODS = ["platt", "ilps", "field_bias", "additive", "trees"]
 
 def calibrated(scores=SCORES, labels=LABELS, features=FEATURES, weights=None, **arguments):
     arguments = {"methods": METHODS, "from_logits": True, **arguments}
-    return kc.calibrate_scores(
-        scores,
-        labels,
-        features,
-        weights,
-        fields=["site"],
-        numeric=["price"],
-        verbose=0,
-        **arguments,
-    )
+    columns = {"fields": ["site"], "numeric": ["price"], "verbose": 0}
+    return kc.calibrate_scores(scores, labels, features, weights, **columns, **arguments)
 
 
 def predicted(model, scores=SCORES):
@@ -81,7 +73,7 @@ def test_rows_of_weight_0_are_no_rows(expected):
     np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("missing", [np.nan, None, 2.5, np.inf])
+@pytest.mark.parametrize("missing", [np.nan, None, 2.5])
 def test_a_row_of_weight_0_may_miss_its_id(expected, missing):
     features = {"site": [missing, *SITES.tolist()], "price": np.r_[np.nan, PRICES]}
     weights = np.r_[0.0, np.ones(NUM_ROWS)]
