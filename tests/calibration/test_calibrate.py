@@ -80,7 +80,6 @@ def test_what_can_express_the_truth_gets_the_weight(truth, features, able):
     assert seen < log_loss(new_y, expit(eta)) + (0.02 if features is BOTH else 0.003)
     raw = log_loss(new_y, expit(new_x["score"]))
     assert seen <= raw + (0 if report.chosen == "identity" else -0.003) + 1e-7
-    assert all(name in str(report) for name in ("identity", "ilps", "log loss"))
     notes = next(k for k, line in enumerate(str(report).splitlines()) if line[:2] == "Cr")
     assert max(map(len, str(report).splitlines()[:notes])) <= 100
 
@@ -92,8 +91,9 @@ def names_of(report):
 def test_methods():
     x, y = make_rows(lambda logit, site, price: logit + 0.5, 1500)
     quick = kc.calibrate(base_model(), x, y, **BOTH, methods="quick", verbose=0).report
-    assert {*names_of(quick), *quick.left_out} >= {"field_bias", "field_ilps"}
-    assert not {"trees", "neural"} & {*names_of(quick), *quick.left_out}
+    tried = {*names_of(quick), *quick.left_out}
+    assert tried >= {"field_bias", "field_ilps"}
+    assert not tried & {"trees", "neural"}
     assert quick.num_folds == 3
     thorough = kc.calibrate(base_model(), x, y, methods="thorough", verbose=0).report
     assert thorough.num_folds == 5
@@ -156,8 +156,6 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     assert after.calibration_ratio == pytest.approx(expected, abs=1e-5)
     errors = [abs(weights[x["site"] == z] @ (y - p)[x["site"] == z]) for z in range(6)]
     assert after.field_ece["site"] == pytest.approx(sum(errors) / weights.sum(), abs=1e-6)
-    assert model.report.num_folds == 3
-    assert [score.name for score in model.report.scores] == ["identity", "bias"]
     # The model itself is fitted to all rows.
     layer = kc.layers.BiasCorrection()
     layer.fit(logits, y, sample_weight=weights)

@@ -101,16 +101,3 @@ def test_labels_and_scores_turned_round():
     )
     assert turned.report.after.log_loss == pytest.approx(given.report.after.log_loss, abs=1e-5)
     assert turned.report.weights == pytest.approx(given.report.weights, abs=1e-3)
-
-
-def test_a_candidate_that_fails_is_no_candidate_that_loses(monkeypatch):
-    def refuse(self, *arguments):
-        raise ValueError("no such rows")
-
-    monkeypatch.setattr(kc.layers.PlattScaling, "fit_rows", refuse)
-    with pytest.warns(UserWarning, match=r"'platt' could not be fitted. 'platt': no such rows"):
-        model = calibrated(methods=["platt", "field_bias"])
-    assert model.report.chosen == "field_bias"
-    assert model.report.left_out["platt"] == "no such rows"
-    with pytest.raises(ValueError, match=r"None of the candidates can be fitted.*'platt': no such"):
-        calibrated(methods=["identity", "platt"])

@@ -123,17 +123,6 @@ def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
     np.testing.assert_array_equal(counted.predict(x, verbose=0), single.predict(x, verbose=0))
 
 
-def test_repeated_rows_are_divided_as_the_rows_are():
-    options = {"from_logits": True, "methods": "platt", "verbose": 0}
-    expected = kc.calibrate_scores(LOGITS, LABELS, **options).report
-    with pytest.warns(UserWarning, match="3,000 rows of the development set are 300 different"):
-        found = kc.calibrate_scores(*times(10, LOGITS, LABELS), **options).report
-    for score, other in zip(found.scores[:1], expected.scores, strict=False):
-        assert score.log_loss == pytest.approx(other.log_loss, rel=1e-9)
-    assert found.after.log_loss == pytest.approx(expected.after.log_loss, abs=1e-3)
-    assert found.after.log_loss_change_error < 0.5 * expected.after.log_loss_change_error
-
-
 def test_categories_are_learnt_although_their_rows_are_equal():
     """Rows of one site and score are independent: each in a fold of its own would teach nothing."""
     site = RNG.integers(0, 10, 4000)

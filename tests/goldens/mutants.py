@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "bad = ~((shares >= 0).all(axis=1) & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))",
         "bad = ~(shares >= 0).all(axis=1)",
-        ("test_checks", "test_class_calibrators"),
+        ("test_class_models",),
     ),
     Mutant(
         "found[output] = max(found.get(output, 0.0), difference)",

@@ -180,12 +180,9 @@ def test_where_leaves_rows_out_and_missing_values_are_a_value():
     found = score(log, LogLoss(), verbose=0)
     kept = np.arange(N) != 7
     values = np.where(np.arange(N) < 100, -1, SITE)
-    assert found["site_field_ece"] == pytest.approx(
-        field_ece(Y[kept], P[kept], values[kept]), rel=TIGHT
-    )
-    assert found["site_field_rce"] == pytest.approx(
-        field_rce(Y[kept], P[kept], values[kept]), rel=TIGHT
-    )
+    for name, function in (("site_field_ece", field_ece), ("site_field_rce", field_rce)):
+        expected = function(Y[kept], P[kept], values[kept])
+        assert found[name] == pytest.approx(expected, rel=TIGHT)
 
 
 def with_one(values, row, value):
