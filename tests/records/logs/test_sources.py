@@ -97,18 +97,16 @@ def test_where_and_reserved_names_leave_the_row_numbers(tmp_path, where):
     table = pa.Table.from_pandas(frame(site=site, **names), preserve_index=False)
     kept = slice(None) if where is None else site != 2
     # The folds of the streaming metric, by the number of the row in the whole log.
-    fold = np.floor(np.asarray(hashed_uniform(np.arange(N), 0)) * 2)[kept]
+    fold = np.floor(np.asarray(hashed_uniform(np.arange(N), 0)) * 2)[kept].astype(int)
     queries = log_queries(ScoredLog(), CalibratedLogLoss())
     for kind, source in as_sources(table, tmp_path / "log").items():
         sums = log_sums(ScoredLog(source, where=where), queries)
         moments = sums.table("moments/2/None/0")
         rows = moments["negatives"] + moments["positives"]
         positives = np.bincount(moments["key_group"], moments["positives"])
-        assert (
-            np.bincount(moments["key_group"], rows).tolist()
-            == np.bincount(fold.astype(int)).tolist()
-        ), kind
-        assert positives.tolist() == np.bincount(fold.astype(int), Y[kept]).tolist(), kind
+        numbers = np.bincount(moments["key_group"], rows)
+        np.testing.assert_array_equal(numbers, np.bincount(fold), kind)
+        np.testing.assert_array_equal(positives, np.bincount(fold, Y[kept]), kind)
 
 
 def test_an_error_names_the_row_in_the_file(tmp_path):
@@ -123,28 +121,26 @@ def test_an_error_names_the_row_in_the_file(tmp_path):
             losses(source, where="site <> 1")
 
 
+TEXTS = pa.array([f"request {n}" for n in range(N)])
 KEYS = {
-    "int": (pa.array(np.arange(N) * 7 - 50), None),
-    "int32 with gaps": (pa.array([None, *range(1, N)], pa.int32()), None),
-    "uint64": (pa.array(np.arange(N, dtype="uint64") + 2**63), None),
-    "large int": (pa.array(np.arange(N) + 2**60), None),
-    "text": (pa.array([f"request {n}" for n in range(N)]), None),
-    "category": (pa.array([f"request {n}" for n in range(N)]).dictionary_encode(), None),
-    "category of ints": (pa.array([None, *range(1, N)]).dictionary_encode(), None),
-    "float": (pa.array(np.arange(N) + 0.5), None),
+    "int": pa.array(np.arange(N) * 7 - 50),
+    "int32 with gaps": pa.array([None, *range(1, N)], pa.int32()),
+    "uint64": pa.array(np.arange(N, dtype="uint64") + 2**63),
+    "text": TEXTS,
+    "category": TEXTS.dictionary_encode(),
+    "category of ints": pa.array([None, *range(1, N)]).dictionary_encode(),
+    "float": pa.array(np.arange(N) + 0.5),
 }
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KEYS)
 def test_row_keys_divide_alike_in_every_source(tmp_path, kind):
-    table = pa.table({"label": Y, "probability": P, "id": KEYS[kind][0]})
+    table = pa.table({"label": Y, "probability": P, "id": KEYS[kind]})
     sources = as_sources(table, tmp_path / "log")
     expected = losses(sources["parquet"], row_key="id")
-    for name, source in sources.items():
-        if kind == "large int" and name == "pandas":
-            continue
-        same(losses(source, row_key="id"), expected), name
+    for source in sources.values():
+        same(losses(source, row_key="id"), expected)
 
 
 DAYS = [datetime.date(2026, 3, 1), datetime.date(2026, 3, 8)]

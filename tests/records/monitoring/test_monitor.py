@@ -79,13 +79,10 @@ def test_false_alerts_are_as_rare_as_promised():
     assert alerts <= 32
 
 
-def test_a_drifted_day_is_named():
+def test_a_drifted_day_or_segment_is_named():
     report = monitor(log_of(make_log(day_factor=(3, 1.5)), "site"))
     assert [period.name for period in report.periods if period.is_off] == ["2026-03-04"]
-    (_,) = (alert for alert in report.alerts if alert.startswith("2026-03-04: under-predicts"))
-
-
-def test_a_drifted_segment_is_named():
+    assert any(alert.startswith("2026-03-04: under-predicts") for alert in report.alerts)
     report = monitor(log_of(make_log(site_factor=("mail", 0.6)), "site", "device"))
     assert [rates.name for rates in report.fields["site"].values if rates.is_off] == ["mail"]
     assert any(alert.startswith("site mail: over-predicts") for alert in report.alerts)
@@ -137,12 +134,6 @@ def test_a_shift_within_the_tolerance_does_not_matter():
     assert not monitor(sums, tolerance=0.05).is_alert
 
 
-def test_the_bounds_of_a_period_do_not_depend_on_the_others(calibrated):
-    log = log_of(calibrated, "site")
-    part = monitor(log, Periods("day", until="2026-03-03"))
-    assert part.periods == monitor(log).periods[:2]
-
-
 def test_a_day_whose_predictions_tell_nothing_is_named():
     report = monitor(log_of(make_log(shuffled_day=2)))
     assert [period.name for period in report.periods if period.is_loss_off] == ["2026-03-03"]
@@ -155,6 +146,9 @@ def test_the_figures_are_those_of_the_metrics(calibrated):
     p, y, site = (table[name].to_numpy() for name in ("probability", "label", "site"))
     day = table["timestamp"].to_numpy().astype("datetime64[D]")
     report = monitor(log_of(calibrated, "site"))
+    # The bounds of a period do not depend on the others.
+    part = monitor(log_of(calibrated, "site"), Periods("day", until="2026-03-03"))
+    assert part.periods == report.periods[:2]
     error = report.fields["site"].field_rce
     assert error == pytest.approx(scoring.field_rce(y, p, site), rel=1e-6)
     for period in report.periods:
