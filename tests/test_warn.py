@@ -29,30 +29,20 @@ def probabilities_for_logits():
 
 def scores_of_another_model():
     scores = 1 / (1 + np.exp(-LOGITS))
-    call = kc.calibrate_scores
-    return (
-        call(scores, LABELS, from_logits=True, methods="platt"),
-        inspect.currentframe().f_lineno - 1,
-    )
+    options = {"from_logits": True, "methods": "platt"}
+    return kc.calibrate_scores(scores, LABELS, **options), inspect.currentframe().f_lineno
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        metric_of_no_rows,
-        logits_that_rank_backwards,
-        probabilities_for_logits,
-        scores_of_another_model,
-    ],
+PROGRAMS = (
+    *(metric_of_no_rows, logits_that_rank_backwards),
+    *(probabilities_for_logits, scores_of_another_model),
 )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_warning_points_to_the_users_line(program):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         _, line = program()
-    ours = [
-        warning for warning in found if issubclass(warning.category, UserWarning | RuntimeWarning)
-    ]
-    assert ours
-    assert [(warning.filename, warning.lineno) for warning in ours] == [(__file__, line)] * len(
-        ours
-    )
+    ours = [each for each in found if issubclass(each.category, UserWarning | RuntimeWarning)]
+    assert {(each.filename, each.lineno) for each in ours} == {(__file__, line)}

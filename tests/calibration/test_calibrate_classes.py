@@ -82,15 +82,11 @@ def test_scores_without_a_model():
     np.testing.assert_allclose(received.sum(axis=1), 1, atol=1e-6)
 
 
-def test_folds_that_leave_one_class_are_refused():
+def test_folds_of_one_class_and_methods_of_two_classes_are_refused():
     x, labels = class_rows(300)
     order = np.argsort(labels)
     x = {name: column[order] for name, column in x.items()}
     with pytest.raises(ValueError, match="all of one class"):
         kc.calibrate(base_model(), x, labels[order], time="order", verbose=0)
-
-
-def test_a_method_of_binary_models_is_refused():
-    x, labels = class_rows(300)
     with pytest.raises(ValueError, match="'temperature', 'vector'"):
         kc.calibrate(base_model(), x, labels, methods="platt", verbose=0)

@@ -14,8 +14,8 @@ def shown(monkeypatch):
     events = []
 
     class Bar(ProgressBar):
-        def show(self, done, figures="", is_end=False):
-            super().show(done, figures, is_end)
+        def show(self, done, figures=""):
+            super().show(done, figures)
             events.append((done, self.total))
 
     monkeypatch.setitem(choose.__globals__, "ProgressBar", Bar)

@@ -42,13 +42,6 @@ def test_a_bias_that_lasts_is():
     )
     assert "in 8 chronological blocks; each block after the first is scored by" in str(model.report)
     assert model.report.num_rows == NUM_ROWS
-    # The model itself is fitted to all rows.
-    model = kc.calibrate(base_model(), x, y, methods="bias", time="order", verbose=0)
-    logits = x["score"].astype("float32")
-    layer = kc.layers.BiasCorrection()
-    layer.fit(logits[:, 0], y)
-    received = model.predict(x, verbose=0, batch_size=NUM_ROWS)
-    np.testing.assert_allclose(received, expit(logits + layer.bias), atol=1e-6)
 
 
 def test_the_figures_are_those_of_fits_to_the_past():

@@ -87,13 +87,8 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     if isinstance(folds, str):
         sums = np.bincount(fold[scored], away)[numbers.start :]
         by_row = max(by_row, len(sums) / (len(sums) - 1) * np.sum(sums**2))
-    means = [
-        np.average(
-            losses_of(labels, shares[number] @ columns)[scored],
-            weights=weights[scored],
-        )
-        for number in numbers
-    ]
+    by_choice = [losses_of(labels, shares[number] @ columns)[scored] for number in numbers]
+    means = [np.average(losses, weights=weights[scored]) for losses in by_choice]
     of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
     error = np.sqrt(by_row / weights[scored].sum() ** 2 + of_choice)
     assert after.log_loss_change_error == pytest.approx(error, rel=1e-3)

@@ -26,17 +26,6 @@ def names_of(report):
     return {score.name for score in report.scores}
 
 
-def test_a_candidate_that_is_named_alone_is_used():
-    logits, labels, columns = make_rows(0.0)
-    with pytest.warns(UserWarning, match="'field_ilps' makes the cross-fitted log loss worse"):
-        report = kc.calibrate_scores(
-            logits, labels, columns, fields=["site"], methods="field_ilps", **OPTIONS
-        ).report
-    assert report.left_out == {}
-    assert report.chosen == "field_ilps"
-    assert names_of(report) == {"identity", "field_ilps"}
-
-
 def test_trees_that_gain_nothing_are_left_out_with_their_figures():
     logits, labels, columns = make_rows(0.0)
     options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}

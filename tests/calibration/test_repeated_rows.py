@@ -69,9 +69,7 @@ def different():
         "no equal rows": ([LOGITS, SITES], LABELS),
         "points": ([POINTS], PAID),
         "points, few positives": ([POINTS], (RNG.random(6000) < 0.003).astype(float)),
-        "points that tell the label": ([POINTS], (POINTS > 610).astype(float)),
         "points and sites": ([POINTS, RNG.integers(0, 3, 6000)], PAID),
-        "three values": ([few], (RNG.random(4000) < 0.3).astype(float)),
         "three values that tell the label": ([few], (few > 1).astype(float)),
         "one value": ([np.zeros(300), SITES], LABELS),
         "float32": ([score], (RNG.random(100_000) < expit(score)).astype(float)),
@@ -123,17 +121,6 @@ def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
     assert figures[0] == figures[1]
     x = {"score": LOGITS, "site": SITES}
     np.testing.assert_array_equal(counted.predict(x, verbose=0), single.predict(x, verbose=0))
-
-
-def test_repeated_rows_are_divided_as_the_rows_are():
-    options = {"from_logits": True, "methods": "platt", "verbose": 0}
-    expected = kc.calibrate_scores(LOGITS, LABELS, **options).report
-    with pytest.warns(UserWarning, match="3,000 rows of the development set are 300 different"):
-        found = kc.calibrate_scores(*times(10, LOGITS, LABELS), **options).report
-    for score, other in zip(found.scores[:1], expected.scores, strict=False):
-        assert score.log_loss == pytest.approx(other.log_loss, rel=1e-9)
-    assert found.after.log_loss == pytest.approx(expected.after.log_loss, abs=1e-3)
-    assert found.after.log_loss_change_error < 0.5 * expected.after.log_loss_change_error
 
 
 def test_categories_are_learnt_although_their_rows_are_equal():

@@ -1,7 +1,6 @@
 """The progress bar, in a file and in a terminal."""
 
 import io
-import subprocess
 import sys
 
 import pytest
@@ -62,9 +61,3 @@ def test_nothing_is_shown(capsys, verbose):
     bar.show(2, "figures")
     bar.say("line")
     assert capsys.readouterr().out == ""
-
-
-def test_it_loads_nothing():
-    program = "import sys; import calibration_records._progress; print('keras' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr

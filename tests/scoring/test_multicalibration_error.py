@@ -181,10 +181,10 @@ def test_the_planted_segment_is_found():
     assert result.error > result.smallest_detectable
     assert result.overall.name == "all rows"
     assert result.overall in result.segments
-    text = str(result)
-    assert text.splitlines()[3].startswith("site = 2 ")
-    assert text.splitlines()[-1].startswith("all rows ")
-    assert len({len(line) for line in text.splitlines()[2:]}) == 1
+    lines = str(result).splitlines()
+    assert (lines[3][:9], lines[-1][:9]) == ("site = 2 ", "all rows ")
+    swapped = {"age": features["age"], "site": features["site"], "device": features["device"]}
+    assert multicalibration_error(labels, predictions, swapped).error == result.error
 
 
 def test_kinds_of_columns():
@@ -234,8 +234,6 @@ def test_bad_rows_are_refused():
     bad = [
         ({"labels": [0, 1]}, "labels"),
         ({"labels": [0, 1, 2]}, "labels"),
-        ({"labels": [[0, 1, 1]]}, "shape"),
-        ({"predictions": [-1.0, 0.2, 0.3]}, "pass from_logits=True"),
         ({"predictions": [math.nan, 0.2, 0.3]}, "predictions"),
         ({"predictions": [], "labels": []}, "of one or more rows"),
         ({"features": {"site": [1, 2]}}, r"features\['site'\]"),
@@ -243,11 +241,8 @@ def test_bad_rows_are_refused():
         ({"numeric": ["age"]}, "numeric"),
         ({"features": {"site": ["a", "b", "c"]}, "numeric": ["site"]}, "numbers"),
         ({"sample_weight": [1, 1, -1]}, "sample_weight"),
-        ({"sample_weight": [0, 0, 0]}, "sample_weight"),
         *(({name: -1}, name) for name in ("max_depth", "num_ranges", "min_rows", "min_positives")),
     ]
     for changes, message in bad:
         with pytest.raises(ValueError, match=message):
             multicalibration_error(**{**rows, **changes})
-    with pytest.warns(UserWarning, match="swapped"):
-        multicalibration_error(np.linspace(0.1, 0.3, 20), np.arange(20) % 2, {})

@@ -59,10 +59,10 @@ def by_rows(frame, logits):
 def test_a_subclass_has_the_sums_of_its_base(frame):
     logits = np.log(frame["probability"] / (1 - frame["probability"]))
     bits, calibrated = Bits(name="bits"), Calibrated(name="calibrated")
-    assert list(log_queries(ScoredLog(frame), [bits, calibrated])) == [
-        "totals",
-        "moments/2/None/0",
-    ]
+    # Two metrics share a query.
+    queries = log_queries(ScoredLog(frame), [NormalizedEntropy(), bits, calibrated])
+    assert list(queries) == ["totals", "moments/2/None/0"]
+    assert list(queries["totals"].sums) == ["loss", "positives", "negatives", "weight"]
     found = score(ScoredLog(frame), [bits, calibrated, CalibratedLogLoss()], verbose=0)
     assert found["bits"] == pytest.approx(by_rows(frame, logits) / np.log(2), rel=1e-9)
     assert found["calibrated"] == pytest.approx(found["calibrated_log_loss"], rel=1e-12)
@@ -79,9 +79,3 @@ def test_a_subclass_that_adds_other_sums_reads_the_rows(frame):
     assert found["capped"] == pytest.approx(by_rows(frame, np.clip(logits, -1, 1)), rel=1e-6)
     assert found["shifted"] == pytest.approx(by_rows(frame, logits + 1), rel=1e-6)
     assert Capped.from_config(Capped(cap=0.5).get_config()).cap == 0.5
-
-
-def test_two_metrics_share_a_query(frame):
-    queries = log_queries(ScoredLog(frame), [NormalizedEntropy(), LogLoss(), CalibratedLogLoss()])
-    assert list(queries) == ["totals", "moments/2/None/0"]
-    assert list(queries["totals"].sums) == ["loss", "positives", "negatives", "weight"]

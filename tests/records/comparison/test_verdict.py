@@ -23,14 +23,12 @@ def estimate(low, high):
         (metric(-3, -1, maximize=True), {}, "A better", "A"),
         (metric(1, 3, maximize=True), {}, "B better", "B"),
         (metric(-1, 2), {"delta": 2.5}, "no difference larger than 2.5", None),
-        (metric(-2, 1), {"delta": 2.5}, "no difference larger than 2.5", None),
         # There is a difference, but none that matters.
         (metric(0.1, 0.2), {"delta": 0.5}, "no difference larger than 0.5", None),
         (metric(0.1, 0.9), {"delta": 0.5}, "A better", "A"),
         (metric(-0.9, -0.1), {"delta": 0.5}, "B better", "B"),
         (metric(0, 0), {}, "no difference larger than 0", None),
         (metric(-1, 3), {"more_seeds": 12}, "undecided: about 12 more seeds each", None),
-        (metric(-3, 1), {"more_seeds": 1}, "undecided: about 1 more seed each", None),
         (metric(-3, 1), {"more_seeds": 99_000}, "undecided: over 1000 more seeds each", None),
         (metric(-3, 1), {"delta": 2.5}, "undecided: about 1 more seed each", None),
         (metric(-3, -1), {"obstacle": "2 runs"}, "cannot tell: 2 runs", None),
@@ -42,6 +40,7 @@ def estimate(low, high):
 def test_words(deciding, options, words, better):
     verdict = judge(deciding, **options)
     assert (str(verdict), verdict.better) == (words, better)
+    assert verdict.decided != words.startswith(("undecided", "cannot tell"))
 
 
 @pytest.mark.parametrize(("sign", "better"), [(1, "A"), (-1, "B")])
@@ -68,9 +67,3 @@ def test_a_gain_in_calibration_only_in_both_directions(sign, better):
     wide = estimate(*turned(-0.5, 3.5))
     verdict = judge(same, plain=plain, calibrated=same, gain=wide)
     assert verdict.outcome is Outcome.UNDECIDED
-
-
-def test_what_is_decided():
-    decided = [judge(metric(1, 3)), judge(metric(-1, 1), delta=2.0)]
-    open_ones = [judge(metric(-1, 3)), judge(metric(1, 3), obstacle="no runs")]
-    assert [verdict.decided for verdict in (*decided, *open_ones)] == [True, True, False, False]

@@ -90,25 +90,23 @@ def same(found, expected):
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("where", [None, "site <> 2", "site <> 2 -- and no more"])
+@pytest.mark.parametrize("where", [None, "site <> 2 -- and no more"])
 def test_where_and_reserved_names_leave_the_row_numbers(tmp_path, where):
     names = {name: np.arange(N) % 3 for name in RESERVED}
     site = RNG.integers(0, 5, N)
     table = pa.Table.from_pandas(frame(site=site, **names), preserve_index=False)
     kept = slice(None) if where is None else site != 2
     # The folds of the streaming metric, by the number of the row in the whole log.
-    fold = np.floor(np.asarray(hashed_uniform(np.arange(N), 0)) * 2)[kept]
+    fold = np.floor(np.asarray(hashed_uniform(np.arange(N), 0)) * 2)[kept].astype(int)
     queries = log_queries(ScoredLog(), CalibratedLogLoss())
     for kind, source in as_sources(table, tmp_path / "log").items():
         sums = log_sums(ScoredLog(source, where=where), queries)
         moments = sums.table("moments/2/None/0")
         rows = moments["negatives"] + moments["positives"]
         positives = np.bincount(moments["key_group"], moments["positives"])
-        assert (
-            np.bincount(moments["key_group"], rows).tolist()
-            == np.bincount(fold.astype(int)).tolist()
-        ), kind
-        assert positives.tolist() == np.bincount(fold.astype(int), Y[kept]).tolist(), kind
+        numbers = np.bincount(moments["key_group"], rows)
+        np.testing.assert_array_equal(numbers, np.bincount(fold), kind)
+        np.testing.assert_array_equal(positives, np.bincount(fold, Y[kept]), kind)
 
 
 def test_an_error_names_the_row_in_the_file(tmp_path):
@@ -123,28 +121,26 @@ def test_an_error_names_the_row_in_the_file(tmp_path):
             losses(source, where="site <> 1")
 
 
+TEXTS = pa.array([f"request {n}" for n in range(N)])
 KEYS = {
-    "int": (pa.array(np.arange(N) * 7 - 50), None),
-    "int32 with gaps": (pa.array([None, *range(1, N)], pa.int32()), None),
-    "uint64": (pa.array(np.arange(N, dtype="uint64") + 2**63), None),
-    "large int": (pa.array(np.arange(N) + 2**60), None),
-    "text": (pa.array([f"request {n}" for n in range(N)]), None),
-    "category": (pa.array([f"request {n}" for n in range(N)]).dictionary_encode(), None),
-    "category of ints": (pa.array([None, *range(1, N)]).dictionary_encode(), None),
-    "float": (pa.array(np.arange(N) + 0.5), None),
+    "int": pa.array(np.arange(N) * 7 - 50),
+    "int32 with gaps": pa.array([None, *range(1, N)], pa.int32()),
+    "uint64": pa.array(np.arange(N, dtype="uint64") + 2**63),
+    "text": TEXTS,
+    "category": TEXTS.dictionary_encode(),
+    "category of ints": pa.array([None, *range(1, N)]).dictionary_encode(),
+    "float": pa.array(np.arange(N) + 0.5),
 }
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", KEYS)
 def test_row_keys_divide_alike_in_every_source(tmp_path, kind):
-    table = pa.table({"label": Y, "probability": P, "id": KEYS[kind][0]})
+    table = pa.table({"label": Y, "probability": P, "id": KEYS[kind]})
     sources = as_sources(table, tmp_path / "log")
     expected = losses(sources["parquet"], row_key="id")
-    for name, source in sources.items():
-        if kind == "large int" and name == "pandas":
-            continue
-        same(losses(source, row_key="id"), expected), name
+    for source in sources.values():
+        same(losses(source, row_key="id"), expected)
 
 
 DAYS = [datetime.date(2026, 3, 1), datetime.date(2026, 3, 8)]
@@ -190,12 +186,6 @@ def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
         assert "9007199254740993" in found["parquet"]
 
 
-def test_a_list_is_no_field():
-    table = pa.table({"label": [0, 1], "probability": [0.5] * 2, "f": [[1], [2]]})
-    with pytest.raises(ValueError, match=r"field 'f' must hold numbers, texts.* BIGINT"):
-        losses(table, fields=["f"])
-
-
 UNITS = ("s", "ms", "us", "ns")
 AWARE = [
     datetime.datetime(2026, 3, 1, 0, 30, tzinfo=datetime.UTC) + n * datetime.timedelta(hours=5)
@@ -206,11 +196,8 @@ TIMES = {
         f"{unit}, no zone": pa.array([t.replace(tzinfo=None) for t in AWARE], pa.timestamp(unit))
         for unit in UNITS
     },
-    **{
-        f"{unit}, {zone}": pa.array(AWARE, pa.timestamp(unit, zone))
-        for unit in UNITS
-        for zone in ("UTC", "Asia/Tokyo")
-    },
+    "us, UTC": pa.array(AWARE, pa.timestamp("us", "UTC")),
+    **{f"{unit}, Asia": pa.array(AWARE, pa.timestamp(unit, "Asia/Tokyo")) for unit in UNITS},
     "ISO": pa.array([t.replace(tzinfo=None).isoformat() for t in AWARE]),
     "ISO, Z": pa.array([t.strftime("%Y-%m-%d %H:%M:%SZ") for t in AWARE]),
     "ISO, -07:00": pa.array(
@@ -243,12 +230,6 @@ def test_days_are_those_of_utc_in_every_source(tmp_path, kind, monkeypatch):
             same(scores, expected[day])
 
 
-def csv(folder, text, name="log.csv"):
-    path = folder / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
-
-
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -257,47 +238,27 @@ def csv(folder, text, name="log.csv"):
         ("\ufefflabel,probability\r\n1,0.75\r\n0,0.25\r\n", True),
         ('"label";"probability"\n"1";"0.75"\n"0";".25"', True),
         ("label\tprobability\tnote\nTrue\t0.75\t# no comment\nfalse\t 0.25 \t\n", True),
-        (",probability,label\n0,0.75,1.0\n1,0.25,0.0\n", True),
         ('probability,label,note\n0.75,1,"a\nb, ""c"""\n0.25,0,#\n', True),
-        ("label,probability\n1,0.75\n0,0.25\n\n", True),
-        ("note,label,probability\n#1,1,0.75\n#2,0,0.25\n", True),
+        ("note,label,probability\n#1,1,0.75\n#2,0,0.25\n\n", True),
         ("label,probability\n", "no rows"),
         ("", "no columns .'label', 'probability'"),
-        ("1,0.75\n0,0.25\n", "no columns .'label', 'probability'"),
         ("label,probability\n1,0.75\n0\n", "no columns"),
-        ("label,probability\n1,0.75\n0,0.25,1\n", "no columns"),
         ("label,probability\n1,\n0,0.25\n", "a prediction of None in row 0 .*log.csv"),
         ('label,probability\n1,0.75\n0,"0,25"\n', "a prediction of 0,25 in row 1 .*log.csv"),
-        ("label,probability\n1,NaN\n0,0.25\n", "a prediction of (nan|NaN) in row 0"),
         ("label,probability\n1,0.75\n0,inf\n", "a prediction of inf in row 1"),
         ("label,probability\n1,0.75\nno,0.25\n", "a label of no in row 1"),
         (b"label,probability\n1,0.75\n\xfc,0.25\n", "(?i)utf-8|no columns"),
     ],
 )
 def test_csv_files(tmp_path, text, expected):
-    path = csv(tmp_path, text)
+    path = tmp_path / "log.csv"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     if expected is True:
         loss = score(ScoredLog(path), LogLoss(), verbose=0)["log_loss"]
         assert loss == pytest.approx(-np.log(0.75), rel=1e-12)
         return
     with pytest.raises(ValueError, match=f"(?s){expected}"):
         score(ScoredLog(path), LogLoss(), verbose=0)
-
-
-def test_a_file_without_rows_changes_no_types(tmp_path):
-    csv(tmp_path, "label,probability\n", "a.csv")
-    csv(tmp_path, "probability;label\n0.75;1\n0.25;0\n", "b.csv")
-    loss = score(ScoredLog(tmp_path), LogLoss(), verbose=0)["log_loss"]
-    assert loss == pytest.approx(-np.log(0.75), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "time", ["03/01/2026", "2026/03/01", "2026-3-1", "epoch", "2026-02-30", ""]
-)
-def test_other_times_than_iso_in_csv_files(tmp_path, time):
-    path = csv(tmp_path, f"label,probability,at\n1,0.5,2026-03-01\n0,0.5,{time}\n")
-    with pytest.raises(ValueError, match=f"a time of {time or None} in row 1 .*log.csv"):
-        score_by_period(ScoredLog(path, timestamp="at"), LogLoss(), verbose=0)
 
 
 def write(folder, *names):
@@ -315,29 +276,14 @@ def num_rows(source):
 
 def test_a_folder_is_its_data_files(tmp_path):
     names = ["B.PARQUET", "a.parquet", "day=1/c.snappy.parquet", "x.parquet/part-0.parquet"]
-    beside = (
-        "_temporary/0/a.parquet",
-        ".tmp/a.parquet",
-        "_a.parquet",
-        ".a.parquet",
-        "a.parquet.bak",
-    )
+    beside = ["_temporary/0/a.parquet", ".tmp/a.parquet", "_a.parquet", "a.parquet.bak"]
     write(tmp_path / ".hidden", *names, *beside)
     (tmp_path / ".hidden/_SUCCESS").touch()
-    for folder in (tmp_path / ".hidden", str(tmp_path / ".hidden") + "/"):
-        assert num_rows(folder) == 4
+    assert num_rows(str(tmp_path / ".hidden") + "/") == 4
     assert num_rows([tmp_path / ".hidden/a.parquet", f"{tmp_path}/.hidden/[ab].parquet"]) == 1
     write(tmp_path / ".hidden", "z.csv")
     with pytest.raises(ValueError, match="names 4 Parquet and 1 CSV files"):
         num_rows(tmp_path / ".hidden")
-
-
-def test_the_names_of_folders_are_not_columns(tmp_path):
-    write(tmp_path, "label=0/probability=0.5/a.parquet", "label=0/probability=0.5/a.csv")
-    for number, name in enumerate(("a.parquet", "a.csv")):
-        log = ScoredLog(tmp_path / "label=0/probability=0.5" / name)
-        loss = score(log, LogLoss(), verbose=0)["log_loss"]
-        assert loss == pytest.approx(-np.log((number + 1) / 100), rel=1e-12)
 
 
 def test_columns_that_no_one_reads_may_be_of_any_type():
@@ -345,12 +291,12 @@ def test_columns_that_no_one_reads_may_be_of_any_type():
     rows = frame(period=period, site=pd.Categorical(np.arange(N) % 3))
     expected = losses(frame())
     same({k: v for k, v in losses(rows, fields=["site"]).items() if k in expected}, expected)
-    with pytest.raises(ValueError, match=r"Received twice: .'label'"):
-        losses(pd.concat([frame(), frame()], axis=1)[["label", "label", "probability"]])
     with pytest.raises(ValueError, match=r"Received twice: .'Label', 'label'"):
         losses(pa.table({"label": Y, "Label": 1 - Y, "probability": P}))
     with pytest.raises(ValueError, match="Received: RecordBatchReader"):
         losses(pa.table({"label": Y, "probability": P}).to_reader())
+    with pytest.raises(ValueError, match="field 'f' must hold numbers, texts"):
+        losses(pa.table({"label": [0], "probability": [0.5], "f": [[1]]}), fields=["f"])
 
 
 def test_many_files_with_their_rows_in_order(tmp_path):
@@ -374,15 +320,10 @@ def test_many_files_with_their_rows_in_order(tmp_path):
 
 def test_too_little_memory_is_an_error_of_ours():
     n = 400_000
-    rows = pd.DataFrame(
-        {
-            "label": np.arange(n) % 2,
-            "probability": 0.5,
-            "site": np.char.add("a long text ", np.arange(n).astype(str)),
-        }
-    )
+    site = np.char.add("a long text ", np.arange(n).astype(str))
+    rows = pd.DataFrame({"label": np.arange(n) % 2, "probability": 0.5, "site": site})
     log = ScoredLog(rows, fields=["site"], memory_limit="8MB")
-    with pytest.raises(ValueError, match=r"`memory_limit` .* Received: memory_limit='8MB'"):
+    with pytest.raises(ValueError, match="`memory_limit`"):
         score(log, LogLoss(), verbose=0)
 
 
@@ -410,6 +351,3 @@ def test_ids_of_csv_files_are_ids(tmp_path):
     same(score(ScoredLog(gaps), (), {"site": FieldECE(3)}, verbose=0), streamed)
     texts = FieldBias({"site": keras.layers.StringLookup(vocabulary=["0", "1", "2"])})
     fit_calibrator(texts, ScoredLog(tmp_path / "a.csv"), verbose=0)
-    bad = csv(tmp_path, "label,probability,site\n1,0.5,a\n0,0.5,1\n")
-    with pytest.raises(ValueError, match=r"field 'site' must hold whole numbers.*'a'"):
-        fit_calibrator(FieldBias({"site": 3}), ScoredLog(bad), verbose=0)

@@ -42,6 +42,10 @@ def test_the_ends_are_the_factors_at_which_the_tails_have_that_probability(posit
         assert binom.sf(positives - 1, rows, p * low[0]) == pytest.approx(0.05, abs=1e-9)
     else:
         assert low[0] == 0
+    # There may be more positives than trials.
+    low, high = rate_factors(*np.array([[3, 0], [1.01, 1.01], [1.0001, 1.0001]]), 0.99)
+    assert np.isfinite([*low, *high]).all()
+    assert (low <= high).all()
 
 
 def test_intervals_hold_the_factor_where_probabilities_differ():
@@ -55,12 +59,6 @@ def test_intervals_hold_the_factor_where_probabilities_differ():
         missed = np.mean((low > 1) | (high < 1))
         # Discrete counts make the interval conservative; four standard errors above 0.1 is 0.119.
         assert 0.02 < missed < 0.119
-
-
-def test_more_positives_than_trials_and_no_positive():
-    low, high = rate_factors(*np.array([[3, 0], [1.01, 1.01], [1.0001, 1.0001]]), 0.99)
-    assert np.isfinite([*low, *high]).all()
-    assert (low <= high).all()
 
 
 def test_the_loss_and_its_expectation_are_those_of_the_rows():
@@ -141,14 +139,7 @@ def test_a_field_error_is_that_of_its_formula():
 # By a normal distribution, the first three raise false alerts in 9.6, 1.5 and 1.3 % of logs.
 @pytest.mark.parametrize(
     ("values", "rows", "rate"),
-    [
-        (5, 20, 0.001),
-        (50, 200, 0.001),
-        (500, 200, 0.1),
-        (40, 50, 0.5),
-        (20, 50, 0.15),
-        (2, 30, 0.3),
-    ],
+    [(5, 20, 0.001), (50, 200, 0.001), (500, 200, 0.1), (40, 50, 0.5), (2, 30, 0.3)],
 )
 @pytest.mark.parametrize("risk", [0.01, 0.001])
 def test_right_predictions_exceed_the_bound_as_rarely_as_promised(values, rows, rate, risk):

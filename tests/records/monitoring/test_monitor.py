@@ -4,7 +4,6 @@ import datetime
 import json
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -80,13 +79,10 @@ def test_false_alerts_are_as_rare_as_promised():
     assert alerts <= 32
 
 
-def test_a_drifted_day_is_named():
+def test_a_drifted_day_or_segment_is_named():
     report = monitor(log_of(make_log(day_factor=(3, 1.5)), "site"))
     assert [period.name for period in report.periods if period.is_off] == ["2026-03-04"]
-    (_,) = (alert for alert in report.alerts if alert.startswith("2026-03-04: under-predicts"))
-
-
-def test_a_drifted_segment_is_named():
+    assert any(alert.startswith("2026-03-04: under-predicts") for alert in report.alerts)
     report = monitor(log_of(make_log(site_factor=("mail", 0.6)), "site", "device"))
     assert [rates.name for rates in report.fields["site"].values if rates.is_off] == ["mail"]
     assert any(alert.startswith("site mail: over-predicts") for alert in report.alerts)
@@ -138,12 +134,6 @@ def test_a_shift_within_the_tolerance_does_not_matter():
     assert not monitor(sums, tolerance=0.05).is_alert
 
 
-def test_the_bounds_of_a_period_do_not_depend_on_the_others(calibrated):
-    log = log_of(calibrated, "site")
-    part = monitor(log, Periods("day", until="2026-03-03"))
-    assert part.periods == monitor(log).periods[:2]
-
-
 def test_a_day_whose_predictions_tell_nothing_is_named():
     report = monitor(log_of(make_log(shuffled_day=2)))
     assert [period.name for period in report.periods if period.is_loss_off] == ["2026-03-03"]
@@ -156,6 +146,9 @@ def test_the_figures_are_those_of_the_metrics(calibrated):
     p, y, site = (table[name].to_numpy() for name in ("probability", "label", "site"))
     day = table["timestamp"].to_numpy().astype("datetime64[D]")
     report = monitor(log_of(calibrated, "site"))
+    # The bounds of a period do not depend on the others.
+    part = monitor(log_of(calibrated, "site"), Periods("day", until="2026-03-03"))
+    assert part.periods == report.periods[:2]
     error = report.fields["site"].field_rce
     assert error == pytest.approx(scoring.field_rce(y, p, site), rel=1e-6)
     for period in report.periods:
@@ -181,19 +174,6 @@ def leaves(value):
     return [leaf for part in value for leaf in leaves(part)] if isinstance(value, list) else [value]
 
 
-def test_files_and_batches_make_no_difference(calibrated, tmp_path):
-    table = pyarrow.parquet.read_table(calibrated)
-    whole = monitor(log_of(calibrated, "device"))
-    pyarrow.csv.write_csv(table, tmp_path / "log.csv")
-    shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    pyarrow.parquet.write_table(shuffled.slice(0, 5000), folder / "a.parquet", row_group_size=300)
-    pyarrow.parquet.write_table(shuffled.slice(5000), folder / "b.parquet")
-    for source in (tmp_path / "log.csv", folder, table.to_pandas()):
-        assert_same(monitor(log_of(source, "device")), whole)
-
-
 def test_the_sums_of_days_add_up_and_are_saved(calibrated, tmp_path):
     table = pyarrow.parquet.read_table(calibrated)
     log = log_of(None, "site", ("site", "device"))
@@ -202,59 +182,8 @@ def test_the_sums_of_days_add_up_and_are_saved(calibrated, tmp_path):
     sums = sum(map(LogSums.load, sorted(tmp_path.iterdir())), LogSums())
     assert_same(monitor(sums), monitor(log.of(table)))
     for wrong, period in ((sums, "week"), (log_sums(log.of(table), {}), "day"), (table, "day")):
-        with pytest.raises(ValueError, match="Argument `log` must be a ScoredLog"):
+        with pytest.raises(ValueError, match="`log`"):
             monitor(wrong, period)
-
-
-def test_times_of_every_kind():
-    at = datetime.datetime(2026, 3, 8, 23, 30)
-    east = datetime.timezone(datetime.timedelta(hours=-2))
-    day = Periods("day")
-    for time, expected in (
-        (at, "2026-03-08"),
-        (at.replace(tzinfo=east), "2026-03-09"),
-        ("2026-03-08T23:30:00Z", "2026-03-08"),
-        ("2026-03-08T23:30:00-02:00", "2026-03-09"),
-        ("2026-03-08", "2026-03-08"),
-        (datetime.date(2026, 3, 8), "2026-03-08"),
-        ("1969-12-31T23:59:59", "1969-12-31"),
-    ):
-        assert day.name(day.start(time)) == expected
-    names = [p.name(p.start(at)) for p in map(Periods, ("hour", "week", "month", "year"))]
-    assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03", "2026"]
-    for bad in ("soon", 1.7e9, True):
-        with pytest.raises(ValueError, match="Times must be dates"):
-            Periods("day", since=bad)
-
-
-def test_every_value_is_kept_and_the_largest_are_listed():
-    rng = np.random.default_rng(2)
-    n, num_values = 40_000, 12_000
-    user = rng.integers(0, num_values, n)
-    p = np.full(n, 0.3)
-    label = (rng.random(n) < p).astype(int)
-    rows = {"timestamp": rng.integers(0, 30, n) * 3600, "probability": p, "label": label}
-    table = pd.DataFrame({**rows, "user": user})
-    report = monitor(log_of(table, "user"), "hour")
-    users = report.fields["user"]
-    assert users.num_values == len(np.unique(table["user"]))
-    assert len(users.values) == 10_000
-    counts = [value.num_rows for value in users.values]
-    assert counts == sorted(counts, reverse=True)
-    assert f"and {users.num_values - 10:,} more values" in str(report)
-
-
-def test_a_value_with_few_rows_that_is_off_is_listed(monkeypatch):
-    monkeypatch.setattr("calibration_records.monitoring.checks._MOST_LISTED", 2)
-    site = np.repeat(["a", "b", "c", "d"], [900, 800, 600, 700])
-    p, label = np.where(site == "c", 0.01, 0.5), (np.arange(3000) % 2)
-    table = pa.table(
-        {"timestamp": np.zeros(3000, int), "probability": p, "label": label, "site": site}
-    )
-    values = monitor(log_of(table, "site")).fields["site"].values
-    assert [(value.name, value.is_off) for value in values] == [
-        *(("a", False), ("b", False), ("c", True)),
-    ]
 
 
 def test_missing_values_are_a_value():
@@ -284,42 +213,45 @@ def test_predictions_of_0_and_1_and_periods_of_one_class():
     assert str(report)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"probability": [1.5, 0.2]}, "Probabilities must be in"),
-        ({"probability": [float("nan"), 0.2]}, "Probabilities must be in"),
-        ({"label": [2, 0]}, "Labels must be .*label of 2 in row 0"),
-        ({"label": [0.5, 0]}, "Labels must be 0 or 1. Received: 1 others"),
-        ({"label": ["yes", "no"]}, "Labels must be .* 2 invalid labels"),
-        ({"timestamp": ["soon", "late"]}, "ISO 8601.*2 invalid times in 2 rows.*time of soon"),
-        ({"timestamp": [None, "2026-03-01"]}, "1 invalid times"),
-        ({"score": [0.1, 0.2], "probability": None}, r"no columns \['probability'\]"),
-    ],
-)
-def test_bad_logs_are_refused(change, words):
-    columns = {"timestamp": ["2026-03-01"] * 2, "probability": [0.1, 0.2], "label": [0, 1]}
-    columns |= change
-    table = pa.table({name: values for name, values in columns.items() if values is not None})
-    with pytest.raises(ValueError, match=words):
-        monitor(log_of(table))
+def test_values_that_are_off_are_listed_before_larger_ones(monkeypatch):
+    monkeypatch.setattr("calibration_records.monitoring.checks._MOST_LISTED", 2)
+    site = np.repeat(["a", "b", "c", "d"], [900, 800, 600, 700])
+    p, label = np.where(site == "c", 0.01, 0.5), np.arange(3000) % 2
+    columns = {"timestamp": np.zeros(3000, int), "probability": p, "label": label, "site": site}
+    values = monitor(log_of(pa.table(columns), "site")).fields["site"].values
+    found = [(value.name, value.is_off) for value in values]
+    assert found == [("a", False), ("b", False), ("c", True)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"period": "quarter"}, "Argument `period` must be one of"),
-        ({"tolerance": -0.1}, "Argument `tolerance` must be"),
-        ({"false_alarms_per_year": 0.0}, "Argument `false_alarms_per_year` must be"),
-        ({"false_alarms_per_year": 12, "period": "month"}, "periods in a year, 12. Received"),
-        ({"false_alarms_per_year": float("nan")}, "Argument `false_alarms_per_year` must be"),
-        ({"log": ScoredLog("nowhere.csv", timestamp="timestamp")}, "must name existing files"),
-        ({"log": log_of("x.csv", sample_weight="weight")}, "Argument `sample_weight` must be None"),
-    ],
-)
-def test_bad_arguments_are_refused(calibrated, arguments, words):
+def test_times_of_every_kind():
+    at, day = datetime.datetime(2026, 3, 8, 23, 30), Periods("day")
+    for time, expected in (
+        (at, "2026-03-08"),
+        (at.date(), "2026-03-08"),
+        ("2026-03-08T23:30:00-02:00", "2026-03-09"),
+        ("1969-12-31T23:59:59", "1969-12-31"),
+    ):
+        assert day.name(day.start(time)) == expected
+    names = [p.name(p.start(at)) for p in map(Periods, ("hour", "week", "month", "year"))]
+    assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03", "2026"]
+
+
+ONE_ROW = {"timestamp": ["2026-03-01"], "probability": [0.1], "label": [0]}
+WRONG = {
+    "Labels": {"log": log_of(pa.table({**ONE_ROW, "label": [2]}))},
+    "ISO 8601": {"log": log_of(pa.table({**ONE_ROW, "timestamp": ["soon"]}))},
+    "`period`": {"period": "quarter"},
+    "`tolerance`": {"tolerance": -0.1},
+    "`false_alarms_per_year`": {"false_alarms_per_year": float("nan")},
+    "periods in a year": {"false_alarms_per_year": 12, "period": "month"},
+    "`sample_weight`": {"log": log_of("x.csv", sample_weight="weight")},
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_arguments_and_rows_are_refused(calibrated, words):
     with pytest.raises(ValueError, match=words):
-        monitor(**{"log": log_of(calibrated), **arguments})
+        monitor(**{"log": log_of(calibrated), **WRONG[words]})
 
 
 def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):
@@ -338,8 +270,6 @@ def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):
     assert values["is_alert"] is True
     assert len(values["periods"]) == 5
     assert any("2026-03-04" in alert for alert in values["alerts"])
-    assert run(drifted, "--field", "user") == 2
-    assert "no columns" in capsys.readouterr().err
 
 
 def test_the_text_of_a_small_log():

@@ -88,15 +88,6 @@ def test_the_bound_is_below_the_ratio(seed, rows, tolerance):
         assert np.all(received >= exact - rows * np.expm1(np.abs(SHIFTS)) ** 3 / 6 - 1e-9)
 
 
-def test_one_row_and_labels_that_cannot_be():
-    for y, p in ((0.0, 0.5), (1.0, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)):
-        sums = sums_of(np.array([y]), np.array([p]))
-        log_years, since, _ = find_shifts(sums, np.array([0]), np.array([-7]), YEARS, 0.0)
-        expected = np.mean(np.exp(SHIFTS * y) / (1 + p * np.expm1(SHIFTS))) * YEARS
-        assert np.exp(log_years[0]) == pytest.approx(expected, rel=1e-9)
-        assert since[0] == -7
-
-
 def test_many_values_are_taken_in_parts(monkeypatch):
     rng = np.random.default_rng(1)
     value, block = rng.integers(0, 40, 400), rng.integers(0, 6, 400)

@@ -88,20 +88,14 @@ def test_the_same_seed_interval_covers_at_every_accuracy(num_runs):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "message"),
+    ("function", "arguments", "message"),
     [
-        ([], [1.0], r"Argument `a` must have shape .*\(0,\)"),
-        ([1.0], [[1.0]], "Argument `b` must have shape"),
-        ([1.0, np.nan], [1.0], "must be finite"),
+        (metric_accuracy, ([], [1.0]), "`a`"),
+        (metric_accuracy, ([1.0], [[1.0]]), "`b`"),
+        (metric_accuracy, ([1.0, np.nan], [1.0]), "`a`"),
+        (same_seed_accuracy, ([1.0, 2.0], [2.0, 3.0, 4.0]), "equal lengths"),
     ],
 )
-def test_refuses_what_is_not_one_finite_value_a_run(a, b, message):
+def test_refuses_wrong_values(function, arguments, message):
     with pytest.raises(ValueError, match=message):
-        metric_accuracy(a, b)
-
-
-def test_refuses_a_confidence_in_percent_and_pairs_of_unequal_number():
-    with pytest.raises(ValueError, match=r"must be between 0 and 1.*confidence=95"):
-        accuracy_interval([1.0], [2.0], confidence=95)
-    with pytest.raises(ValueError, match="must have equal lengths"):
-        same_seed_accuracy([1.0, 2.0], [2.0, 3.0, 4.0])
+        function(*arguments)

@@ -26,50 +26,38 @@ def test_agrees_with_scipy():
     assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-@pytest.mark.parametrize(("options", "fewest"), [({}, 4), ({"paired": True}, 6)])
-def test_no_p_value_with_too_few_runs_for_an_exact_test(options, fewest):
+# Of all signs of the pairs, and all divisions of the ranks, two are the most extreme.
+@pytest.mark.parametrize(
+    ("paired", "extremes"),
+    [(False, lambda n: 2 / special.comb(2 * n, n)), (True, lambda n: 2 / 2**n)],
+)
+def test_no_p_value_with_too_few_runs_for_an_exact_test(paired, extremes):
+    fewest = fewest_runs(paired=paired)
+    assert extremes(fewest) < 0.05 < extremes(fewest - 1)
     a, b = np.arange(fewest) ** 2.0, np.arange(fewest) ** 1.5
-    assert mean_difference(a[:-1], b[:-1], **options).p_value is None
-    assert mean_difference(a, b, **options).p_value is not None
+    assert mean_difference(a[:-1], b[:-1], paired=paired).p_value is None
+    assert mean_difference(a, b, paired=paired).p_value is not None
 
 
-def test_the_fewest_runs_are_those_of_exact_tests():
-    # Of all signs of the pairs, and all divisions of the ranks, two are the most extreme.
-    assert 2 / 2**6 < 0.05 < 2 / 2**5
-    assert 2 / special.comb(8, 4) < 0.05 < 2 / special.comb(6, 3)
-    assert (fewest_runs(paired=True), fewest_runs(paired=False)) == (6, 4)
-
-
-def test_turning_the_sides_turns_the_sign():
+def test_signs_units_and_ends():
     a, b = np.arange(5.0), np.arange(5.0) ** 2
     forward, back = mean_difference(a, b), mean_difference(b, a)
     np.testing.assert_allclose(forward[:3], [-back.value, -back.high, -back.low])
-
-
-def test_small_values_have_an_interval():
-    a, b = np.arange(5.0), np.arange(5.0) ** 2
-    estimate, small = mean_difference(a, b), mean_difference(1e-100 * a, 1e-100 * b)
-    np.testing.assert_allclose(small[:3], 1e-100 * np.array(estimate[:3]))
-
-
-def test_equal_values_have_an_interval_of_no_width():
+    small = mean_difference(1e-100 * a, 1e-100 * b)
+    np.testing.assert_allclose(small[:3], 1e-100 * np.array(forward[:3]))
     assert mean_difference([1.0, 1.0], [2.0, 2.0])[:3] == (1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="at least 2 runs"):
+        mean_difference([1.0], [1.0, 2.0])
+    nothing = always_valid_difference([1.0, 2.0], [5.0, 6.5])
+    assert (nothing.low, nothing.high) == (-np.inf, np.inf)
 
 
 def test_seeds_needed_is_the_least_that_detects():
     needed = seeds_needed(0.4, 1.0, paired=True)
     assert minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
     assert minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
-
-
-def test_seeds_needed_ends_where_there_is_nothing_to_find():
-    assert seeds_needed(0.0, 1.0) == 100_000
-    assert seeds_needed(1.0, 0.0) == 2
-
-
-def test_refuses_a_single_run():
-    with pytest.raises(ValueError, match="with at least 2 runs"):
-        mean_difference([1.0], [1.0, 2.0])
+    # Where there is nothing to find, and where nothing hides it.
+    assert (seeds_needed(0.0, 1.0), seeds_needed(1.0, 0.0)) == (100_000, 2)
 
 
 def test_the_always_valid_form_holds_at_every_look():
@@ -94,8 +82,3 @@ def test_p_value_interval_and_e_value_agree():
     # At an end of the interval the e-value of the shift is exactly 1/α.
     shifted = always_valid_difference(a + estimate.low, b)
     assert shifted.p_value == pytest.approx(0.05)
-
-
-def test_two_runs_say_nothing():
-    estimate = always_valid_difference([1.0, 2.0], [5.0, 6.5])
-    assert (estimate.low, estimate.high) == (-np.inf, np.inf)

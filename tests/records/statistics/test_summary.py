@@ -12,12 +12,6 @@ from keras_calibration.statistics import summarize
 hostile = st.lists(st.floats(width=64), max_size=12)
 
 
-def test_a_single_value_has_no_standard_deviation():
-    summary = summarize([0.5])
-    assert (summary["mean"], summary["min"], summary["max"]) == (0.5, 0.5, 0.5)
-    assert math.isnan(summary["std"])
-
-
 @pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf]])
 def test_nothing_finite_leaves_every_statistic_undefined(values):
     summary = summarize(values)
@@ -38,10 +32,9 @@ def test_extreme_magnitudes_neither_overflow_nor_vanish(scale):
     np.testing.assert_allclose([summary["mean"], summary["std"]], [2.0 * scale, scale], rtol=1e-9)
 
 
-@pytest.mark.parametrize("values", [0.5, [[0.5, 0.25]]])
-def test_refuses_anything_but_one_value_a_run(values):
-    with pytest.raises(ValueError, match=r"must have shape \(num_runs,\)"):
-        summarize(values)
+def test_refuses_anything_but_one_value_a_run():
+    with pytest.raises(ValueError, match="`values`"):
+        summarize([[0.5, 0.25]])
 
 
 @settings(max_examples=300)
@@ -57,6 +50,8 @@ def test_hostile_values(values):
         mean = sum(map(Fraction, finite)) / len(finite)
         scale = max(map(abs, finite))
         assert abs(Fraction(summary["mean"]) - mean) <= Fraction(scale) / 2**48 + Fraction(5e-324)
+    if len(finite) == 1:
+        assert math.isnan(summary["std"])
     if len(finite) > 1 and max(map(abs, finite)) < 1e150:
         expected = statistics.stdev(map(Fraction, finite))
         np.testing.assert_allclose(summary["std"], float(expected), rtol=1e-6, atol=scale * 1e-14)
