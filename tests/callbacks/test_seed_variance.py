@@ -296,7 +296,7 @@ def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
         ({"pipeline": ""}, "must be a non-empty string"),
         ({"seed": "one"}, "must be an int.*seed='one'"),
         ({"monitor": ["loss"]}, r"`monitor` must be"),
-        ({"configuration": object()}, "must consist of JSON values"),
+        ({"configuration": object()}, "must be of JSON values"),
         ({"configurations": 1}, "remove"),
     ],
 )

@@ -32,7 +32,7 @@ _NUM_SHOWN = 10
 
 
 @dataclass(frozen=True)
-class SegmentError:
+class SegmentError(ShownAsText):
     """The calibration error of a segment, part of a `MulticalibrationError`.
 
     Args:
@@ -52,6 +52,12 @@ class SegmentError:
     error: float
     deviations: float
     p_value: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.num_rows:,} rows, predicted {self.mean_prediction:.4g}, observed "
+            f"{self.observed_rate:.4g} ({self.deviations:.1f} standard deviations)"
+        )
 
     def _cells(self) -> list[str]:
         rates = (self.mean_prediction, self.observed_rate, self.error)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from goldens.mutants import MUTANTS, ROOT, files_of, place_of
+from mutants.mutants import MUTANTS, ROOT, files_of, place_of
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.line[:40])

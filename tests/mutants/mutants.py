@@ -1,7 +1,7 @@
 """One-line mutants of the code below the public names: do the quick tests notice each?
 
-    ./dev run python tests/goldens/mutants.py            all, in ten minutes
-    ./dev run python tests/goldens/mutants.py 3 7        some, by their numbers
+    ./dev run python tests/mutants/mutants.py            all, in ten minutes
+    ./dev run python tests/mutants/mutants.py 3 7        some, by their numbers
 
 A mutant is found by its line wherever it stands below `src`, and its tests by their file names, so
 that moving files changes nothing here. Each is made in a copy of `src`, never in place.
@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         'self.add_row_count(ops.sum(ops.cast(weights != 0, "int32")))',
         "self.add_row_count(ops.shape(weights)[0])",
-        ("test_sampled_rows", "test_references"),
+        ("test_additive_metric", "test_references"),
     ),
     Mutant(
         "shares *= shares.sum() / (shares @ shares)",
