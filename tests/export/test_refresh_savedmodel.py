@@ -133,6 +133,11 @@ def test_only_the_head_is_another(kind, tmp_path):
     assert summary.log_loss_after < summary.log_loss_before
     told = provenance_of(second)
     assert told["fit"]["log_loss_after"] == pytest.approx(summary.log_loss_after)
+    # Before is the head that was served.
+    served = tf.saved_model.load(str(first)).signatures["serving_default"](**arguments)
+    p = served["probability"].numpy()[:, 0].astype(float)
+    before = -np.average(np.where(labels, np.log(p), np.log1p(-p)), weights=weights)
+    assert told["fit"]["log_loss_before"] == pytest.approx(before, abs=1e-6)
     assert told["fit"]["num_rows"] == NUM_ROWS
     assert told["refreshed_from"]["version"] == "1"
     assert told["base_model"] == provenance_of(first)["base_model"]
