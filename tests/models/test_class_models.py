@@ -48,7 +48,9 @@ def test_a_fit_that_misses_a_class_warns_of_it():
 
 
 @pytest.mark.parametrize(
-    "labels", [np.arange(300) % 4, np.zeros((300, 2))], ids=["numbers", "columns"]
+    "labels",
+    [np.arange(300) % 4, np.zeros((300, 2)), np.full((300, 3), 0.4)],
+    ids=["numbers", "columns", "sums"],
 )
 def test_labels_that_are_no_classes_are_refused(labels):
     x, _ = class_rows(num_rows=300)
