@@ -103,5 +103,5 @@ def test_refuses_wrong_values(function, arguments, message):
 
 def test_of_runs_with_the_same_seed_a_tie_is_half_a_win():
     a = np.arange(6.0)
-    b = a + [1, 1, 1, 0, 0, -1]
+    b = a + np.array([1, 1, 1, 0, 0, -1])
     assert same_seed_accuracy(a, b).value == pytest.approx((3 + 0.5 * 2) / 6)
