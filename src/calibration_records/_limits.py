@@ -8,7 +8,6 @@
 # of 87.3, a few such rows ruin a fit (a model eight times too sure: log loss .498, here .470; by
 # its logits .466). Probabilities below 1e-16 count alike.
 SMALLEST_PROBABILITY = 2.0**-53
-LARGEST_PROBABILITY = 1 - SMALLEST_PROBABILITY
 
 # Largest error of the sum of the probabilities of K classes. A softmax in bfloat16 rounds three
 # times: the sum of 1,000 probabilities was off by 0.019.

@@ -30,12 +30,6 @@ def collection_keys(savedmodel: Path, collection: str) -> list[str]:
     return [weights[number].attributes[0].checkpoint_key for number in sorted(weights)]
 
 
-def read_tensors(savedmodel: Path, keys: list[str]) -> list[np.ndarray]:
-    """Tensors of a SavedModel's checkpoint, by their keys."""
-    reader = _reader(savedmodel)
-    return [reader.get_tensor(key) for key in keys]
-
-
 def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
     """Rewrites a SavedModel's checkpoint with new values, of the same shapes, for some tensors.
 
