@@ -30,7 +30,7 @@ from calibration_records.monitoring.monitor_sums import (
     period_sums,
     value_sums,
 )
-from calibration_records.monitoring.shifts import find_shifts
+from calibration_records.monitoring.shifts import find_shifts, most_log_years
 from calibration_records.monitoring.sums import Sums
 
 # Values of a field that are listed: those with most rows, and all that are off.
@@ -111,24 +111,28 @@ def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport
 
 def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:
     """The rates of the values with most rows, and of all that have shifted."""
+    years, num_tests = 1 / PER_YEAR[length], budget.num_kinds * len(values.names)
+    needed = np.log(num_tests / budget.false_alarms_per_year)  # the evidence that is an alert
     totals = values.totals
-    # The evidence that is an alert, for each value.
-    num_tests = budget.num_kinds * len(totals.rows)
+    # Of a million values, most have too few rows to show anything.
+    is_tested = most_log_years(totals, years * len(np.unique(values.block))) >= needed
+    is_tested[np.argsort(-totals.rows, kind="stable")[:_MOST_LISTED]] = True
+    values, totals = values.of(is_tested), totals.of(is_tested)
     log_years, starts, shifted = find_shifts(
-        values.sums, values.value, values.block, 1 / PER_YEAR[length], budget.tolerance
+        values.sums, values.value, values.block, years, budget.tolerance
     )
-    is_off = log_years >= np.log(num_tests / budget.false_alarms_per_year)
+    is_off = log_years >= needed
     listed = np.argsort(-totals.rows, kind="stable")
     listed = listed[is_off[listed] | (np.arange(len(listed)) < _MOST_LISTED)]
     # In all checks of the report together. The exponential of more is infinite, unlike JSON.
-    years = np.exp(np.minimum(log_years[listed] - np.log(num_tests), 700.0)).tolist()
+    once_in = np.exp(np.minimum(log_years[listed] - np.log(num_tests), 700.0)).tolist()
     rates = _rates([values.names[value] for value in listed], totals.of(listed), budget)
     since = [Periods(length).name(start) for start in starts[listed]]
     rates_since = _rates(since, shifted.of(listed), budget)
-    columns = zip(rates, is_off[listed].tolist(), rates_since, years, strict=True)
+    columns = zip(rates, is_off[listed].tolist(), rates_since, once_in, strict=True)
     return [
-        dataclasses.replace(rate, is_off=is_alert, since=rows, years=once_in)
-        for rate, is_alert, rows, once_in in columns
+        dataclasses.replace(rate, is_off=is_alert, since=rows, years=number)
+        for rate, is_alert, rows, number in columns
     ]
 
 

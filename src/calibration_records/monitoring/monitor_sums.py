@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +101,12 @@ class ValueSums(NamedTuple):
     def totals(self) -> Sums:
         """The sums of each value over all blocks."""
         return self.sums.added(np.flatnonzero(np.diff(self.value, prepend=-1)))
+
+    def of(self, chosen: np.ndarray) -> ValueSums:
+        """The sums of the values that are chosen by a mask."""
+        groups, number = chosen[self.value], np.cumsum(chosen) - 1
+        names, value = list(compress(self.names, chosen)), number[self.value[groups]]
+        return ValueSums(names, self.sums.of(groups), value, self.block[groups])
 
 
 def value_sums(sums: LogSums, name: str) -> ValueSums:

@@ -29,6 +29,14 @@ SHIFTS = np.concatenate([-_SIZES, _SIZES])
 _TOGETHER = 1 << 16
 
 
+def most_log_years(sums: Sums, years: float) -> np.ndarray:
+    """Log of the most evidence that values can have, from their sums over so many years.
+
+    A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
+    """
+    return SHIFTS.max() * np.maximum(sums.positives, sums.predicted) + np.log(years)
+
+
 def find_shifts(
     sums: Sums, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray, Sums]:

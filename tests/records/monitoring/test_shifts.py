@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
 
-from calibration_records.monitoring.shifts import SHIFTS, find_shifts, log_ratios
+from calibration_records.monitoring.shifts import (
+    SHIFTS,
+    find_shifts,
+    log_ratios,
+    most_log_years,
+)
 from calibration_records.monitoring.sums import Sums
 
 YEARS = 7 / 365.25
@@ -86,6 +91,18 @@ def test_the_bound_is_below_the_ratio(seed, rows, tolerance):
         assert np.all(received <= exact + 1e-9)
         # Where it loses, it is by the third power of the shift.
         assert np.all(received >= exact - rows * np.expm1(np.abs(SHIFTS)) ** 3 / 6 - 1e-9)
+
+
+@given(seed=st.integers(0, 2**32 - 1), rate=st.sampled_from([0.001, 0.1, 0.9]))
+def test_no_value_has_more_evidence_than_its_sums_allow(seed, rate):
+    rng = np.random.default_rng(seed)
+    value, block = rng.integers(0, 4, 200), rng.integers(0, 6, 200)
+    p = rng.uniform(0, 2 * rate, 200).clip(0, 1)
+    y = (rng.random(200) < rng.random()).astype(float)
+    sums, number, blocks = groups_of(value, block, y, p)
+    totals = sums.added(np.flatnonzero(np.diff(number, prepend=-1)))
+    found = find_shifts(sums, number, blocks, YEARS, 0.0)[0]
+    assert np.all(found <= most_log_years(totals, YEARS * len(np.unique(blocks))) + 1e-9)
 
 
 def test_many_values_are_taken_in_parts(monkeypatch):
