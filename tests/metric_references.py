@@ -100,7 +100,7 @@ def equal_width_error(rows, num_bins, edges):
     return _binned_error(rows, below.sum(axis=1))
 
 
-def field_error(rows, num_values, epsilon=None, skip=False):
+def field_error(rows, num_values, epsilon=None):
     """Field-ECE; with an ε, Field-RCE."""
     known = (rows.ids >= 0) & (rows.ids < num_values)
     values = np.where(known, rows.ids, num_values)
@@ -109,7 +109,7 @@ def field_error(rows, num_values, epsilon=None, skip=False):
         own = rows[values == value]
         (positives, _), number = _label_sums(own), own.weights.sum()
         residual = abs((own.weights * (own.labels - own.probabilities)).sum())
-        if number == 0 or (skip and positives == 0):
+        if number == 0:
             continue
         relative = number / (positives + epsilon * number) if epsilon is not None else 1.0
         error, counted = error + residual * relative, counted + number
@@ -205,26 +205,16 @@ def best_bias(rows):
     return scipy.optimize.brentq(excess, *ends, xtol=1e-13, rtol=1e-15, maxiter=500)
 
 
-def calibrated_quadratic_loss(rows, correction="bias", **folds):
-    """The squared error of `c + s p`."""
+def calibrated_quadratic_loss(rows, **folds):
+    """The squared error of `p + c`."""
 
     def fit(others):
-        weight = others.weights.sum()
-        if not weight > 0:
+        if not others.weights.sum() > 0:
             return None
-        predictions, labels = others.predictions, others.labels
-        centre, level = (_mean(values, others.weights) for values in (predictions, labels))
-        if correction == "bias":
-            return level - centre, 1.0
-        away = predictions - centre
-        variance = _mean(away**2, others.weights)
-        if variance <= 1e-11 * _mean(predictions**2, others.weights):
-            return None
-        slope = _mean(away * (labels - level), others.weights) / variance
-        return level - slope * centre, slope
+        return _mean(others.labels - others.predictions, others.weights)
 
-    def loss(own, line):
-        return (own.labels - line[0] - line[1] * own.predictions) ** 2
+    def loss(own, bias):
+        return (own.labels - own.predictions - bias) ** 2
 
     return cross_fitted(rows, fit, loss, **folds)
 

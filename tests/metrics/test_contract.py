@@ -58,11 +58,6 @@ RULES = {
     "CalibratedQuadraticLoss": Case(
         metrics.CalibratedQuadraticLoss, predictions=LOGITS, depends_on_order=True
     ),
-    "CalibratedQuadraticLoss, linear": Case(
-        lambda **kwargs: metrics.CalibratedQuadraticLoss(correction="linear", **kwargs),
-        predictions=LOGITS,
-        depends_on_order=True,
-    ),
     "FieldECE": Case(lambda **kwargs: metrics.FieldECE(5, **kwargs), more={"field": IDS}),
     "FieldRCE": Case(lambda **kwargs: metrics.FieldRCE(5, **kwargs), more={"field": IDS}),
     "ExpectedCalibrationError": Case(metrics.ExpectedCalibrationError),
@@ -78,9 +73,9 @@ ARGUMENTS = {
     "CalibratedLogLoss": {**FOLDS, **LOGITS_TOO},
     "LogLoss": LOGITS_TOO,
     "CalibratedCategoricalLogLoss": {**FOLDS, **LOGITS_TOO},
-    "CalibratedQuadraticLoss": {**FOLDS, "correction": "linear"},
+    "CalibratedQuadraticLoss": FOLDS,
     "FieldECE": {"num_values": [2, 3], **LOGITS_TOO},
-    "FieldRCE": {"num_values": 7, "epsilon": 0.5, "skip_without_positives": True, **LOGITS_TOO},
+    "FieldRCE": {"num_values": 7, "epsilon": 0.5, **LOGITS_TOO},
     "ExpectedCalibrationError": {"num_bins": 20, **LOGITS_TOO},
     "CalibrationRatio": LOGITS_TOO,
     "NormalizedEntropy": LOGITS_TOO,

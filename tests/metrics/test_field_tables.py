@@ -1,4 +1,4 @@
-"""Tables by field value, the noise floor, crosses, and the form that skips field values."""
+"""Tables by field value, the noise floor and crosses."""
 
 import math
 
@@ -141,8 +141,6 @@ def drawn_row_by_row(metric, predictions, field, weights, num_draws, seed=1):
             errors.append(residual.sum() / rows.sum())
             continue
         kept = rows > 0
-        if metric.skip_without_positives:
-            kept &= positives > 0
         relative = rows[kept] * residual[kept] / (positives + metric.epsilon * rows)[kept]
         errors.append(relative.sum() / rows[kept].sum())
     return np.mean(errors), np.std(errors, ddof=1)
@@ -227,19 +225,6 @@ def test_drawn_sums_have_the_right_mean_and_variance(rows):
     if set(weights) == {1.0}:
         np.testing.assert_allclose(drawn[:, 0, 1], np.round(drawn[:, 0, 1]), atol=digits(1e-9))
         assert drawn[:, 0, 1].max() <= len(rows) + 1e-9
-
-
-def test_the_share_of_values_without_positives():
-    metric = filled(FieldRCE(6, skip_without_positives=True), weights=WEIGHTS)
-    known = np.where(FIELD < 0, 6, FIELD)
-    rows, positives = np.bincount(known, WEIGHTS), np.bincount(known, WEIGHTS * LABELS)
-    expected = rows[positives == 0].sum() / rows.sum()
-    assert expected > 0.05
-    assert metric.skipped_share == pytest.approx(expected, rel=digits(1e-9))
-    assert filled(FieldRCE(6), weights=WEIGHTS).skipped_share == 0.0
-    filled(metric, np.zeros(3000))
-    assert math.isnan(float(metric.result()))
-    assert metric.skipped_share == 1.0
 
 
 def test_a_cross_of_fields_equals_the_field_of_pairs():

@@ -48,19 +48,17 @@ def area(rows):
     return found, in_one_bin + digits(1e-9)
 
 
-def cross_fitted(kind, reference, of=({},), **more):
+def cross_fitted(kind, reference, **more):
     return {
-        f"{kind.__name__} {named}": Case(
-            functools.partial(kind, **named), functools.partial(reference, **named), **more
+        f"{kind.__name__} {mode}": Case(
+            functools.partial(kind, **mode), functools.partial(reference, **mode), **more
         )
         for mode in MODES
-        for named in ({**each, **mode} for each in of)
     }
 
 
 def of_field(kind, **named):
     reference = functools.partial(references.field_error, num_values=3, **named)
-    named = {"skip_without_positives" if k == "skip" else k: v for k, v in named.items()}
     return Case(functools.partial(kind, 3, **named), reference, has_field=True)
 
 
@@ -80,7 +78,6 @@ CASES = {
     "FieldECE": of_field(metrics.FieldECE),
     "FieldRCE": of_field(metrics.FieldRCE, epsilon=0.01),
     "FieldRCE 0.5": of_field(metrics.FieldRCE, epsilon=0.5),
-    "FieldRCE skipping": of_field(metrics.FieldRCE, epsilon=0.0, skip=True),
     **cross_fitted(
         metrics.CalibratedLogLoss, references.calibrated_log_loss, tolerance=1e-7, on_few=1e-6
     ),
@@ -94,7 +91,6 @@ CASES = {
     **cross_fitted(
         metrics.CalibratedQuadraticLoss,
         references.calibrated_quadratic_loss,
-        of=({"correction": "bias"}, {"correction": "linear"}),
         takes="real",
         on_few=1e-7,
     ),

@@ -110,7 +110,7 @@ CROSS = ("site", "device")
 @pytest.mark.parametrize("options", slow_except([{}], [{}, {"run_eagerly": True}]), ids=str)
 def test_a_cross_of_fields(options, tmp_path):
     fields = {
-        CROSS: [FieldECE((5, 2)), FieldRCE((5, 2), skip_without_positives=True)],
+        CROSS: [FieldECE((5, 2)), FieldRCE((5, 2), epsilon=0.5)],
         "site": FieldECE(5),
         ("device", "site"): [FieldECE((2, 5), name="ece")],
     }
@@ -121,7 +121,7 @@ def test_a_cross_of_fields(options, tmp_path):
     names = ["site_x_device_field_ece", "site_x_device_field_rce", "site_field_ece"]
     assert set(scores) == {"loss", *names, "device_x_site_ece"}
     assert scores[names[0]] == expected(model, FieldECE((5, 2)), CROSS, W)
-    rce = FieldRCE((5, 2), skip_without_positives=True)
+    rce = FieldRCE((5, 2), epsilon=0.5)
     assert scores[names[1]] == expected(model, rce, CROSS, W)
     assert scores[names[2]] == expected(model, FieldECE(5), "site", W)
     assert scores["device_x_site_ece"] == pytest.approx(scores[names[0]], abs=1e-6)

@@ -195,9 +195,7 @@ def field_ece_from_sums(sums: Tensor) -> Tensor:
     return ops.sum(ops.abs(sums[..., 0]), axis=-1) / ops.sum(sums[..., 2], axis=-1)
 
 
-def field_rce_from_sums(
-    sums: Tensor, epsilon: float, skip_without_positives: bool = False
-) -> Tensor:
+def field_rce_from_sums(sums: Tensor, epsilon: float) -> Tensor:
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     The inner sums run over the N_z rows of the field value z, so the denominator is `Σ y + ε N_z`.
@@ -205,7 +203,6 @@ def field_rce_from_sums(
     Args:
         sums: What `field_sums` returns, summed over all batches; with leading axes, many of them.
         epsilon: ε; 0.01 in the paper.
-        skip_without_positives: Whether field values with `Σ y = 0` are left out, also of n.
 
     Returns:
         A scalar, or a tensor of the leading axes. NaN if there are no rows to count.
@@ -223,13 +220,4 @@ def field_rce_from_sums(
     # A value without rows has weight 0 and adds nothing. The ratio comes first: in float32, the
     # product of two sums of very large or small weights would overflow or vanish.
     relative = ops.abs(residual) * ops.divide_no_nan(rows, positives + epsilon * rows)
-    if skip_without_positives:
-        skipped = without_positives(sums)
-        relative, rows = ops.where(skipped, 0.0, relative), ops.where(skipped, 0.0, rows)
     return ops.sum(relative, axis=-1) / ops.sum(rows, axis=-1)
-
-
-def without_positives(sums: Tensor) -> Tensor:
-    """Which field values have `Σ w y = 0`. False where a sum is NaN, to keep invalid rows."""
-    residual = sums[..., 0]
-    return ops.logical_and(sums[..., 1] == 0, ops.logical_not(ops.isnan(residual)))

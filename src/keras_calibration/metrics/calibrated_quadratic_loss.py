@@ -6,13 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import one_of
-from keras_calibration._ops.quadratic_loss import (
-    least_squares_line,
-    mean_residual,
-    residual_sums,
-    squared_error_sum,
-)
+from keras_calibration._ops.folds import fitting_sums, scored_sums
+from keras_calibration._ops.quadratic_loss import mean_residual, residual_sums, squared_error_sum
 from keras_calibration._rows.metric_rows import real_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
@@ -24,25 +19,21 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     """Mean squared error of `p + c`, where the bias c is fitted on other rows, for regression.
 
     The bias is the weighted mean residual `c = Σ w (y - p) / Σ w` of some of the rows; the loss is
-    the weighted mean of `(y - p - c)²` over the others. With `correction="linear"`, the loss is the
-    mean of `(y - c - s p)²`, with bias and slope from a weighted least-squares fit of y on p. As
-    far as seeds differ in their mean prediction, the calibrated loss varies less between seeds than
-    the squared error does. It cannot see an improvement of the mean prediction: report the squared
-    error too.
+    the weighted mean of `(y - p - c)²` over the others. As far as seeds differ in their mean
+    prediction, the calibrated loss varies less between seeds than the squared error does. It cannot
+    see an improvement of the mean prediction: report the squared error too.
 
     By default every row is scored with the correction of the other folds. `bias_fraction=0.1` is
     the hold-out of the papers; `num_folds=1` fits and scores on the same rows, so the loss is the
     squared error minus the squared bias. See `CrossFittedMetric`.
 
-    The state is six sums a fold. They are sums of residuals, so large labels and predictions cost
+    The state is three sums a fold. They are sums of residuals, so large labels and predictions cost
     no precision. If the mean residual is R times the standard deviation of the residuals, the
-    relative error is about 1e-16 R². The same holds for the slope, with the mean and the standard
-    deviation of the predictions; there, subtract a constant from labels and predictions, which
-    leaves the loss unchanged.
+    relative error is about 1e-16 R².
 
     The result is NaN if there are no rows to fit on or to score, if a label, prediction or residual
-    is not finite, if a weight is negative, if the weighted squares add up to more than the dtype
-    holds (3e38 in float32), or, with `"linear"`, if all predictions are equal (R above 3e5).
+    is not finite, if a weight is negative, or if the weighted squares add up to more than the dtype
+    holds (3e38 in float32).
 
     Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
@@ -50,7 +41,6 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         num_folds: Number of folds, at least 1.
         bias_fraction: Share of the rows that the correction is fitted on, in (0, 1), or None to use
             folds.
-        correction: `"bias"`, or `"linear"` for slope and bias.
         seed: Seed of the hash that assigns the rows.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it. In
@@ -65,8 +55,8 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         >>> labels = predictions + rng.normal(3, 1, 10_000)  # predictions that are too low
         >>> metric = CalibratedQuadraticLoss()
         >>> metric.update_state(labels, predictions)
-        >>> round(float(metric.result()), 2), metric.bias.round(1), metric.slope
-        (0.99, array([3., 3.]), array([1., 1.]))
+        >>> round(float(metric.result()), 2), metric.bias.round(1)
+        (0.99, array([3., 3.]))
 
     Reference:
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692.
@@ -76,14 +66,12 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         self,
         num_folds: int = 2,
         bias_fraction: float | None = None,
-        correction: str = "bias",
         seed: int = 0,
         name: str = "calibrated_quadratic_loss",
         dtype: str | None = None,
     ) -> None:
-        one_of("correction", correction, ("bias", "linear"), "Linear fits slope and bias.")
-        super().__init__(num_folds, bias_fraction, seed, name, dtype, correction=correction)
-        self._sums = self.add_sum((self.num_groups, 6), name="residual_sums")
+        super().__init__(num_folds, bias_fraction, seed, name, dtype)
+        self._sums = self.add_sum((self.num_groups, 3), name="residual_sums")
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
         """Adds to the sums."""
@@ -94,22 +82,13 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     @warns_of_nan
     def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in squared units of the label."""
-        sums = self.scored_sums(self._sums.value())
-        return ops.sum(squared_error_sum(sums, *self._line())) / ops.sum(sums[:, 0])
+        sums = scored_sums(self._sums.value(), self.held_out)
+        return ops.sum(squared_error_sum(sums, self._biases())) / ops.sum(sums[:, 0])
 
     @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, in units of the label, shape `(parts,)`."""
-        return ops.convert_to_numpy(self._line()[0])
+        return ops.convert_to_numpy(self._biases())
 
-    @property
-    def slope(self) -> np.ndarray:
-        """The fitted slope s of each scored part, 1 with `correction="bias"`, shape `(parts,)`."""
-        return ops.convert_to_numpy(self._line()[1])
-
-    def _line(self) -> tuple[Tensor, Tensor]:
-        sums = self.fitting_sums(self._sums.value())
-        if self.correction == "linear":
-            return least_squares_line(sums)
-        bias = mean_residual(sums)
-        return bias, ops.ones_like(bias)
+    def _biases(self) -> Tensor:
+        return mean_residual(fitting_sums(self._sums.value(), self.held_out))

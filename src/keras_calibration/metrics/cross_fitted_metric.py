@@ -7,12 +7,7 @@ from typing import Any
 from keras import ops
 
 from calibration_records._check import integer, share
-from keras_calibration._ops.folds import (
-    fitting_sums,
-    num_groups_of,
-    row_groups,
-    scored_sums,
-)
+from keras_calibration._ops.folds import num_groups_of, row_groups
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 
@@ -93,14 +88,6 @@ class CrossFittedMetric(AdditiveMetric):
     def held_out(self) -> bool:
         """Whether corrections are fitted on rows that are not scored themselves."""
         return self.bias_fraction is not None
-
-    def fitting_sums(self, sums: Tensor) -> Tensor:
-        """From sums by group, the sums over the rows each correction is fitted on."""
-        return fitting_sums(sums, self.held_out)
-
-    def scored_sums(self, sums: Tensor) -> Tensor:
-        """From sums by group, the sums over the rows each correction is scored on."""
-        return scored_sums(sums, self.held_out)
 
 
 def numbers_of_rows(weights: Tensor) -> Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
-from keras_calibration._ops.field_sums import field_rce_from_sums, without_positives
+from calibration_records._check import positive
+from keras_calibration._ops.field_sums import field_rce_from_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.field_error import FieldError
 
@@ -20,15 +19,12 @@ class FieldRCE(FieldError):
     The inner sums run over the N_z rows of the field value z: the error of each field value is
     divided by its positives. With weights, every sum, N_z and n is weighted. A value without
     positives has the denominator ε N_z. Such values can make up most of the error, and they favour
-    models that predict too low: read this metric together with the log loss, or set
-    `skip_without_positives=True`.
+    models that predict too low: read this metric together with the log loss.
 
     Args:
         num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
             are an error. A tuple for a cross of fields, whose `field=` is a tuple of ids.
-        epsilon: ε > 0; 0.01 in the paper. May be 0 with `skip_without_positives=True`.
-        skip_without_positives: Whether field values without positives are left out of the result,
-            including n. `skipped_share` is their share of the rows.
+        epsilon: ε > 0; 0.01 in the paper.
         from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
@@ -54,33 +50,13 @@ class FieldRCE(FieldError):
         self,
         num_values: int | Sequence[int],
         epsilon: float = 0.01,
-        skip_without_positives: bool = False,
         from_logits: bool = False,
         name: str = "field_rce",
         dtype: str | None = None,
     ) -> None:
-        is_zero_allowed = skip_without_positives and epsilon == 0
-        if not (0 < epsilon < math.inf or is_zero_allowed):
-            raise ValueError(
-                "Argument `epsilon` must be a finite number above 0, or 0 if "
-                f"skip_without_positives=True. Received: epsilon={epsilon!r}, "
-                f"skip_without_positives={skip_without_positives!r}."
-            )
-        own = {"epsilon": float(epsilon), "skip_without_positives": bool(skip_without_positives)}
-        super().__init__(num_values, name, from_logits, dtype, **own)
+        positive("epsilon", epsilon)
+        super().__init__(num_values, name, from_logits, dtype, epsilon=float(epsilon))
 
     def error(self, sums: Tensor) -> Tensor:
         """Field-RCE from the sums by field value, a scalar."""
-        return field_rce_from_sums(sums, self.epsilon, self.skip_without_positives)
-
-    @property
-    def skipped_share(self) -> float:
-        """Share of the rows' weight that the result leaves out.
-
-        It is 0 unless `skip_without_positives=True`, and NaN if there are no rows, or an invalid
-        one.
-        """
-        sums = self._sums.value()
-        rows = sums[:, 2]
-        is_skipped = without_positives(sums) if self.skip_without_positives else False
-        return float(ops.sum(ops.where(is_skipped, rows, 0.0)) / ops.sum(rows))
+        return field_rce_from_sums(sums, self.epsilon)
