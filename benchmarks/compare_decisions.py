@@ -255,7 +255,7 @@ def count_draw(
         for place in places
     ]
     for asked in (0, 1):
-        question = Question("a", "b", recalibrated=bool(asked))
+        question = Question("a", "b", metric=(PLAIN, CALIBRATED)[asked])
         found = compare_runs([*pair.earlier, *records] if num_runs < 4 else records, question)
         for truth, is_b_better in enumerate(pair.is_b_better):
             if is_b_better is not None:

@@ -132,7 +132,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     """Adds the options of `seeds.compare`."""
-    metric = "metric that decides; default: %(default)s"
+    metric = (
+        "metric that decides; default: %(default)s, for a model that is calibrated again before it "
+        "is served; otherwise the plain loss, for example loss"
+    )
     command.add_argument("--metric", default="calibrated_log_loss", help=metric)
     epoch = "kept, last, best or a number; default: %(default)s, whose weights the run kept"
     command.add_argument("--epoch", type=_epoch, default="kept", help=epoch)
@@ -148,11 +151,6 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
         "%(default)s, as often as it takes to train 'about k more seeds each' and look again"
     )
     command.add_argument("--looks", type=_looks, default="advised", help=looks)
-    again = (
-        "is the model calibrated again before it is served? yes: the calibrated loss decides; no: "
-        "the plain loss"
-    )
-    command.add_argument("--recalibrated", choices=("yes", "no"), help=again)
 
 
 def _epoch(text: str) -> int | str:
@@ -212,7 +210,6 @@ def _compare(options: argparse.Namespace) -> tuple[str, int]:
         confidence=options.confidence,
         num_looks=options.looks,
         directions=ways,
-        recalibrated={"yes": True, "no": False}.get(options.recalibrated),
     )
     text = json.dumps(comparison.to_dict(), allow_nan=False) if options.json else str(comparison)
     return text, DECIDED if comparison.verdict.decided else UNDECIDED

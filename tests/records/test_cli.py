@@ -45,15 +45,14 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
 
 def test_the_command_asks_what_the_function_asks(folder, capsys):
     for options, expected in (
-        ([], ("val_calibrated_log_loss", None, "advised")),
-        (["--recalibrated", "yes", "--looks", "any"], ("val_calibrated_log_loss", True, None)),
-        (["--recalibrated", "no", "--looks", "1", "--epoch", "best"], ("val_loss", False, 1)),
-        (["--metric", "loss", "--maximize", "loss", "--epoch", "0"], ("val_loss", None, "advised")),
+        ([], ("val_calibrated_log_loss", "advised")),
+        (["--looks", "any"], ("val_calibrated_log_loss", None)),
+        (["--metric", "loss", "--looks", "1", "--epoch", "best"], ("val_loss", 1)),
+        (["--metric", "loss", "--maximize", "loss", "--epoch", "0"], ("val_loss", "advised")),
     ):
         main(["compare", folder, "deepfm", "dcn", "--json", *options])
         found = json.loads(capsys.readouterr().out)
-        names = ("metric", "recalibrated", "num_looks")
-        assert tuple(found[name] for name in names) == expected
+        assert (found["metric"], found["num_looks"]) == expected
 
 
 def test_errors_are_said_on_stderr(folder, capsys):
@@ -73,7 +72,7 @@ def test_errors_are_said_on_stderr(folder, capsys):
         assert captured.err.startswith("keras-calibration: ")
         assert captured.err.count("\n") == 1
         assert "\x1b" not in captured.err
-    for arguments in (["--epoch", "first"], ["--looks", "many"], ["--recalibrated", "perhaps"]):
+    for arguments in (["--epoch", "first"], ["--looks", "many"]):
         with pytest.raises(SystemExit) as stopped:
             main(["compare", folder, "deepfm", "dcn", *arguments])
         assert stopped.value.code == 2

@@ -20,9 +20,9 @@ from calibration_records.comparison.question import (
     Question,
     check_question,
     deciding_direction,
-    deciding_metric,
     metric_directions,
     recorded_metrics,
+    resolve_metric,
 )
 from calibration_records.comparison.seed_noise import SeedNoise, seed_noise
 from calibration_records.comparison.verdict import Outcome, judge
@@ -55,7 +55,6 @@ def compare(
     confidence: float = 0.95,
     num_looks: int | str | None = ADVISED,
     directions: Mapping[str, str] | None = None,
-    recalibrated: bool | None = None,
 ) -> Comparison:
     """Tells whether pipeline B is better than A, or whether the difference is seed noise.
 
@@ -68,7 +67,11 @@ def compare(
         ledger: A `Ledger`, or the path of its folder.
         a: Name of a pipeline.
         b: Name of another pipeline.
-        metric: Name of the deciding metric. Its held-out values (`val_…`) are used if recorded.
+        metric: Name of the deciding metric. Its held-out values (`val_…`) are used if recorded. If
+            the model is calibrated again before it is served, this is the calibrated loss, and a
+            gain that is "calibration only" makes neither pipeline better. If it is served as it was
+            trained, this is the plain loss, for example `"loss"`, and the verdict is never
+            "calibration only".
         epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
             (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best), or the last
             one where that is not known. `"last"`, or an int. `"best"`: the best epoch of each run
@@ -84,10 +87,6 @@ def compare(
         directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
             recorded nor known from the name. Other metrics of unknown direction are shown and not
             judged.
-        recalibrated: Whether the model is calibrated again before it is served. True: the
-            calibrated loss of the pair to which `metric` belongs decides, and a gain that is
-            "calibration only" makes neither pipeline better. False: the plain loss decides, and
-            the verdict is never "calibration only". `None`: `metric` decides.
 
     Returns:
         A `Comparison`: print it, or read `verdict` and `difference`.
@@ -114,7 +113,7 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions, recalibrated)
+    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
     return compare_runs(ledger.runs(), question)
 
 
@@ -122,7 +121,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     """Compares like `compare`, on records already read from the ledger."""
     check_question(question)
     names = recorded_metrics(records, question)
-    deciding = deciding_metric(question, names)
+    deciding = resolve_metric(question.metric, names)
     directions = metric_directions(records, question, names)
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
@@ -150,13 +149,13 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         metrics[deciding],
         plain=metrics.get(plain or ""),
         calibrated=metrics.get(calibrated or ""),
-        gain=None if question.recalibrated is False else calibration.get("gain_difference"),
+        gain=None if deciding == plain else calibration.get("gain_difference"),
         delta=question.delta,
         more_seeds=power.get("more_seeds", 1),
         obstacle=plan.obstacle(deciding, *runs),
         is_borrowed=noise is not None,
     )
-    if question.recalibrated and verdict.outcome is Outcome.CALIBRATION_ONLY:
+    if deciding == calibrated and verdict.outcome is Outcome.CALIBRATION_ONLY:
         # What calibration takes away is gone before the model is served.
         verdict = verdict._replace(better=None)
     comparison = Comparison(
@@ -171,7 +170,6 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         delta=question.delta,
         epoch=question.epoch,
         num_looks=question.num_looks,
-        recalibrated=question.recalibrated,
         seed_noise=noise,
         plain_metric=plain,
         calibrated_metric=calibrated,

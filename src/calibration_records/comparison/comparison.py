@@ -32,7 +32,6 @@ class Comparison(ShownAsText):
         delta: Largest difference that does not matter, if given.
         epoch: Epoch whose values were compared, as requested.
         num_looks: Planned number of looks, as in `compare`.
-        recalibrated: Whether the model is calibrated again before it is served, if that was told.
         seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
@@ -69,7 +68,6 @@ class Comparison(ShownAsText):
     delta: float | None = None
     epoch: int | str = "kept"
     num_looks: int | str | None = 1
-    recalibrated: bool | None = None
     seed_noise: SeedNoise | None = None
     standard_error: float | None = None
     degrees: float | None = None

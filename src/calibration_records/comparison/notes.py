@@ -45,7 +45,7 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
         return [
             f"{plain.metric} favors {other}, {calibrated.metric} favors {better}: {better} ranks "
             f"better but is worse calibrated{hedge}; take {better} if it is recalibrated before it "
-            f"is served, and {other} if not (`recalibrated=`, --recalibrated)"
+            f"is served, and {other} if not (`metric=`, --metric)"
         ]
     share = comparison.surviving_share
     if plain.better and share is not None and share.value <= MOSTLY_CALIBRATION:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from calibration_records._check import confidence_level, integer, known, one_of, positive, refused
-from calibration_records.runs.metric_names import DIRECTIONS, direction_of, loss_pairs
+from calibration_records.runs.metric_names import DIRECTIONS, direction_of
 from calibration_records.runs.run_record import RunRecord
 
 MAX_LOOKS = 50
@@ -27,7 +27,6 @@ class Question(NamedTuple):
     confidence: float = 0.95
     num_looks: int | str | None = ADVISED
     directions: Mapping[str, str] | None = None
-    recalibrated: bool | None = None
 
 
 def check_question(question: Question) -> None:
@@ -43,8 +42,6 @@ def check_question(question: Question) -> None:
     if question.num_looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
         expected = f"{ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any number of looks"
         raise refused("num_looks", expected, question.num_looks)
-    if question.recalibrated not in (None, True, False):
-        raise refused("recalibrated", "True, False or None", question.recalibrated)
     for direction in (question.directions or {}).values():
         one_of("directions", direction, DIRECTIONS)
 
@@ -86,19 +83,6 @@ def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str
         )
         raise refused("metric", "of known direction", metric, remedy)
     return direction
-
-
-def deciding_metric(question: Question, names: Sequence[str]) -> str:
-    """The name in the ledger of the metric that decides, see `recalibrated` in `compare`."""
-    if question.recalibrated is None:
-        return resolve_metric(question.metric, names)
-    for metric in (f"val_{question.metric}", question.metric):
-        for pair in loss_pairs(metric, names):
-            if metric in pair and pair[question.recalibrated] in names:
-                return pair[question.recalibrated]
-    kind = "calibrated" if question.recalibrated else "plain"
-    expected = f"a loss of which the {kind} one is recorded too, with recalibrated="
-    raise refused("metric", f"{expected}{question.recalibrated}", question.metric)
 
 
 def resolve_metric(metric: str, names: Sequence[str]) -> str:

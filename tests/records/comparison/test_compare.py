@@ -94,20 +94,16 @@ def test_a_gain_that_is_calibration_only(ledger):
     fill(ledger, "deepfm", losses(0, 12, gain=2e-3))
     fill(ledger, "calibrated", losses(1, 12))
     for a, b, better in (("deepfm", "calibrated", "B"), ("calibrated", "deepfm", "A")):
-        for metric in ("calibrated_log_loss", "loss"):
+        # Calibrated again before it is served, neither is better; served as it was trained, one is.
+        for metric, words, found in (
+            ("calibrated_log_loss", "the gain is calibration only", None),
+            ("loss", f"{better} better", better),
+        ):
             comparison = compare(ledger, a, b, metric=metric)
-            assert str(comparison.verdict) == "the gain is calibration only"
-            assert comparison.verdict.better == better
+            assert (str(comparison.verdict), comparison.verdict.better) == (words, found)
             told = ("mostly calibration", "ranks better but is worse calibrated")
             assert any(words in comparison.notes[0] for words in told)
             assert comparison.surviving_share.value < 0.1
-            # Served as it was trained, it is better.
-            served = compare(ledger, a, b, metric=metric, recalibrated=False)
-            assert (str(served.verdict), served.metric) == (f"{better} better", "val_loss")
-            # Calibrated again, neither is.
-            again = compare(ledger, a, b, metric=metric, recalibrated=True)
-            assert str(again.verdict) == "the gain is calibration only"
-            assert again.verdict.better is None
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -225,25 +221,13 @@ def test_any_disagreement_of_the_losses_is_told(ledger):
     assert not any("favors" in note for note in compare(ledger, "deepfm", "alike").notes)
 
 
-def test_whether_it_is_recalibrated_chooses_the_loss(ledger):
+def test_the_metric_chooses_the_loss(ledger):
     fill(ledger, "deepfm", losses(0, 12))
     fill(ledger, "dcn", losses(1, 12, shift=-7e-4, gain=2e-3))
-    for metric in ("calibrated_log_loss", "loss", "val_loss", "val_calibrated_log_loss"):
-        for recalibrated, name, words in (
-            (True, "val_calibrated_log_loss", "B better"),
-            (False, "val_loss", "A better"),
-        ):
-            comparison = compare(ledger, "deepfm", "dcn", metric=metric, recalibrated=recalibrated)
-            assert (comparison.metric, str(comparison.verdict)) == (name, words)
-            assert comparison.to_dict()["recalibrated"] is recalibrated
-    # A ledger of plain losses alone has the one, and not the other.
-    for pipeline in ("one", "other"):
-        fill(ledger, pipeline, [{"val_loss": run["val_loss"]} for run in losses(2, 6)])
-    assert compare(ledger, "one", "other", recalibrated=False).metric == "val_loss"
-    with pytest.raises(ValueError, match="`metric`"):
-        compare(ledger, "one", "other", metric="loss", recalibrated=True)
-    with pytest.raises(ValueError, match="`metric`"):
-        compare(ledger, "deepfm", "dcn", metric="auc", recalibrated=False)
+    for prefix in ("", "val_"):
+        for name, words in (("calibrated_log_loss", "B better"), ("loss", "A better")):
+            comparison = compare(ledger, "deepfm", "dcn", metric=prefix + name)
+            assert (comparison.metric, str(comparison.verdict)) == (f"val_{name}", words)
 
 
 def test_runs_that_do_not_count_are_counted(ledger):
@@ -377,7 +361,6 @@ WRONG = {
     "directions": [{"auc": "up"}],
     "confidence": [95],
     "num_looks": [0, 51],
-    "recalibrated": ["yes"],
 }
 
 
