@@ -67,7 +67,7 @@ def click_rows(num_rows, seed=0):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_equals_the_package_of_the_authors(weighted):
+def test_equals_the_package_of_the_authors(monkeypatch, weighted):
     # mcgrad 0.1.5 on the same rows: MulticalibrationError(…, max_depth=2,
     # max_values_per_segment_feature=6, min_samples_per_segment=20, max_n_segments=None,
     # precision_dtype="float64"), with the properties mce, mce_sigma, mde, mce_relative, mce_pvalue
@@ -78,13 +78,13 @@ def test_equals_the_package_of_the_authors(weighted):
     else:
         mce, sigmas, mde = 0.04807557037354897, 5.560523308929239, 0.04322935783431382
         relative, p_value, total = 21.802979761246696, 1.0758677004840678e-07, 166.62477036581885
+    monkeypatch.setattr("keras_calibration._solvers.segments._NUM_RANGES", 6)
     labels, predictions, features, weights = click_rows(2000)
     result = multicalibration_error(
         labels,
         predictions,
         features,
         weights if weighted else None,
-        num_ranges=6,
         min_rows=20,
         min_positives=0,
     )
@@ -187,7 +187,8 @@ def test_the_planted_segment_is_found():
     assert multicalibration_error(labels, predictions, swapped).error == result.error
 
 
-def test_kinds_of_columns():
+def test_kinds_of_columns(monkeypatch):
+    monkeypatch.setattr("keras_calibration._solvers.segments._NUM_RANGES", 2)
     num_rows = 1200
     rng = np.random.default_rng(0)
     third = np.arange(num_rows) % 3
@@ -210,7 +211,6 @@ def test_kinds_of_columns():
         features,
         numeric=["amount", "few", "count", "infinite", "constant"],
         max_depth=1,
-        num_ranges=2,
         min_rows=1,
         min_positives=0,
     )
@@ -241,7 +241,7 @@ def test_bad_rows_are_refused():
         ({"numeric": ["age"]}, "numeric"),
         ({"features": {"site": ["a", "b", "c"]}, "numeric": ["site"]}, "numbers"),
         ({"sample_weight": [1, 1, -1]}, "sample_weight"),
-        *(({name: -1}, name) for name in ("max_depth", "num_ranges", "min_rows", "min_positives")),
+        *(({name: -1}, name) for name in ("max_depth", "min_rows", "min_positives")),
     ]
     for changes, message in bad:
         with pytest.raises(ValueError, match=message):

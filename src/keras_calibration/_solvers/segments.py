@@ -14,6 +14,8 @@ import numpy as np
 
 from calibration_records._columns import is_missing
 
+# Ranges of a numeric column.
+_NUM_RANGES = 4
 _TEXT = "text"
 # How bytes that are no UTF-8 are read: b"\xff" as "\\xff".
 _UNREADABLE = "backslashreplace"
@@ -44,7 +46,7 @@ def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentCol
     return SegmentColumn(new_ids[ids], names)
 
 
-def range_segments(column: str, values: np.ndarray, num_ranges: int) -> SegmentColumn:
+def range_segments(column: str, values: np.ndarray) -> SegmentColumn:
     """Ranges between quantiles, or single values if there are no more of them than ranges.
 
     A range includes its upper end. Missing values (NaN) are a segment of their own.
@@ -53,13 +55,13 @@ def range_segments(column: str, values: np.ndarray, num_ranges: int) -> SegmentC
     missing = np.isnan(values)
     present = values[~missing]
     distinct = np.unique(present[:100])  # enough to see that a column is continuous
-    distinct = distinct if len(distinct) > num_ranges else np.unique(present)
-    if len(distinct) <= num_ranges:
+    distinct = distinct if len(distinct) > _NUM_RANGES else np.unique(present)
+    if len(distinct) <= _NUM_RANGES:
         ids = np.searchsorted(distinct, values)
         names = [f"{column} = {value:g}" for value in distinct]
     else:
         with np.errstate(invalid="ignore"):
-            edges = np.unique(np.quantile(present, np.linspace(0, 1, num_ranges + 1)[1:-1]))
+            edges = np.unique(np.quantile(present, np.linspace(0, 1, _NUM_RANGES + 1)[1:-1]))
         # Where the largest value is a quantile too, no row lies above it. Between infinite values
         # a quantile is NaN.
         edges = edges[edges < present.max()]

@@ -111,7 +111,6 @@ def multicalibration_error(
     *,
     numeric: Sequence[str] | None = None,
     max_depth: int = 2,
-    num_ranges: int = 4,
     min_rows: int = 100,
     min_positives: float = 10.0,
     from_logits: bool = False,
@@ -147,10 +146,10 @@ def multicalibration_error(
             data frame works as well.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. A common factor
             changes nothing, and a row of weight 0 is no row, whatever it holds.
-        numeric: Names of the columns to cut at quantiles; by default those of floating-point
-            numbers. Each value of the other columns is a segment.
+        numeric: Names of the columns to cut into four ranges at their quartiles, with missing
+            values as one more; by default those of floating-point numbers. Each value of the other
+            columns is a segment.
         max_depth: Largest number of columns to combine.
-        num_ranges: Number of ranges of a numeric column. Missing values are one more.
         min_rows: Smallest number of rows of a segment. Values with fewer rows form one segment,
             "other values".
         min_positives: Smallest expected number of positives, `Σ p`, and of negatives, `Σ (1 - p)`,
@@ -181,9 +180,8 @@ def multicalibration_error(
         2506.11251. The package `mcgrad` takes segments of at most three values a column by default
         and gives the smallest p-value as it is.
     """
-    sizes = {"max_depth": max_depth, "num_ranges": num_ranges, "min_rows": min_rows}
-    for name, value in sizes.items():
-        integer(name, value, 1)
+    integer("max_depth", max_depth, 1)
+    integer("min_rows", min_rows, 1)
     at_least("min_positives", min_positives, 0)
     warn_of_other_order(
         labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
@@ -192,7 +190,7 @@ def multicalibration_error(
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
     columns = [
-        range_segments(name, values[order], num_ranges)
+        range_segments(name, values[order])
         if is_numeric
         else value_segments(name, values[order], min_rows)
         for name, values, is_numeric in _columns(features, numeric, len(p))
