@@ -74,7 +74,7 @@ ARGUMENTS = {
     "LogLoss": LOGITS_TOO,
     "CalibratedCategoricalLogLoss": {**FOLDS, **LOGITS_TOO},
     "CalibratedQuadraticLoss": FOLDS,
-    "FieldECE": {"num_values": [2, 3], **LOGITS_TOO},
+    "FieldECE": {"num_values": 6, **LOGITS_TOO},
     "FieldRCE": {"num_values": 7, "epsilon": 0.5, **LOGITS_TOO},
     "ExpectedCalibrationError": {"num_bins": 20, **LOGITS_TOO},
     "CalibrationRatio": LOGITS_TOO,

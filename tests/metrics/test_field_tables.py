@@ -1,4 +1,4 @@
-"""Tables by field value, the noise floor and crosses."""
+"""Tables by field value and the noise floor."""
 
 import math
 
@@ -11,7 +11,7 @@ from scipy import special
 
 from backends import digits, examples
 from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
-from keras_calibration._ops.field_sums import crossed_ids, field_sums
+from keras_calibration._ops.field_sums import field_sums
 from keras_calibration.metrics import FieldECE, FieldRCE
 
 RNG = np.random.default_rng(0)
@@ -225,35 +225,3 @@ def test_drawn_sums_have_the_right_mean_and_variance(rows):
     if set(weights) == {1.0}:
         np.testing.assert_allclose(drawn[:, 0, 1], np.round(drawn[:, 0, 1]), atol=digits(1e-9))
         assert drawn[:, 0, 1].max() <= len(rows) + 1e-9
-
-
-def test_a_cross_of_fields_equals_the_field_of_pairs():
-    other = RNG.integers(-1, 3, 3000)
-    unknown = (FIELD < 0) | (other < 0)
-    pairs = np.where(unknown, -1, FIELD * 3 + other)
-    for crossed, plain in ((FieldECE((6, 3)), FieldECE(18)), (FieldRCE((6, 3)), FieldRCE(18))):
-        filled(plain, weights=WEIGHTS, field=pairs)
-        filled(crossed, weights=WEIGHTS, field=[FIELD[:, None], other.astype("float32")])
-        assert float(crossed.result()) == pytest.approx(float(plain.result()), rel=digits(1e-12))
-        ours, theirs = crossed.per_field(), plain.per_field()
-        values = theirs.pop("value")
-        first, second = ours.pop("value_0"), ours.pop("value_1")
-        np.testing.assert_array_equal(np.where(first < 0, -1, first * 3 + second), values)
-        assert second[-1] == -1
-        for name, column in theirs.items():
-            np.testing.assert_allclose(ours[name], column, rtol=digits(1e-9), atol=digits(1e-12))
-
-
-@settings(max_examples=examples(25))
-@given(
-    st.lists(
-        st.tuples(*[st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0, 1e10, math.nan])] * 3), max_size=12
-    )
-)
-def test_crossed_ids_of_any_ids(rows):
-    columns = list(np.array(rows).reshape(-1, 3).T)
-    expected = [
-        int(a * 6 + b * 3 + c) if 0 <= a < 4 and 0 <= b < 2 and 0 <= c < 3 else 24
-        for a, b, c in rows
-    ]
-    np.testing.assert_array_equal(crossed_ids(columns, (4, 2, 3)), expected)

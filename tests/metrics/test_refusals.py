@@ -24,8 +24,8 @@ from keras_calibration.metrics import (
         *((LogLoss, "dtype", value) for value in ("float16", "bfloat16")),
         (CalibratedCategoricalLogLoss, "num_folds", 0),
         *((ExpectedCalibrationError, "num_bins", value) for value in (0, 2.5, None, "15")),
-        *((FieldECE, "num_values", value) for value in (0, 2.5, "5", (5,), (5, 0), ("5", 2))),
-        (FieldECE, "num_values", (2**20, 2**20)),
+        *((FieldECE, "num_values", value) for value in (0, 2.5, "5", (5, 2))),
+        (FieldECE, "num_values", 2**40),
     ],
 )
 def test_bad_arguments_are_refused(kind, argument, value):
@@ -82,9 +82,7 @@ def test_rows_of_classes_that_do_not_align_are_refused(labels, predictions, weig
         (3, [0, 1], TWO, [0, 1, 2], "3 field values"),
         (3, [0, 1, 1], TWO, [0, 1], "`y_true` must .* 3 entries"),
         (3, [0, 1], TWO_CLASSES, [0, 1], "one probability per row"),
-        ((6, 3), [0, 1], TWO, np.zeros(2, int), "tuple of 2 arrays"),
-        ((6, 3), [0, 1], TWO, (np.zeros(2, int),) * 3, "tuple of 2 arrays"),
-        ((6, 3), [0, 1], TWO, ([0, 1], [0, 1, 2]), "3 field values"),
+        (6, [0, 1], TWO, (np.zeros(2, int),) * 2, "4 field values"),
     ],
 )
 def test_fields_that_do_not_align_are_refused(num_values, labels, predictions, field, message):

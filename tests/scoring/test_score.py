@@ -25,8 +25,7 @@ def metrics():
 
 
 def field_metrics():
-    crossed = {("hour", "site"): FieldECE((24, 30))}
-    return {"site": [FieldECE(30), FieldRCE(30)], "hour": FieldECE(24), **crossed}
+    return {"site": [FieldECE(30), FieldRCE(30)], "hour": FieldECE(24)}
 
 
 def in_one_piece(weights):
@@ -38,7 +37,6 @@ def in_one_piece(weights):
         ("site_field_ece", FieldECE(30), SITE),
         ("site_field_rce", FieldRCE(30), SITE),
         ("hour_field_ece", FieldECE(24), HOUR),
-        ("hour_x_site_field_ece", FieldECE(24 * 30), HOUR * 30 + SITE),
     ]:
         metric.update_state(Y, P, weights, field=ids)
         results[name] = float(metric.result())

@@ -99,12 +99,10 @@ def test_metrics_without_sums_get_batches_in_order():
 
 def test_ids_fill_field_metrics_which_go_on_with_batches():
     half = N // 2
-    by_field = {"site_id": FieldECE(8), ("site_id", "device"): FieldRCE((8, 3))}
+    by_field = {"site_id": FieldECE(8), "device": FieldRCE(3)}
     score(ScoredLog(frame().iloc[:half]), (), by_field, verbose=0)
-    for field, metric in by_field.items():
-        ids = SITE if field == "site_id" else (SITE, DEVICE)
-        rest = ids[half:] if field == "site_id" else tuple(part[half:] for part in ids)
-        metric.update_state(Y[half:], P[half:], field=rest)
+    for ids, metric in zip((SITE, DEVICE), by_field.values(), strict=True):
+        metric.update_state(Y[half:], P[half:], field=ids[half:])
         whole = type(metric).from_config(metric.get_config())
         whole.update_state(Y, P, field=ids)
         assert float(metric.result()) == pytest.approx(float(whole.result()), rel=TIGHT)

@@ -1,7 +1,6 @@
 """Plain functions of tensors, in `keras.ops`, that compile under XLA."""
 
 from keras_calibration._ops.field_sums import (
-    crossed_ids,
     field_ece_from_sums,
     field_rce_from_sums,
     field_sums,
@@ -13,7 +12,6 @@ from keras_calibration._ops.probability_bins import expected_calibration_error
 
 __all__ = [
     "calibration_ratio",
-    "crossed_ids",
     "expected_calibration_error",
     "field_ece_from_sums",
     "field_rce_from_sums",

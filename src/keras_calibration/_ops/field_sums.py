@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 from keras import ops
@@ -136,42 +134,6 @@ def refuse_strings(ids: Tensor) -> Tensor:
             "first, for example with keras.layers.StringLookup."
         )
     return ids
-
-
-def crossed_ids(ids: Sequence[Tensor], num_values: Sequence[int]) -> Tensor:
-    """Ids of a cross of fields: `id_a * num_b + id_b` for two fields, and so on.
-
-    Args:
-        ids: The ids of each field, whole numbers, each of shape `(n,)`.
-        num_values: The number of values of each field.
-
-    Returns:
-        An int32 tensor of shape `(n,)`, in [0, product of `num_values`). Where the id of any field
-        is outside its range, it is the product itself ("other").
-
-    Raises:
-        ValueError: If the number of id arrays differs from the number of fields, or ids are
-            strings.
-
-    Example:
-        >>> print(crossed_ids([[0, 1, 1, 9], [2, 0, 3, 0]], (2, 3)).numpy())
-        [2 3 6 6]
-    """
-    if not isinstance(ids, tuple | list) or len(ids) != len(num_values):
-        received = f"{len(ids)} arrays" if isinstance(ids, tuple | list) else type(ids).__name__
-        raise ValueError(
-            f"The ids of a cross of {len(num_values)} fields must be a tuple of {len(num_values)} "
-            f"arrays, one for each field. Received: {received}."
-        )
-    crossed: Tensor = 0
-    is_other: Tensor = False
-    total = 1
-    for field_ids, number in zip(ids, num_values, strict=True):
-        known = known_ids(field_ids, number)
-        crossed = crossed * number + known
-        is_other = ops.logical_or(is_other, known == number)
-        total *= number
-    return ops.where(is_other, total, crossed)
 
 
 def field_ece_from_sums(sums: Tensor) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -20,9 +18,6 @@ from keras_calibration._ops.compensated import two_sum
 from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
-
-# The metrics that were NaN within `one_warning_of_nan`; None outside of it.
-_UNDEFINED: ContextVar[list[keras.metrics.Metric] | None] = ContextVar("undefined", default=None)
 
 
 class AdditiveMetric(keras.metrics.Metric):
@@ -229,41 +224,20 @@ def warns_of_nan(
             is_nan = math.isnan(float(value))
         except TypeError:  # raised on every backend by a tensor that has no value yet
             is_nan = False
-        if is_nan and (undefined := _UNDEFINED.get()) is not None:
-            undefined.append(metric)
-        elif is_nan:
-            _warn_of_nan([metric])
+        if is_nan:
+            warn(
+                f"The {metric.name} is NaN: it is undefined for the rows seen so far. Possible "
+                "reasons: there are no rows with a positive weight; all labels are of one class "
+                "and both are needed; a label is missing (drop the row, or give it weight 0); a "
+                "label, weight or prediction is outside its range (most often logits without "
+                "from_logits=True); an id of a field is neither below num_values nor -1 ('other'); "
+                "or the bias is too large for the guaranteed accuracy (it moves logits from beyond "
+                f"±88 close to 0). See the documentation of {type(metric).__name__}.",
+                RuntimeWarning,
+            )
         return value
 
     return with_one_result
-
-
-@contextlib.contextmanager
-def one_warning_of_nan() -> Iterator[None]:
-    """Within it, metrics that are NaN are warned of together, at the end."""
-    undefined: list[keras.metrics.Metric] = []
-    token = _UNDEFINED.set(undefined)
-    try:
-        yield
-    finally:
-        _UNDEFINED.reset(token)
-    if undefined:
-        _warn_of_nan(undefined)
-
-
-def _warn_of_nan(metrics: Sequence[keras.metrics.Metric]) -> None:
-    names = ", ".join(metric.name for metric in metrics)
-    classes = ", ".join(dict.fromkeys(type(metric).__name__ for metric in metrics))
-    are = "is NaN: it is" if len(metrics) == 1 else "are NaN: they are"
-    warn(
-        f"The {names} {are} undefined for the rows seen so far. Possible reasons: there are no "
-        "rows with a positive weight; all labels are of one class and both are needed; a label is "
-        "missing (drop the row, or give it weight 0); a label, weight or prediction is outside "
-        "its range (most often logits without from_logits=True); an id of a field is neither "
-        "below num_values nor -1 ('other'); or the bias is too large for the guaranteed accuracy "
-        f"(it moves logits from beyond ±88 close to 0). See the documentation of {classes}.",
-        RuntimeWarning,
-    )
 
 
 class RunningSum:

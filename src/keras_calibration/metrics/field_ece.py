@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import keras
 
 from keras_calibration._ops.field_sums import field_ece_from_sums
@@ -22,7 +20,7 @@ class FieldECE(FieldError):
 
     Args:
         num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
-            are an error. A tuple for a cross of fields, whose `field=` is a tuple of ids.
+            are an error.
         from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
@@ -49,7 +47,7 @@ class FieldECE(FieldError):
 
     def __init__(
         self,
-        num_values: int | Sequence[int],
+        num_values: int,
         from_logits: bool = False,
         name: str = "field_ece",
         dtype: str | None = None,

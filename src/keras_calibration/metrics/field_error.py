@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from calibration_records._check import integer
+from calibration_records._check import integer, refused
 from calibration_records._columns import warn_of_other_order
 from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._ops.compiled import compiled, filled_up, runs_on_gpu
-from keras_calibration._ops.field_sums import crossed_ids, field_sums, ids_outside
+from keras_calibration._ops.field_sums import field_sums, ids_outside
 from keras_calibration._rows.metric_rows import (
     aligned_rows,
     flat_ids,
@@ -38,23 +38,21 @@ class FieldError(AdditiveMetric):
     them the feature of that name: `field_metrics={"site_id": [FieldECE(5000)]}`. An id must mean
     the same in every batch.
 
-    For a cross of fields, pass the sizes as a tuple, `FieldECE((5000, 12))`. `field=` is then a
-    tuple of ids and, in `compile`, the key is a tuple of names:
-    `{("site_id", "device"): [FieldECE((5000, 12))]}`.
+    For a cross of fields, pass ids of the pairs: `site * 12 + device` of 12 devices, for example.
 
     The id -1, also NaN, is one further value, "other", for missing values and those that need no id
-    of their own; in a cross, so is a row with any such id. Any other id outside [0, num_values) is
-    an error, because the errors of values that share an id would cancel. A compiled step cannot
-    raise: the result is NaN then, with a warning. It is also NaN if there are no rows, if a label
-    or prediction is NaN or outside [0, 1] (most often a logit without `from_logits=True`), or if a
-    weight is negative. A row of weight 0 is no row, whatever its label, prediction and id.
+    of their own. Any other id outside [0, num_values) is an error, because the errors of values
+    that share an id would cancel. A compiled step cannot raise: the result is NaN then, with a
+    warning. It is also NaN if there are no rows, if a label or prediction is NaN or outside [0, 1]
+    (most often a logit without `from_logits=True`), or if a weight is negative. A row of weight 0
+    is no row, whatever its label, prediction and id.
 
     The state is 56 bytes per field value in float64, 56 MB for a million values.
 
     A subclass defines `error`, which computes the result from the sums.
 
     Args:
-        num_values: Number of field values, or a tuple with that of each crossed field.
+        num_values: Number of field values.
         name: Name of the metric, and its key in the logs.
         from_logits: Whether predictions are logits.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
@@ -74,37 +72,30 @@ class FieldError(AdditiveMetric):
         0.5
     """
 
+    num_values: int
+
     def __init__(
         self,
-        num_values: int | Sequence[int],
+        num_values: int,
         name: str,
         from_logits: bool = False,
         dtype: str | None = None,
         **arguments: Any,
     ) -> None:
-        given: Any = num_values
-        is_cross = isinstance(given, tuple | list)
-        sizes = tuple(given) if is_cross else (given,)
-        are_whole = all(isinstance(size, int | np.integer) and size >= 1 for size in sizes)
-        sizes = tuple(map(int, sizes)) if are_whole else ()
-        if len(sizes) < 1 + is_cross or math.prod(sizes) > _LARGEST_NUM_VALUES:
-            raise ValueError(
-                "Argument `num_values` must be an integer of at least 1, or a tuple of at least "
-                f"two such integers for a cross of fields, at most {_LARGEST_NUM_VALUES} values in "
-                f"total. Received: num_values={num_values!r}. Hash more ids into fewer values."
-            )
-        self.num_values: int | tuple[int, ...]
-        own = {"num_values": sizes if is_cross else sizes[0], "from_logits": bool(from_logits)}
+        num_values = integer("num_values", num_values, 1)
+        if num_values > _LARGEST_NUM_VALUES:
+            remedy = "Hash more ids into fewer values."
+            raise refused("num_values", f"at most {_LARGEST_NUM_VALUES}", num_values, remedy)
+        own = {"num_values": num_values, "from_logits": bool(from_logits)}
         super().__init__(name, dtype, **own, **arguments)
-        self.sizes, self._num_cells = sizes, math.prod(sizes)
-        self._sums = self.add_sum((self._num_cells + 1, 7), name="field_sums")
+        self._sums = self.add_sum((num_values + 1, 7), name="field_sums")
 
     def update_state(
         self,
         y_true: Tensor,
         y_pred: Tensor,
         sample_weight: Tensor | None = None,
-        field: Tensor | Sequence[Tensor] | None = None,
+        field: Tensor | None = None,
     ) -> None:
         """Adds rows.
 
@@ -113,7 +104,7 @@ class FieldError(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
             field: Ids of field values, whole numbers from -1 ("other") to `num_values - 1`, shape
-                `(n,)` or `(n, 1)`. A tuple of them for a cross.
+                `(n,)` or `(n, 1)`.
         """
         if field is None:
             raise ValueError(
@@ -121,38 +112,25 @@ class FieldError(AdditiveMetric):
                 "y_pred, field=ids). Received: field=None. In `compile`, pass it to "
                 "`field_metrics=` of a FieldMetricsModel or CalibratedModel, not to `metrics=`."
             )
-        columns = dict(enumerate(field)) if isinstance(field, tuple) else field
-        warn_of_other_order(y_true=y_true, y_pred=y_pred, field=columns)
+        warn_of_other_order(y_true=y_true, y_pred=y_pred, field=field)
         labels, predictions, weights = aligned_rows(y_true, y_pred, sample_weight)
         if self.from_logits:
             predictions = ops.sigmoid(ops.cast(predictions, self.dtype))
-        ids = [flat_ids(column, weights, size) for column, size in self._with_sizes(field)]
-        rows = labels, predictions, weights, *ids
+        rows = labels, predictions, weights, flat_ids(field, weights, self.num_values)
         if runs_on_gpu():
-            self._sums.add(_batch_sums(self.sizes, self.dtype, *rows))
+            self._sums.add(_batch_sums(self.num_values, self.dtype, *rows))
         else:
-            self._sums.add(_compiled_sums(self.sizes, self.dtype, *filled_up(*rows)))
+            self._sums.add(_compiled_sums(self.num_values, self.dtype, *filled_up(*rows)))
 
     def check_ids(self, field: Any) -> None:
-        """Raises if an array of ids, or one of a tuple for a cross, is not as `update_state` needs.
+        """Raises if an array of ids is not as `update_state` needs.
 
         A compiled `update_state` cannot raise: its result would be NaN.
 
         Args:
             field: As for `update_state`.
         """
-        for column, size in self._with_sizes(field):
-            refuse_ids_outside(column, size, f"The field values of {self.name}")
-
-    def _with_sizes(self, field: Any) -> list[tuple[Any, int]]:
-        """The columns of ids, each with its number of values."""
-        columns = field if isinstance(field, tuple | list) and len(self.sizes) > 1 else (field,)
-        if len(columns) != len(self.sizes):
-            raise ValueError(
-                f"The ids of a cross of {len(self.sizes)} fields must be a tuple of "
-                f"{len(self.sizes)} arrays, one for each field. Received: {len(columns)}."
-            )
-        return list(zip(columns, self.sizes, strict=True))
+        refuse_ids_outside(field, self.num_values, f"The field values of {self.name}")
 
     def error(self, sums: Tensor) -> Tensor:
         """The error computed from the sums. A subclass defines it.
@@ -186,12 +164,11 @@ class FieldError(AdditiveMetric):
 
         Returns:
             A dict of columns with one entry for each field value that has rows, which
-            `pandas.DataFrame` accepts as it is: `value` (the id; `value_0`, `value_1`, … for a
-            cross; -1 for "other", which comes last), `rows` (total weight), `observed_rate`,
-            `mean_prediction`, `ratio` (predicted / observed, NaN without positives), `residual`
-            (`Σ w (y - p)`), `lower` and `upper` (ends of the interval), `is_off` (whether off
-            beyond chance). If a row of the field value is invalid, its numbers are NaN and `is_off`
-            is False.
+            `pandas.DataFrame` accepts as it is: `value` (the id; -1 for "other", which comes
+            last), `rows` (total weight), `observed_rate`, `mean_prediction`, `ratio` (predicted /
+            observed, NaN without positives), `residual` (`Σ w (y - p)`), `lower` and `upper` (ends
+            of the interval), `is_off` (whether off beyond chance). If a row of the field value is
+            invalid, its numbers are NaN and `is_off` is False.
 
         Raises:
             ValueError: If `confidence` is not between 0 and 1.
@@ -208,7 +185,7 @@ class FieldError(AdditiveMetric):
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
         ratio = predicted / np.where(positives > 0, positives, np.nan)
         return {
-            **self._value_columns(cells),
+            "value": np.where(cells == self.num_values, -1, cells),
             "rows": rows,
             "observed_rate": observed_rate,
             "mean_prediction": mean_prediction,
@@ -245,12 +222,6 @@ class FieldError(AdditiveMetric):
         num_draws = integer("num_draws", num_draws, 2)
         return noise_floors_of([self], self._sums.value(), num_draws, seed)[0]
 
-    def _value_columns(self, cells: np.ndarray) -> dict[str, np.ndarray]:
-        is_other = cells == self._num_cells
-        values = np.unravel_index(np.where(is_other, 0, cells), self.sizes)
-        names = [f"value_{place}" for place in range(len(values))] if len(values) > 1 else ["value"]
-        return {name: np.where(is_other, -1, ids) for name, ids in zip(names, values, strict=True)}
-
 
 def noise_floors_of(
     metrics: Sequence[FieldError], sums: Tensor, num_draws: int, seed: int = 0
@@ -271,15 +242,15 @@ def noise_floors_of(
     return [(float(each.mean()), float(each.std(ddof=1))) for each in metric_errors]
 
 
-def _batch_sums(sizes: tuple[int, ...], dtype: str, *columns: Tensor) -> Tensor:
-    """The sums of a batch of labels, predictions, weights, and the ids of each field."""
-    labels, predictions, weights, *ids = columns
+def _batch_sums(
+    num_values: int, dtype: str, labels: Tensor, predictions: Tensor, weights: Tensor, ids: Tensor
+) -> Tensor:
+    """The sums of a batch of labels, predictions, weights and ids."""
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
-    ids = [ops.where(weights != 0, column, ops.zeros_like(column)) for column in ids]
-    for column, size in zip(ids, sizes, strict=True):
-        predictions = ops.where(ids_outside(column, size), float("nan"), predictions)
-    return field_sums(labels, predictions, weights, crossed_ids(ids, sizes), math.prod(sizes))
+    ids = ops.where(weights != 0, ids, ops.zeros_like(ids))
+    predictions = ops.where(ids_outside(ids, num_values), float("nan"), predictions)
+    return field_sums(labels, predictions, weights, ids, num_values)
 
 
 _compiled_sums = compiled(_batch_sums)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import keras
 
 from calibration_records._check import positive
@@ -23,7 +21,7 @@ class FieldRCE(FieldError):
 
     Args:
         num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
-            are an error. A tuple for a cross of fields, whose `field=` is a tuple of ids.
+            are an error.
         epsilon: ε > 0; 0.01 in the paper.
         from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
@@ -48,7 +46,7 @@ class FieldRCE(FieldError):
 
     def __init__(
         self,
-        num_values: int | Sequence[int],
+        num_values: int,
         epsilon: float = 0.01,
         from_logits: bool = False,
         name: str = "field_rce",

@@ -12,7 +12,7 @@ from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._rows.inputs import refused_in_graphs
 from keras_calibration._rows.reader import as_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField, names_in
+from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
 
 
 def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | None]:
@@ -39,9 +39,6 @@ class FieldMetricsModel(keras.Model):
     `sample_weight`, if given, is always used. So is `class_weight`, which Keras turns into sample
     weights: in the logs of training, the field metrics are then those of the weighted classes.
     Those of validation data, and of `evaluate`, do not know it.
-
-    For a cross of fields, the key is a tuple of names and the metric has one size per field:
-    `{("site_id", "device"): [FieldECE((5000, 12))]}`, in the logs `site_id_x_device_field_ece`.
 
     Build the model as a Functional model on a dictionary of inputs, with one output. Saving it
     also saves the field metrics.
@@ -83,8 +80,8 @@ class FieldMetricsModel(keras.Model):
         Args:
             optimizer: As for `keras.Model.compile`.
             loss: As for `keras.Model.compile`.
-            field_metrics: Field name, or tuple of names for a cross → list of metrics with
-                `update_state(..., field=ids)`.
+            field_metrics: Field name → list of metrics with `update_state(..., field=ids)`. The
+                input may have features that only these read, such as the ids of pairs.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
         found = FieldMetrics(field_metrics) if field_metrics else None
@@ -159,21 +156,12 @@ class FieldMetricsModel(keras.Model):
             # The optimizer of a loaded model is built, and Keras warns if the saved one was not.
             optimizer.build(self.trainable_variables)
         if config and self._field_metrics is not None:
-            # Pairs, because JSON keys must be strings and the keys of crosses are tuples.
-            config["field_metrics"] = [
-                [list(names_in(field)), [keras.saving.serialize_keras_object(m) for m in metrics]]
-                for field, metrics in self._field_metrics.by_field.items()
-            ]
+            by_field = self._field_metrics.by_field
+            config["field_metrics"] = keras.saving.serialize_keras_object(by_field)
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from its `get_compile_config`."""
-        arguments = keras.saving.deserialize_keras_object(config)
-        if pairs := arguments.get("field_metrics"):
-            named = ((tuple(names), metrics) for names, metrics in pairs)
-            arguments["field_metrics"] = {
-                names if len(names) > 1 else names[0]: metrics for names, metrics in named
-            }
-        self.compile(**arguments)
+        self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built and getattr(self, "optimizer", None) is not None:
             self.optimizer.build(self.trainable_variables)

@@ -22,7 +22,6 @@ from calibration_records.logs.query import (
 from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import whole_numbers
 from keras_calibration._ops.field_sums import (
-    crossed_ids,
     field_ece_from_sums,
     field_rce_from_sums,
     known_ids,
@@ -102,24 +101,18 @@ def _moments_name(needed: LogitMoments) -> str:
 
 def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     """Adds the sums of the values of a field, which are ids, to the state of a field metric."""
-    num_values = metric.num_values
-    values = [values for name, values in table.items() if name.startswith("key_")]
-    ids = [each for each in map(whole_numbers, values) if each is not None]
-    if len(ids) < len(values):
+    (values,) = (values for name, values in table.items() if name.startswith("key_"))
+    ids = whole_numbers(values)
+    if ids is None:
         raise ValueError(
             f"The field values of {metric.name} must be whole numbers in [0, num_values). "
             "Received: strings. Name the field in `fields` of the ScoredLog instead."
         )
-    if isinstance(num_values, tuple):
-        metric.check_ids(tuple(ids))
-        cells = crossed_ids(ids, num_values)
-    else:
-        metric.check_ids(ids[0])
-        cells = known_ids(ids[0], num_values)
+    metric.check_ids(ids)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
     columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)
-    np.add.at(sums, ops.convert_to_numpy(cells), columns)
+    np.add.at(sums, ops.convert_to_numpy(known_ids(ids, metric.num_values)), columns)
     metric.add_sums({name: sums})
 
 

@@ -9,7 +9,6 @@ import keras
 
 from calibration_records._check import refused
 from calibration_records.logs import LogSums, ScoredLog
-from keras_calibration.metrics.additive_metric import one_warning_of_nan
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
 from keras_calibration.scoring.rows_to_score import checked_rows
 from keras_calibration.scoring.score_log import update_from_log
@@ -49,9 +48,8 @@ def score(
             `logs.ScoredLog`, or the `logs.LogSums` of one.
         metrics: Keras metrics, of this package or others: a list, one metric, or name → metric.
             Weights, if there are any, apply to all of them.
-        field_metrics: Field name → metrics with `update_state(..., field=ids)`, or a tuple of names
-            for a cross, as in `compile` of a `FieldMetricsModel`. Results are named
-            `{field}_{metric}`, and `{field}_x_{field}_{metric}` for a cross.
+        field_metrics: Field name → metrics with `update_state(..., field=ids)`, as in `compile` of
+            a `FieldMetricsModel`. Results are named `{field}_{metric}`.
         verbose: 1 shows a progress bar, 0 does not.
 
     Returns:
@@ -96,10 +94,8 @@ def score(
         if not len(checked.labels):
             raise ValueError("Argument `rows` must hold rows to score. Received: none.")
         update_metrics(named.values(), by_field, [checked], len(checked.labels), verbose)
-    with one_warning_of_nan():
-        results = {name: metric.result() for name, metric in named.items()}
-        field_results = by_field.result()
-    return {name: float(value) for name, value in (results | errors | field_results).items()}
+    results = {name: metric.result() for name, metric in named.items()} | errors
+    return {name: float(value) for name, value in (results | by_field.result()).items()}
 
 
 def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:

@@ -56,7 +56,7 @@ def update_from_log(
         add_log(metric, sums)
     for field, field_metrics in by_field.by_field.items():
         for metric in field_metrics:
-            add_field(metric, sums.table(FIELD + field_name(field)))
+            add_field(metric, sums.table(FIELD + field))
     if isinstance(log, LogSums):
         return field_errors(sums)
     for column, from_logits in (("p", False), ("l", True)):
