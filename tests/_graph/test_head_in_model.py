@@ -9,6 +9,7 @@ import pytest
 from keras import layers
 
 import keras_calibration as kc
+from keras_calibration.layers.fits import is_as_fitted
 
 NUM_SITES = 6
 RNG = np.random.default_rng(0)
@@ -63,7 +64,7 @@ def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model():
     np.testing.assert_allclose(model.predict(X, verbose=0), plain_fit(logits), atol=1e-5)
     head = model.layers[-2]
     assert head.fit_summary is summary
-    assert head.is_as_fitted
+    assert is_as_fitted(head)
     assert summary.log_loss_after < summary.log_loss_before
 
 

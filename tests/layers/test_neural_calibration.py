@@ -91,7 +91,7 @@ def two_outputs():
         ),
         (lambda: some_head()(LOGITS, {"site": FEATURES["site"]}), r"without \['age'\]"),
         (lambda: fit_with(features={"site": ROWS[2]["site"]}), r"without \['age'\]"),
-        (lambda: fit_with(features={**ROWS[2], "age": np.ones(59)}), "59 rows of 'age'"),
+        (lambda: fit_with(features={**ROWS[2], "age": np.ones(59)}), "'age': 59"),
         (lambda: fit_with(features=ROWS[1]), "must be a mapping"),
         (lambda: fit_with(settings=FitSettings(folds=1)), "folds"),
         (lambda: fit_with(2, settings=FitSettings(folds=np.arange(60) % 3)), "num_members"),

@@ -77,7 +77,7 @@ ROWS = [
     (lambda: PlattScaling().update(LOGITS, LABELS, np.ones(4)), "mapping of names"),
     (lambda: ILPS().adapt(LOGITS, LABELS, np.ones(4)), "mapping of names"),
     (lambda: PlattScaling().update(LOGITS, LABELS, forget=1.5), "forget"),
-    (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"site": np.zeros(2, int)}), "rows of 'site'"),
+    (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"site": np.zeros(2, int)}), "'site': 2"),
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": np.zeros(4, int)}), r"without .'site'"),
     (lambda: FieldILPS(SITE)(LOGITS, {"page": np.zeros(4, int)}), r"without .'site'"),
     (lambda: BoostedTrees(SITE, ["age"])(LOGITS, {"site": np.zeros(4, int)}), "age"),

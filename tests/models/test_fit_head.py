@@ -11,6 +11,7 @@ from keras_calibration.layers import (
     NeuralCalibration,
     PlattScaling,
 )
+from keras_calibration.layers.fits import is_as_fitted
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.models import CalibratedModel
 from trained_heads import train_head
@@ -83,9 +84,9 @@ def test_training_replaces_what_the_fit_says():
     x, y = draw(500)
     model = make_model(PlattScaling())
     kc.fit_head(model, x, y, verbose=0)
-    assert model.head.is_as_fitted
+    assert is_as_fitted(model.head)
     train_head(model, x, y, learning_rate=0.05)
-    assert not model.head.is_as_fitted
+    assert not is_as_fitted(model.head)
     kc.fit_head(model, x, y, only_if_better=False, verbose=0)
     other = make_model(PlattScaling())
     kc.fit_head(other, x, y, verbose=0)
@@ -98,7 +99,7 @@ def test_a_mean_that_the_head_cannot_correct_warns():
     model = make_model(kc.layers.TemperatureScaling())
     with pytest.warns(UserWarning, match=r"standard errors apart.*cannot correct the mean"):
         kc.fit_head(model, x, y, verbose=0)
-    assert model.head.is_as_fitted
+    assert is_as_fitted(model.head)
     kc.fit_head(make_model(PlattScaling()), x, y, verbose=0)  # a warning would be an error
 
 

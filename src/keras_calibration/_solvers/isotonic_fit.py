@@ -20,21 +20,14 @@ class TiedRows:
     weights: np.ndarray
     positives: np.ndarray
 
-    def mean_log_loss(self, calibrated: np.ndarray) -> float:
-        """The mean log loss of calibrated logits (m,), in nats a row."""
-        loss_sum = self.positives @ np.logaddexp(0.0, -calibrated)
-        loss_sum += (self.weights - self.positives) @ np.logaddexp(0.0, calibrated)
-        return float(loss_sum / self.weights.sum())
-
 
 @dataclass(frozen=True)
 class Steps:
-    """A step function: first and last logit, value, and number of distinct logits of each step."""
+    """A step function: first and last logit, and value of each step."""
 
     first: np.ndarray
     last: np.ndarray
     values: np.ndarray
-    sizes: np.ndarray
 
 
 def largest_logit(dtype: str) -> float:
@@ -80,6 +73,5 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         rates[0] = min(half_positive[0], *rates[1:2])
     if last == 1:
         rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
-    sizes = np.diff(np.r_[starts, len(rows.logits)])
-    values = np.log(rates) - np.log1p(-rates)
-    return Steps(rows.logits[starts], rows.logits[starts + sizes - 1], values, sizes)
+    ends = np.append(starts[1:], len(rows.logits)) - 1
+    return Steps(rows.logits[starts], rows.logits[ends], np.log(rates) - np.log1p(-rates))

@@ -20,6 +20,7 @@ from keras_calibration.export.head_file import HEAD_FILE
 from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.spec import Spec
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
+from keras_calibration.layers.fits import is_as_fitted
 from keras_calibration.layers.head import Head
 
 PROVENANCE_FILE = "provenance.json"
@@ -72,7 +73,7 @@ def describe_model(spec: Spec) -> dict[str, Any]:
     """Describes the base model, the head, its fit and the distribution of its logits."""
     head = spec.head
     # What head and model remember may be of weights that a training or a loading has replaced.
-    summary, report = (head.fit_summary, spec.report) if head.is_as_fitted else (None, None)
+    summary, report = (head.fit_summary, spec.report) if is_as_fitted(head) else (None, None)
     logits = None if spec.sample is None else describe_logits(spec.expected["logit"], "sample")
     return {
         "base_model": spec.base_name,

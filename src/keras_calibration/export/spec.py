@@ -29,6 +29,7 @@ from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Request
 from keras_calibration.export.sample import MAX_RANDOM_IDS, random_rows, sample_rows
 from keras_calibration.export.verification import Outputs, Tolerance, tolerance_for
+from keras_calibration.layers.fits import is_as_fitted
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior import interval_width
 
@@ -241,7 +242,7 @@ class Spec:
         before, after = (
             self.expected[name] for name in ("uncalibrated_probability", "probability")
         )
-        if np.array_equal(before, after, equal_nan=True) and not self.head.is_as_fitted:
+        if np.array_equal(before, after, equal_nan=True) and not is_as_fitted(self.head):
             warn(
                 f"The head {self.head.name!r} changes no probability. It seems that it has never "
                 "been fitted, and the exported model would serve uncalibrated probabilities. Fit "

@@ -107,11 +107,5 @@ class BlendedHead(Head):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
-        heads = [keras.saving.serialize_keras_object(head) for head in self.heads]
+        heads = keras.saving.serialize_keras_object(self.heads)
         return {**super().get_config(), "heads": heads, "head_weights": self.head_weights}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> BlendedHead:
-        """Creates the layer from its `get_config`."""
-        heads = [keras.saving.deserialize_keras_object(head) for head in config["heads"]]
-        return cls(**{**config, "heads": heads})

@@ -24,7 +24,6 @@ from keras_calibration.layers.field_ids import (
     Fields,
     check_features,
     checked_fields,
-    deserialize_fields,
     ids_of_field,
     serialize_fields,
     vocabulary_sizes,
@@ -317,12 +316,3 @@ class BoostedTrees(Head):
             "head": keras.saving.serialize_keras_object(self.head),
             "num_rounds": self.num_rounds,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> BoostedTrees:
-        """Creates the layer from its `get_config`."""
-        parts = {
-            "fields": deserialize_fields(config["fields"]),
-            "head": keras.saving.deserialize_keras_object(config["head"]),
-        }
-        return cls(**{**config, **parts})

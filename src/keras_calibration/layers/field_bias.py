@@ -377,9 +377,6 @@ class FieldBias(FieldHead):
         return numbers
 
     def _check_arguments(self) -> None:
-        if not self.feature_names and not self._follows_time:
-            example = 'Pass fields={"site_id": 5000}, for example, `numeric` or follows_time=True.'
-            raise refused("fields", "a mapping with at least one field", self.fields, example)
         super()._check_arguments()
         if both := sorted({*self.fields} & {*self.numeric}):
             remedy = f"Name ids in `fields`, numbers in `numeric`, and {both} once."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +20,6 @@ from keras_calibration.layers.field_ids import (
     Fields,
     check_features,
     checked_fields,
-    deserialize_fields,
     serialize_fields,
     table_rows,
     table_starts,
@@ -132,23 +131,12 @@ class FieldHead(Head):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
-        calibrator = self.calibrator
         return {
             **super().get_config(),
             "fields": serialize_fields(self.fields),
-            "calibrator": calibrator and keras.saving.serialize_keras_object(calibrator),
+            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
             "prior_scale": self.prior_scale,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Creates the layer from its `get_config`."""
-        calibrator = config["calibrator"]
-        parts = {
-            "fields": deserialize_fields(config["fields"]),
-            "calibrator": calibrator and keras.saving.deserialize_keras_object(calibrator),
-        }
-        return cls(**{**config, **parts})
 
     def _curve(self, logits: Tensor) -> Tensor:
         return logits if self.calibrator is None else self.calibrator(logits)

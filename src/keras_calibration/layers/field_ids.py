@@ -230,12 +230,6 @@ def serialize_fields(fields: Fields) -> dict[str, Any]:
     return {name: v if isinstance(v, int) else _serialize_lookup(v) for name, v in fields.items()}
 
 
-def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Vocabulary]:
-    """The inverse of `serialize_fields`."""
-    made = keras.saving.deserialize_keras_object
-    return {name: v if isinstance(v, int) else made(v) for name, v in config.items()}
-
-
 def _serialize_lookup(lookup: keras.layers.Layer) -> dict[str, Any]:
     serialized = keras.saving.serialize_keras_object(lookup)
     if callable(getattr(lookup, "get_vocabulary", None)):

@@ -24,7 +24,6 @@ from keras_calibration.layers.field_ids import (
     called_features,
     check_features,
     checked_fields,
-    deserialize_fields,
     serialize_fields,
     table_rows,
     vocabulary_sizes,
@@ -55,7 +54,6 @@ class FieldNetwork(keras.layers.Layer):
             knot of their own.
         num_coarse_knots: Knots of a second, coarse encoding of each numeric column. It uses ramps
             instead of hats, so that what is learnt on one side of a knot holds on all of that side.
-            0 disables it.
         dropout: Share of hidden units dropped at random in training, in [0, 1).
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
             likelihood: `regularization/2 Σ θ² / n`. It is left out until `adapt` has set the number
@@ -147,8 +145,7 @@ class FieldNetwork(keras.layers.Layer):
             return self.add_weight(name=name, shape=shape, initializer="zeros", trainable=False)
 
         self._knots = adapted("numeric_knots", len(self.numeric), self.num_numeric_knots)
-        if self.num_coarse_knots:
-            self._coarse_knots = adapted("coarse_knots", len(self.numeric), self.num_coarse_knots)
+        self._coarse_knots = adapted("coarse_knots", len(self.numeric), self.num_coarse_knots)
         self._num_rows = adapted("num_rows")
         width = len(self.fields) * self.embedding_dim
         width += len(self.numeric) * (self.num_numeric_knots + self.num_coarse_knots + 1)
@@ -189,7 +186,6 @@ class FieldNetwork(keras.layers.Layer):
         numbers = [columns[name].astype(np.float64).reshape(-1) for name in self.numeric]
         if numbers:
             self._knots.assign([numeric_knots(c, self.num_numeric_knots) for c in numbers])
-        if numbers and self.num_coarse_knots:
             self._coarse_knots.assign([numeric_knots(c, self.num_coarse_knots) for c in numbers])
         self._num_rows.assign(float(num_rows[self.feature_names[0]]))
 
@@ -215,7 +211,8 @@ class FieldNetwork(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FieldNetwork:
         """Creates the layer from its `get_config`."""
-        return cls(**{**config, "fields": deserialize_fields(config["fields"])})
+        fields = keras.saving.deserialize_keras_object(config["fields"])
+        return cls(**{**config, "fields": fields})
 
     def embed(self, features: Features) -> Tensor:
         """Concatenated embeddings of all fields, shape (batch, fields · embedding_dim)."""
@@ -230,13 +227,10 @@ class FieldNetwork(keras.layers.Layer):
         values = ops.cast(ops.reshape(values, (-1,)), self.compute_dtype)
         missing = ops.cast(ops.isnan(values), self.compute_dtype)
         hats = hat_basis(values, ops.convert_to_tensor(self._knots)[row])
-        encoded = [hats, missing[:, None]]
-        if self.num_coarse_knots:
-            coarse = hat_basis(values, ops.convert_to_tensor(self._coarse_knots)[row])
-            # Cumulative sums of hats from the right are ramps; the first is 1 if the value is
-            # present.
-            encoded.append(ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1))
-        return ops.concatenate(encoded, axis=1)
+        coarse = hat_basis(values, ops.convert_to_tensor(self._coarse_knots)[row])
+        # Cumulative sums of hats from the right; the first is 1 if the value is present.
+        ramps = ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1)
+        return ops.concatenate([hats, missing[:, None], ramps], axis=1)
 
     def _before_adapt(self, output: Tensor) -> Tensor:
         """The output; with numeric columns before `adapt`, one that raises when it is trained."""
@@ -272,7 +266,6 @@ class FieldNetwork(keras.layers.Layer):
         for units in self.hidden_units:
             integer("hidden_units", units, 1)
         integer("num_numeric_knots", self.num_numeric_knots, 2)
-        if self.num_coarse_knots != 0:
-            integer("num_coarse_knots", self.num_coarse_knots, 2, "Pass 0 for none.")
+        integer("num_coarse_knots", self.num_coarse_knots, 2)
         share("dropout", self.dropout, of=": the share of hidden units to drop", ends="0")
         not_negative("regularization", self.regularization)

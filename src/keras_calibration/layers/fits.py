@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
-from calibration_records._columns import by_name, select_features, warn_of_other_order
+from calibration_records._columns import (
+    by_name,
+    check_same_rows,
+    select_features,
+    warn_of_other_order,
+)
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
 from keras_calibration._rows.rows import Rows
@@ -46,7 +52,8 @@ def rows_to_fit(
     rows = read_rows(logits, labels, sample_weight, **read)
     if time is not None:
         rows = with_times(rows, time, features)
-    rows = head.with_features(rows, {} if features is None else features)
+    num_given = len(rows) if rows.num_given is None else rows.num_given
+    rows = replace(rows, features=features_of(head, features, num_given, rows.numbers))
     for name in numeric_names(head.field_readers()):
         warn_of_lost_digits(rows.features[name], name)
     return rows
@@ -63,11 +70,9 @@ def features_of(
     for name, values in select_features(given, given if names is None else names, reader).items():
         column = column_that_counts(values, repr(name), numbers, num_rows)
         columns[name] = np.asarray((ids_of if name in ids else column_of)(column, repr(name)))
-        if len(columns[name]) != (num_rows if numbers is None else len(numbers)):
-            raise ValueError(
-                "Logits and features must have the same number of rows. Received: "
-                f"{num_rows} logits and {len(columns[name])} rows of {name!r}."
-            )
+    lengths = {name: len(column) for name, column in columns.items()}
+    counted = num_rows if numbers is None else len(numbers)
+    check_same_rows("Logits and features", {"logits": counted, **lengths})
     return columns
 
 
@@ -100,6 +105,11 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
 def remember_fit(head: Head, summary: FitSummary | None) -> None:
     """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
     head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
+
+
+def is_as_fitted(head: Head) -> bool:
+    """Whether a head still has the weights of its last fit."""
+    return head._fitted_weights is not None and head._fitted_weights == hash_of_weights(head)
 
 
 @contextlib.contextmanager

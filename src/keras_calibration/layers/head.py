@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -26,7 +26,6 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import (
     check_fit,
     features_of,
-    hash_of_weights,
     heads_in,
     remember_fit,
     rows_to_fit,
@@ -277,11 +276,6 @@ class Head(keras.layers.Layer):
         remember_fit(self, summary)
         return summary
 
-    @property
-    def is_as_fitted(self) -> bool:
-        """Whether the head still has the weights of its last fit."""
-        return self._fitted_weights is not None and self._fitted_weights == hash_of_weights(self)
-
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits the built head to checked rows, and assigns its weights.
 
@@ -389,6 +383,12 @@ class Head(keras.layers.Layer):
         """Adjusts the weights after training by gradient, by default those of the parts."""
         for part in self.parts():
             part.finalize()
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Creates the layer from its `get_config`, with the layers that it holds."""
+        made = keras.saving.deserialize_keras_object
+        return super().from_config({n: v if n == "dtype" else made(v) for n, v in config.items()})
 
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None

@@ -114,9 +114,7 @@ class IsotonicRegression(Head):
         self._values.assign(np.pad(values, unused, mode="edge"))
         self._slope.assign(slope)
         self._centre.assign(centre)
-        calibrated = np.repeat(steps.values, steps.sizes) + slope * (tied.logits - centre)
-        losses = tied.mean_log_loss(tied.logits), tied.mean_log_loss(calibrated)
-        return FitSummary(len(rows), *losses, num_iterations=0, converged=True)
+        return self.summary_of(rows, num_iterations=0)
 
     @property
     def thresholds(self) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -244,18 +244,9 @@ class NeuralCalibration(Head):
         parts = {"calibrator": self.calibrator, "field_network": self.field_network}
         return {
             **super().get_config(),
-            **{k: part and keras.saving.serialize_keras_object(part) for k, part in parts.items()},
+            **keras.saving.serialize_keras_object(parts),
             "num_members": self.num_members,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Creates the layer from its `get_config`."""
-        parts = {
-            name: config[name] and keras.saving.deserialize_keras_object(config[name])
-            for name in ("calibrator", "field_network")
-        }
-        return cls(**{**config, **parts})
 
 
 def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:

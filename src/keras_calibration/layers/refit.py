@@ -15,7 +15,7 @@ from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import restorer
+from keras_calibration.layers.fits import is_as_fitted, restorer
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 
@@ -87,7 +87,7 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
     They are the same if they are as many, and the log loss is that of the fit.
     """
     summary = head.fit_summary
-    if summary is None or summary.num_rows != len(rows) or not head.is_as_fitted:
+    if summary is None or summary.num_rows != len(rows) or not is_as_fitted(head):
         return False
     loss = float(np.average(_losses(head, rows), weights=rows.weights))
     return math.isclose(loss, summary.log_loss_after, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
