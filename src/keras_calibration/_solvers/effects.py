@@ -177,33 +177,6 @@ class TableEffect(Effect):
         self.coefficients, self.deviations = self.coefficients[:, :1], self.deviations[:1]
 
 
-class OffsetsEffect(TableEffect):
-    """Each value of a field has an offset, a coefficient of the last function, a constant.
-
-    Args:
-        num_values: Number of values.
-    """
-
-    def __init__(self, num_values: int) -> None:
-        super().__init__(num_values, np.array([1]))
-
-    def add_to(self, curve: Array, places: Array, functions: Array, coefficients: Array) -> None:
-        """Adds the offsets to the curve of the rows (n,), in place."""
-        curve += coefficients[places, 0]
-
-    def by_coefficient(self, values: Array, places: Array, functions: Array) -> Array:
-        """Sums by value; 0 for "other", which stays at 0."""
-        sums = np.bincount(places, values, len(self.coefficients))
-        sums[-1] = 0.0
-        return sums[:, None]
-
-    def sums(self, residual: Array, curvature: Array, places: Array, functions: Array) -> Sums:
-        """Sums by value."""
-        products = (residual, *(curvature * each for each in functions[:-1]), curvature)
-        gradient, *cross = (self.by_coefficient(each, places, functions) for each in products)
-        return gradient, cross[-1][:, :, None], np.stack(cross, 2)
-
-
 class CurvesEffect(Effect):
     """Each numeric column has a curve. All of them are one block: columns are often correlated.
 

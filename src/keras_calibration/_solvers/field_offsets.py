@@ -12,7 +12,7 @@ from scipy import special
 
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.effects import CurvesEffect, Effect, OffsetsEffect, TableEffect
+from keras_calibration._solvers.effects import CurvesEffect, Effect, TableEffect
 from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
 from keras_calibration._solvers.field_index import FieldIndex
 from keras_calibration._solvers.field_posterior import FieldPosterior, field_posterior
@@ -177,7 +177,8 @@ def fit_field_offsets(
     line = CommonCurve(*map(np.array, priors))
 
     def fit_to(blocks: Sequence[RowBlock]) -> FieldEffects:
-        effects: list[Effect] = [OffsetsEffect(len(seen)) for seen in index.seen]
+        # An offset is a coefficient of the second function, a constant.
+        effects: list[Effect] = [TableEffect(len(seen), np.array([1])) for seen in index.seen]
         effects += [CurvesEffect(columns)] if columns else []
         return FieldEffects(blocks, effects, log_prior, line)
 

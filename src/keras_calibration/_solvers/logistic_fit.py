@@ -27,10 +27,6 @@ _LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse
 # A positive below a negative costs 2 log 2 at the least, in nats; separated classes nothing.
 _LEAST_LOSS = 0.5
 
-# Precision of the Gaussian prior on each of two slopes (mean 1), in units of summed log likelihood,
-# as for ILPS. It matters only where the rows carry almost no information.
-_SLOPE_PRECISION = 0.1
-
 
 @dataclass(frozen=True)
 class LogisticFit:
@@ -126,21 +122,6 @@ def fit_logistic(
         converged=bool(gain <= _CONVERGED),
         leave_one_out=float(log_loss + effective / total),
         factor=covariance_factor(hessian, free),
-    )
-
-
-def fit_two_slopes(
-    histogram: LogitHistogram, design: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> LogisticFit:
-    """`fit_logistic` of a bias and two positive slopes, with a weak prior of slope 1."""
-    scale = starting_scale(histogram)
-    return fit_logistic(
-        histogram,
-        design,
-        [starting_bias(histogram, scale), scale, scale],
-        lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
-        precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
-        centre=[0.0, 1.0, 1.0],
     )
 
 

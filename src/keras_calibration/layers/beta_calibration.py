@@ -10,11 +10,22 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._ops.increasing_softplus import increasing_softplus
-from keras_calibration._solvers.logistic_fit import LogisticFit, fit_two_slopes, warn_of_no_ranking
+from keras_calibration._solvers.logistic_fit import (
+    SMALLEST_SCALE,
+    LogisticFit,
+    fit_logistic,
+    starting_bias,
+    starting_scale,
+    warn_of_no_ranking,
+)
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.posterior import Posterior
+
+# Precision of the Gaussian prior on each slope (mean 1), in units of summed log likelihood, as for
+# ILPS. It matters only where the rows carry almost no information.
+_SLOPE_PRECISION = 0.1
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -87,7 +98,15 @@ class BetaCalibration(HistogramHead):
             below = -_affine_softplus(-logits, -means, spreads)
             return np.stack([np.ones_like(logits), above, below], axis=1)
 
-        fit = fit_two_slopes(histogram, design)
+        scale = starting_scale(histogram)
+        fit = fit_logistic(
+            histogram,
+            design,
+            [starting_bias(histogram, scale), scale, scale],
+            lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
+            precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
+            centre=[0.0, 1.0, 1.0],
+        )
         bias, above, below = fit.parameters
         # A large slope is not an error here: the prior keeps it finite.
         warn_of_no_ranking(max(above, below), "BetaCalibration")

@@ -6,6 +6,8 @@ import random
 
 import keras
 
+from calibration_records._check import refused
+
 
 def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     """Sets the seeds of the initial weights and of the data order separately.
@@ -47,7 +49,5 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
 def check_seed(name: str, seed: object) -> None:
     """Refuses what is no seed."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ValueError(
-            f"Argument `{name}` must be an int in [0, 2³²). Received: {name}={seed!r}. Derive it "
-            "from other values with numpy.random.SeedSequence(...).generate_state(1)."
-        )
+        remedy = "Derive it by numpy.random.SeedSequence(...).generate_state(1) from other values."
+        raise refused(name, "an int in [0, 2³²)", seed, remedy)

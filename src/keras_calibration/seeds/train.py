@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from calibration_records._check import integer, one_of
+from calibration_records._check import integer, one_of, refused
 from calibration_records._progress import ProgressBar
 from calibration_records.runs.ledger import Ledger
 from calibration_records.runs.run_record import RunRecord
@@ -188,22 +188,16 @@ def _check_seeds(seeds: Sequence[int]) -> None:
     for seed in seeds:
         check_seed("seeds", seed)
     if len(set(seeds)) < len(seeds) or not seeds:
-        raise ValueError(
-            f"Argument `seeds` must contain different ints, at least one. Received: seeds={seeds}."
-        )
+        raise refused("seeds", "different ints, at least one", seeds)
 
 
 def _check_functions(build_model: Any, callbacks: Any) -> None:
     if not callable(build_model):
-        raise ValueError(
-            f"Argument `build_model` must be a function. Received: build_model={build_model!r}."
-        )
+        raise refused("build_model", "a function", build_model)
     if callbacks is not None and not callable(callbacks):
-        raise ValueError(
-            "Argument `callbacks` must be a function of a seed that returns its callbacks, because "
-            "callbacks have state that seeds must not share. Received: "
-            f"{type(callbacks).__name__}. Pass, for example, lambda seed: [EarlyStopping()]."
-        )
+        expected = "a function of a seed that returns its callbacks, which have state of their own"
+        remedy = "Pass, for example, lambda seed: [EarlyStopping()]."
+        raise refused("callbacks", expected, callbacks, remedy)
 
 
 def _ended(ledger: Ledger, pipeline: str, seeds: Sequence[int]) -> dict[int, RunRecord]:
