@@ -6,20 +6,11 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import expit as sigmoid
 
-from keras_calibration.layers import (
-    ILPS,
-    BoostedTrees,
-    FieldBias,
-    FitSettings,
-    PlattScaling,
-)
+from keras_calibration.layers import ILPS, BoostedTrees, FieldBias, FitSettings, PlattScaling
 
 NUM_ROWS = 4000
-
-
-def sigmoid(logits):
-    return 1 / (1 + np.exp(-logits))
 
 
 def rows(num_rows=NUM_ROWS, seed=0, effect=1.5):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.optimize
+from scipy.special import expit as sigmoid
 
 from keras_calibration.layers import (
     BetaCalibration,
@@ -14,10 +15,6 @@ from keras_calibration.layers import (
 
 def softplus(logits):
     return np.logaddexp(0.0, logits)
-
-
-def sigmoid(logits):
-    return 0.5 * (1 + np.tanh(0.5 * logits))
 
 
 # For each layer: the columns of its curve, and the precision of the prior about 1 of each.

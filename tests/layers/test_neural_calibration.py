@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 
 from backends import dtype_of
-from keras_calibration.layers import (
-    ILPS,
-    FieldNetwork,
-    FitSettings,
-    NeuralCalibration,
-)
+from keras_calibration.layers import ILPS, FieldNetwork, FitSettings, NeuralCalibration
 from tiers import slow_except
 
 
@@ -79,20 +74,12 @@ def two_outputs():
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: NeuralCalibration("ilps"), "calibrator"),
-        (lambda: NeuralCalibration(keras.layers.Dense(1)), "calibrator"),
-        (lambda: NeuralCalibration(ILPS(), lambda features: 0), "field_network"),
-        (lambda: NeuralCalibration(ILPS(), num_members=0), "num_members"),
-        (lambda: NeuralCalibration(ILPS())(np.zeros((3, 2), "float32"), {}), "logits of Neural"),
-        (lambda: NeuralCalibration()(np.zeros((3, 2), "float32"), {}), "logits of Neural"),
         (
             lambda: NeuralCalibration(ILPS(), two_outputs())(LOGITS, FEATURES),
             "corrections of NeuralCalibration must have shape",
         ),
         (lambda: some_head()(LOGITS, {"site": FEATURES["site"]}), r"without \['age'\]"),
-        (lambda: fit_with(features={"site": ROWS[2]["site"]}), r"without \['age'\]"),
         (lambda: fit_with(features={**ROWS[2], "age": np.ones(59)}), "59 rows of 'age'"),
-        (lambda: fit_with(features=ROWS[1]), "must be a mapping"),
         (lambda: fit_with(settings=FitSettings(folds=1)), "folds"),
         (lambda: fit_with(2, settings=FitSettings(folds=np.arange(60) % 3)), "num_members"),
     ],

@@ -1,16 +1,18 @@
 """fit_head against the model as it was: cross-fitted figures, and the head that stays."""
 
+import functools
 import warnings
 
-import keras
 import numpy as np
 import pytest
-from scipy.special import expit, log_expit
+from scipy.special import log_expit
 
 import keras_calibration as kc
+import site_worlds
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
+from site_worlds import mean_loss, model_with
 
 HEADS = {
     "bias": kc.layers.BiasCorrection,
@@ -30,28 +32,7 @@ HEADS = {
 }
 
 
-def mean_loss(labels, probabilities):
-    inside = np.clip(np.asarray(probabilities, float).reshape(-1), 1e-7, 1 - 1e-7)
-    return -np.mean(labels * np.log(inside) + (1 - labels) * np.log1p(-inside))
-
-
-def world(num_rows, seed=0, bias=-0.7):
-    """Logits, sites and labels; the model is off by a bias that differs by site."""
-    generator = np.random.default_rng(seed)
-    site = generator.integers(0, 4, num_rows).astype("int32")
-    logit = generator.normal(-1, 1, num_rows).astype("float32")
-    chance = expit(logit + bias + 0.3 * (site - 1.5))
-    return {"score": logit, "site": site}, (generator.random(num_rows) < chance).astype("float32")
-
-
-def model_with(head):
-    inputs = {
-        "score": keras.Input((), name="score"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
-    logit = keras.layers.Reshape((1,))(inputs["score"])
-    calibrated = head(logit, {"site": inputs["site"]})
-    return keras.Model(inputs, keras.layers.Activation("sigmoid")(calibrated))
+world = functools.partial(site_worlds.world, offsets=0.3 * (np.arange(4) - 1.5) - 0.7)
 
 
 def shifted(model, head, by):
@@ -121,7 +102,7 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
     stayed = 0
     for seed in range(8):
         head.set_weights(weights)
-        few, labels = world(40, seed)
+        few, labels = world(40, seed=seed)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             summary = kc.fit_head(model, few, labels, verbose=0)
@@ -133,7 +114,7 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
         stayed += bool(told)
     assert stayed
     head.set_weights(weights)
-    few, labels = world(40, seed)
+    few, labels = world(40, seed=seed)
     forced = kc.fit_head(model, few, labels, only_if_better=False, verbose=0)
     assert forced.is_used
     assert not all(map(np.array_equal, head.get_weights(), weights))
