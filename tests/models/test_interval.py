@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
+from symbols import symbols
 
 WORDS = np.array(["news", "mail", "shop"])
 
@@ -20,10 +21,7 @@ def made_rows(num_rows=900):
 
 
 def model_of(head):
-    inputs = {
-        "price": keras.Input((1,), name="price"),
-        "site": keras.Input((), dtype="string", name="site"),
-    }
+    inputs = symbols(price=(1,), site="string")
     base = keras.Model(
         inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs["price"])
     )
@@ -47,17 +45,3 @@ def test_it_holds_the_prediction_and_narrows_with_rows():
     again = kc.models.CalibratedModel.from_config(model.get_config())
     again.set_weights(model.get_weights())
     np.testing.assert_array_equal(kc.interval(again, x)[0], lower)
-
-
-@pytest.mark.tensorflow
-def test_after_training_there_is_none():
-    x, y = made_rows()
-    model = model_of(kc.layers.PlattScaling())
-    model.compile(keras.optimizers.SGD(0.01), "binary_crossentropy")
-    model.fit(x, y, verbose=0)
-    with pytest.raises(ValueError, match=r"PlattScaling must .*`fit`"):
-        kc.interval(model, x)
-    kc.fit_head(model, x, y, verbose=0)
-    model.fit(x, y, verbose=0)
-    with pytest.raises(ValueError, match=r"PlattScaling must .*`fit`"):
-        kc.interval(model, x)
