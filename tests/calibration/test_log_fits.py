@@ -8,11 +8,7 @@ import pytest
 from calibration_records.logs.query import logit_bins
 from keras_calibration import layers
 from keras_calibration._solvers.logit_histogram import bin_edges
-from keras_calibration.calibration import (
-    calibrate_scores,
-    fit_calibrator,
-    update_calibrator,
-)
+from keras_calibration.calibration import calibrate_scores, fit_calibrator, update_calibrator
 from keras_calibration.calibration.log_fits import calibrator_queries
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
 
