@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_onnx
 from keras_calibration.export.onnx.export import run_onnx
+from served import tensors_of
 
 pytest.importorskip("onnx")
 pytest.importorskip("tf2onnx")
@@ -93,15 +93,8 @@ def test_a_layer(name, tmp_path):
     model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
     model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
     file = export_onnx(model, tmp_path / "model.onnx", rows)
-    expected = np.asarray(model(tensors(rows)))
+    expected = np.asarray(model(tensors_of(rows)))
     assert np.ptp(expected) > 0.01
     for part in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
         received = run_onnx(file, {name: values[part] for name, values in rows.items()})
         np.testing.assert_allclose(received["probability"], expected[part], rtol=0, atol=1e-6)
-
-
-def tensors(rows):
-    return {
-        name: tf.constant(values.tolist()) if values.dtype == object else tf.constant(values)
-        for name, values in rows.items()
-    }

@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "bad = ~((shares >= 0).all(axis=1) & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))",
         "bad = ~(shares >= 0).all(axis=1)",
-        ("test_class_models",),
+        ("test_refusals",),
     ),
     Mutant(
         "found[output] = max(found.get(output, 0.0), difference)",
@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(
         "bias = bias if math.isnan(losses.bias) else losses.bias",
         "bias = losses.bias",
-        ("test_monitor",),
+        ("test_rolling",),
     ),
     Mutant(
         'ends = np.searchsorted(periods, starts, side="right").tolist()',
