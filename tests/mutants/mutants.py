@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "below = ops.cumsum(negatives) - 0.5 * negatives",
         "below = ops.cumsum(negatives) - negatives",
-        ("test_histogram_auc", "test_logit_auc"),
+        ("test_histogram_auc", "test_beside_references"),
     ),
     Mutant(
         "is_exact = ops.logical_and(ids == ops.floor(ids), ops.abs(ids) < most)",
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         'return edges.astype(dtype).astype(np.float64) if "float" in dtype else edges',
         "return edges",
-        ("test_expected_calibration_error",),
+        ("test_beside_references",),
     ),
     Mutant(
         "label_weights = weights * ops.sum(labels, axis=-1)",
