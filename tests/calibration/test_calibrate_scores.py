@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pandas
 import pytest
+from scipy.special import expit as probability
 
 import keras_calibration as kc
 from served import outputs_of
@@ -22,10 +23,6 @@ def make_rows(seed=0):
     labels = generator.random(NUM_ROWS) < 1 / (1 + np.exp(-logits - offset))
     columns = {"site": SITES[number], "number": number, "price": generator.random(NUM_ROWS)}
     return logits, labels.astype(float), columns
-
-
-def probability(logits):
-    return 1 / (1 + np.exp(-logits))
 
 
 def fitted(*arguments, method="field_bias", **kwargs):

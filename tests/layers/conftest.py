@@ -5,14 +5,6 @@ import pytest
 
 
 @pytest.fixture
-def mixed_bfloat16():
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    yield
-    keras.config.set_dtype_policy(before)
-
-
-@pytest.fixture
 def reload(tmp_path):
     """A model after a round trip through a `.keras` file."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_expit
 
+import every_head
 import keras_calibration as kc
 import site_worlds
 from keras_calibration._rows.checks import read_rows
@@ -14,21 +15,11 @@ from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from site_worlds import mean_loss, model_with
 
+OTHERS = ("BoostedTrees", "VectorScaling")  # of numbers and of classes, which the rows lack
 HEADS = {
-    "bias": kc.layers.BiasCorrection,
-    "platt": kc.layers.PlattScaling,
-    "temperature": kc.layers.TemperatureScaling,
-    "beta": kc.layers.BetaCalibration,
-    "ilps": kc.layers.ILPS,
-    "isotonic": kc.layers.IsotonicRegression,
-    "field_bias": lambda: kc.layers.FieldBias({"site": 4}, kc.layers.ILPS()),
-    "field_ilps": lambda: kc.layers.FieldILPS({"site": 4}),
-    "blend": lambda: kc.layers.BlendedHead(
-        [kc.layers.PlattScaling(), kc.layers.FieldBias({"site": 4})]
-    ),
-    "neural": lambda: kc.layers.NeuralCalibration(
-        kc.layers.ILPS(), kc.layers.FieldNetwork({"site": 4}, hidden_units=(4,))
-    ),
+    name: make
+    for name, (make, _) in every_head.HEADS.items()
+    if name.isidentifier() and name not in OTHERS
 }
 
 
@@ -57,7 +48,7 @@ def test_before_is_the_model_as_it_was(name, state):
     assert summary.is_used
     assert summary.change < 0
     # The cross-fitted loss is above that of the rows of the fit, and near to that of new rows.
-    if name != "neural":  # each fold has a network of its own
+    if name != "NeuralCalibration":  # each fold has a network of its own
         assert summary.log_loss_before + summary.change >= summary.log_loss_after - 1e-9
     new_x, new_y = world(20_000, seed=1)
     new = mean_loss(new_y, model.predict(new_x, verbose=0))
@@ -66,7 +57,7 @@ def test_before_is_the_model_as_it_was(name, state):
     again = kc.fit_head(model, x, y, verbose=0)
     assert np.isnan(again.change)
     assert again.is_used
-    if name != "neural":  # which is trained anew
+    if name != "NeuralCalibration":  # which is trained anew
         assert again.log_loss_before == pytest.approx(again.log_loss_after, abs=1e-6)
 
 

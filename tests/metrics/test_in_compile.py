@@ -47,16 +47,12 @@ def test_history_and_evaluate(model, options):
     assert scores[KEY] == pytest.approx(expected, abs=digits(1e-6))
 
 
-def test_mixed_precision():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        dense = keras.layers.Dense(1, activation="sigmoid", dtype="float32")
-        half = keras.Sequential([keras.Input((3,)), dense, keras.layers.Activation("linear")])
-        metric = CalibratedLogLoss()
-        assert metric.dtype == accumulator_dtype()
-        half.compile(loss="binary_crossentropy", metrics=[metric])
-        scores = half.evaluate(X, Y, verbose=0, return_dict=True)
-        assert scores[KEY] == pytest.approx(from_predictions(half), abs=digits(1e-6))
-        assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"
-    finally:
-        keras.config.set_dtype_policy("float32")
+def test_mixed_precision(mixed_bfloat16):
+    dense = keras.layers.Dense(1, activation="sigmoid", dtype="float32")
+    half = keras.Sequential([keras.Input((3,)), dense, keras.layers.Activation("linear")])
+    metric = CalibratedLogLoss()
+    assert metric.dtype == accumulator_dtype()
+    half.compile(loss="binary_crossentropy", metrics=[metric])
+    scores = half.evaluate(X, Y, verbose=0, return_dict=True)
+    assert scores[KEY] == pytest.approx(from_predictions(half), abs=digits(1e-6))
+    assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"

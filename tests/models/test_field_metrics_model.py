@@ -111,10 +111,6 @@ def test_a_cross_of_fields(options, tmp_path):
     assert scores[names[1]] == expected(model, rce, CROSS, W)
     assert scores[names[2]] == expected(model, FieldECE(5), "site", W)
     assert scores["device_x_site_ece"] == pytest.approx(scores[names[0]], abs=1e-6)
-    pairs = {"pair": np.where(X["site"] >= 0, X["site"] * 2 + X["device"][:, 0], -1), **X}
-    metric = FieldECE(10)
-    metric.update_state(Y, model.predict(X, verbose=0), W, field=pairs["pair"])
-    assert scores[names[0]] == pytest.approx(float(metric.result()), abs=1e-6)
     assert scores[names[0]] != pytest.approx(scores[names[2]], abs=1e-3)
 
     model.save(tmp_path / "model.keras")

@@ -1,11 +1,11 @@
-"""`fit_head` of a calibrated model: the head's own `fit`, on the logits of the base model."""
+"""`fit_head` and `interval` of a calibrated model: the head's own, on the base model's logits."""
 
 import keras
 import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.layers import ILPS, NeuralCalibration, PlattScaling
+from keras_calibration.layers import ILPS, FieldBias, NeuralCalibration, PlattScaling
 from keras_calibration.models import CalibratedModel
 from symbols import symbols
 from trained_heads import train_head
@@ -52,6 +52,24 @@ def test_a_mean_that_the_head_cannot_correct_warns():
         kc.fit_head(model, x, y, verbose=0)
     assert model.head.is_as_fitted
     kc.fit_head(make_model(PlattScaling()), x, y, verbose=0)  # a warning would be an error
+
+
+def test_an_interval_holds_the_prediction_and_narrows_with_rows():
+    x, y = draw(2_000)
+    given = (x["site"] > 0) | (np.arange(2_000) < 50)  # of the first site, a few rows only
+    model = make_model(FieldBias({"site": NUM_SITES}, PlattScaling()))
+    kc.fit_head(model, {name: column[given] for name, column in x.items()}, y[given], verbose=0)
+    lower, upper = kc.interval(model, x)
+    assert lower.shape == upper.shape == (2_000, 1)
+    probabilities = model.predict(x, verbose=0)
+    assert ((lower < probabilities) & (probabilities < upper)).all()
+    width = (upper - lower)[:, 0] / (probabilities * (1 - probabilities))[:, 0]
+    assert width[x["site"] > 0].mean() < 0.5 * width[x["site"] == 0].mean()
+    wide = kc.interval(model, x, level=0.99)
+    assert ((wide[0] < lower) & (upper < wide[1])).all()
+    again = CalibratedModel.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(kc.interval(again, x)[0], lower)
 
 
 def test_it_prints_its_summary(capsys):

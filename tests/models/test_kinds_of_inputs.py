@@ -147,8 +147,6 @@ DOORS = {
 
 
 QUICK = [*((door, "mixed") for door in DOORS), ("fit_head", "sparse"), ("export", "sparse")]
-
-
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
     for case in itertools.product(DOORS, FORMS)

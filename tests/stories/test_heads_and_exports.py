@@ -1,6 +1,6 @@
-"""Stories of hostile users: calibrators, exports, several outputs.
+"""Stories of hostile users: field values, calibrators, exports, several outputs.
 
-Each was written from the documentation alone, and is held against NumPy, SciPy or scikit-learn.
+Each was written from the documentation alone, and is held against NumPy, pandas or SciPy.
 """
 
 import keras
@@ -42,6 +42,30 @@ def _dense(scale, bias, activation, name="probability_of_all"):
 @pytest.fixture(scope="module")
 def sites():
     return Sites()
+
+
+_VALUES = {
+    "negative": lambda site: site - 3,
+    "near 2⁶⁴": lambda site: site.astype("uint64") + 2**63,
+    "fractions": lambda site: site / 3,
+    "strings": lambda site: np.array([f"é{value}" for value in site]),
+    "category": lambda site: pd.Series(site.astype(str)).astype("category"),
+    "dates": lambda site: np.datetime64("2026-01-01") + site,
+    "Int64 with NA": lambda site: pd.Series(site, dtype="Int64").where(site != 3, pd.NA),
+    "NaN": lambda site: np.where(site == 3, np.nan, site),
+}
+
+
+@pytest.mark.parametrize("kind", _VALUES)
+def test_field_values_of_many_kinds(kind, sites):
+    values, p = _VALUES[kind](sites.site), sigmoid(sites.logits)
+    expected = references.field_ece(sites.y, p, values, sites.weights)
+    received = kc.scoring.field_ece(sites.y, p, values, sites.weights)
+    assert received == pytest.approx(expected)
+    columns = {"label": sites.y, "probability": p, "site": values, "w": sites.weights}
+    frame = pd.DataFrame(columns).set_index(sites.order)
+    log = kc.logs.ScoredLog(frame, fields=["site"], sample_weight="w")
+    assert kc.scoring.score(log, verbose=0)["site_field_ece"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["int", "Int64", "bool", "float16"])
