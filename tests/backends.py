@@ -1,7 +1,5 @@
 """What a test must know of the Keras backend that it runs on."""
 
-import math
-
 import keras
 import pytest
 from hypothesis import strategies as st
@@ -54,15 +52,6 @@ HOSTILE_ROWS = few_lengths(
     ),
     min_size=1,
     max_size=12,
-)
-# Labels, probabilities and weights of a metric, some of them invalid.
-HOSTILE_PREDICTIONS = few_lengths(
-    st.tuples(
-        st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [math.nan, -0.1, 1.1]),
-        st.sampled_from([0.0, 1.0, 0.3, 0.2, 0.1, 0.6, 1e-30] * 3 + [math.nan, 1.5, -2.0]),
-        st.sampled_from([0.0, 1.0, 3.5, 1e6] * 4 + [-1.0, math.nan]),
-    ),
-    max_size=8,
 )
 
 

@@ -4,16 +4,15 @@ import keras
 import numpy as np
 import scipy.special
 
+from symbols import symbols
+
 # What the base model gets wrong at a site, a column a class.
 OFFSETS = 1.5 * np.array([[1, 0, -1], [0, 0, 0], [-1, 0, 1]])
 
 
 def base_model(ending="softmax"):
     """A "trained" model whose logits are its input; it has seen no site."""
-    inputs = {
-        "scores": keras.Input((3,), name="scores"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
+    inputs = symbols(scores=(3,), site="int32")
     return keras.Model(inputs, keras.layers.Activation(ending)(inputs["scores"]))
 
 

@@ -120,6 +120,16 @@ def _what_many_tests_of_a_module_traced_is_let_go():
         _let_go()
 
 
+@pytest.fixture
+def mixed_bfloat16():
+    import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
 @pytest.fixture(scope="session")
 def data_root() -> pathlib.Path:
     """The folder of real data; tests that need it are skipped where there is none."""

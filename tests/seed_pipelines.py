@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_calibration.metrics import CalibratedLogLoss
+from symbols import symbols
 
 SHAPE = {"epochs": 2, "batch_size": 32}
 
@@ -26,10 +27,7 @@ TRAINING, HELD_OUT = make_rows(203, seed=0), make_rows(77, seed=1)
 
 def build_model(optimizer="adam", metrics=None, **arguments):
     """Embeddings with repeated ids, batch normalization and dropout."""
-    inputs = {
-        "id": keras.Input((), dtype="int32", name="id"),
-        "numbers": keras.Input((3,), name="numbers"),
-    }
+    inputs = symbols(id="int32", numbers=(3,))
     embedded = keras.layers.Embedding(20, 4)(inputs["id"])
     hidden = keras.layers.Concatenate()([embedded, inputs["numbers"]])
     hidden = keras.layers.BatchNormalization()(keras.layers.Dense(8, "relu")(hidden))

@@ -56,6 +56,14 @@ def symbolic_inputs(site_dtype):
     return inputs, keras.ops.where(keras.ops.isnan(price), 0.0, price)
 
 
+def tensors_of(rows):
+    """Columns as tensors; objects are strings."""
+    return {
+        name: keras.ops.convert_to_tensor(v.tolist() if v.dtype == object else v)
+        for name, v in rows.items()
+    }
+
+
 def answers(path, requests):
     """What one new process answers to requests (inputs by name, name of the signature).
 
@@ -81,17 +89,29 @@ def serve(path, inputs, signature="serving_default"):
     return answer
 
 
-def serve_here(path, rows, signature="serving_default"):
+def outputs_of(path, rows, signature="serving_default"):
     """What the SavedModel gives for some rows in this process, which is quicker."""
     import tensorflow as tf
 
     function = tf.saved_model.load(str(path)).signatures[signature]
     _, specs = function.structured_input_signature
     inputs = {
-        name: tf.reshape(tf.constant(column, specs[name].dtype), [-1, *specs[name].shape[1:]])
+        name: tf.reshape(
+            tf.convert_to_tensor(column, specs[name].dtype), [-1, *specs[name].shape[1:]]
+        )
         for name, column in rows.items()
     }
-    return {name: values.numpy()[:, 0] for name, values in function(**inputs).items()}
+    return {name: values.numpy() for name, values in function(**inputs).items()}
+
+
+def serve_here(path, rows, signature="serving_default"):
+    """The same without the last axis."""
+    return {name: values[:, 0] for name, values in outputs_of(path, rows, signature).items()}
+
+
+def provenance_of(path):
+    """What is told of an export beside it."""
+    return json.loads((path / "assets.extra" / "provenance.json").read_text())
 
 
 def serve_as_c(path, signature="serving_default"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_calibration
+from served import outputs_of
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -51,15 +52,11 @@ def _programs():
 
 @pytest.mark.tensorflow
 def test_the_first_program(first_program):
-    import tensorflow as tf
-
     model, (x, labels) = first_program["road"], first_program["test"]
     expected = model.predict(x, verbose=0)
     assert expected.mean() == pytest.approx(labels.mean(), abs=0.03)
-    path = Path("savedmodels/ctr/1")
-    columns = {name: tf.constant(values) for name, values in x.items()}
-    served = tf.saved_model.load(path).signatures["serving_default"](**columns)
-    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
+    served = outputs_of("savedmodels/ctr/1", x)["probability"]
+    np.testing.assert_allclose(served, expected, atol=1e-6)
     shown = model.history.history
     assert shown["seed/val_calibrated_log_loss_count"] == [1.0]
     assert not [name for name in shown if name.endswith(("_mean", "_std"))]
@@ -76,8 +73,6 @@ def test_both_pipelines_are_in_the_ledger(programs):
 @pytest.mark.tensorflow
 def test_the_first_program_word_for_word(tmp_path, monkeypatch):
     """On all its rows, with nothing replaced: what the README says of its predictions holds."""
-    import tensorflow as tf
-
     first, _, _ = _programs()
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
@@ -86,26 +81,20 @@ def test_the_first_program_word_for_word(tmp_path, monkeypatch):
     x, labels = names["test"]
     expected = names["model"].predict(x, verbose=0)
     assert expected.mean() == pytest.approx(labels.mean(), rel=0.05)
-    columns = {name: tf.constant(values) for name, values in x.items()}
-    served = tf.saved_model.load("savedmodels/ctr/1").signatures["serving_default"](**columns)
-    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
+    served = outputs_of("savedmodels/ctr/1", x)["probability"]
+    np.testing.assert_allclose(served, expected, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_refresh_of_the_first_program(programs):
-    import tensorflow as tf
-
     model, (x, labels) = programs["road"], programs["test"]
     logits, features = keras_calibration.base_logits(model, x), {"site_id": x["site_id"]}
     path = keras_calibration.refresh_savedmodel(
-        "savedmodels/ctr/1",
-        *(logits, labels, features),
-        from_logits=True,
+        "savedmodels/ctr/1", *(logits, labels, features), from_logits=True
     )
-    columns = {name: tf.constant(values) for name, values in x.items()}
-    served = tf.saved_model.load(path).signatures["serving_default"](**columns)
-    assert served["probability"].numpy().mean() == pytest.approx(labels.mean(), rel=1e-4)
+    served = outputs_of(path, x)["probability"]
+    assert served.mean() == pytest.approx(labels.mean(), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
+from symbols import symbols
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -18,25 +19,11 @@ QUICK = {"verbose": 0}
 
 
 def base():
-    inputs = {
-        "site": keras.Input((), dtype="int32", name="site"),
-        "price": keras.Input((1,), name="price"),
-    }
+    inputs = symbols(site="int32", price=(1,))
     return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
 
 
 X = {"site": SITE, "price": PRICE[:, None]}
-
-
-WORDS = np.where(Y == 1, "yes", "no")
-
-
-def test_labels_that_are_words():
-    """Of a fit; those of scores, in `scoring/test_contract.py`."""
-    with pytest.raises(ValueError, match="Labels must be numbers"):
-        kc.calibrate(base(), X, WORDS, verbose=0)
-    with pytest.raises(ValueError, match="Labels must be numbers"):
-        kc.layers.PlattScaling().fit(PRICE, WORDS)
 
 
 def test_a_field_with_ids_beyond_its_number():

@@ -5,7 +5,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends import compiled
 from keras_calibration._ops.boosted_trees import tree_sums
 
 VALUES = st.floats(width=32) | st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e30, -1e30, np.nan])
@@ -42,17 +41,3 @@ def test_it_is_the_sum_of_the_leaves(data):
     expected = reference(*arguments)
     found = keras.ops.convert_to_numpy(tree_sums(*arguments))
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6)
-
-
-def test_compiled_it_is_the_same():
-    generator = np.random.default_rng(0)
-    columns = generator.normal(size=(50, 3)).astype("float32")
-    splits = generator.integers(0, 6, (7, 32)).astype("int32")
-    thresholds = generator.normal(size=(7, 32)).astype("float32")
-    leaves = generator.normal(size=(32, 128)).astype("float32")
-
-    def sums(columns):
-        return tree_sums(columns, splits, thresholds, leaves)
-
-    plain, fast = (keras.ops.convert_to_numpy(f(columns)) for f in (sums, compiled(sums)))
-    np.testing.assert_allclose(fast, plain, rtol=0, atol=2e-6)

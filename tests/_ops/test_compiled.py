@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 from backends import ON_TENSORFLOW, compiled
-from keras_calibration._ops.compiled import (
-    filled_up,
-    is_compiled,
-    runs_on_gpu,
-)
+from keras_calibration._ops.compiled import filled_up, is_compiled, runs_on_gpu
 
 
 class Witness(keras.layers.Layer):

@@ -125,17 +125,6 @@ def test_no_trees_without_an_effect():
     assert boost(*rows_of(600, 0, 0.0), folds_of(600), largest_num_rounds=50).model is None
 
 
-def test_weights_are_numbers_of_rows():
-    rows, columns = rows_of(2000, 0, 1.0)
-    found = boost(rows, columns, folds_of(2000), largest_num_rounds=60)
-    ones = Rows(rows.logits, rows.labels, np.ones(2000))
-    other = boost(ones, columns, folds_of(2000), largest_num_rounds=60)
-    np.testing.assert_allclose(other.logits, found.logits, atol=1e-6)
-    few = Rows(rows.logits, rows.labels, np.full(2000, 0.01))  # worth 20 rows: shrunk
-    other = boost(few, columns, folds_of(2000), largest_num_rounds=60)
-    assert np.std(other.logits - rows.logits) < 0.3 * np.std(found.logits - rows.logits)
-
-
 def test_rows_that_no_part_can_fit_keep_their_logits():
     rows, columns = rows_of(3000, 0, 1.0)
     blocks = np.array_split(np.arange(3000), 4)

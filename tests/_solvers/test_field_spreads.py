@@ -75,9 +75,14 @@ def test_weights_that_are_whole_numbers_count_rows():
     np.testing.assert_allclose(ratio / ratio[0], 1, rtol=0.01)
 
 
-def test_pooled_spreads_are_the_mode_of_the_normal_prior_about_a_common_one():
+@pytest.mark.parametrize(
+    ("spreads", "widths"),
+    # In the second, three fields agree, and one lies halfway between them and what it says itself.
+    [([0.2, 0.5, 1.5], [0.1, 0.6, 2.0]), ([0.3, 0.3, 0.3, 3.0], [0.05, 0.05, 0.05, 0.5])],
+)
+def test_pooled_spreads_are_the_mode_of_the_normal_prior_about_a_common_one(spreads, widths):
     """Against the same by numerical integration on a finer grid of the common spread."""
-    centres, widths = np.log([0.2, 0.5, 1.5]), np.array([0.1, 0.6, 2.0])
+    centres, widths = np.log(spreads), np.array(widths)
     log_scales = np.log(_GRID)
     likelihoods = np.stack(
         [scipy.stats.norm.logpdf(log_scales, c, w) for c, w in zip(centres, widths, strict=True)]

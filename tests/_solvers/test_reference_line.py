@@ -6,11 +6,7 @@ import scipy.optimize
 
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.reference_line import (
-    bins_of,
-    class_line,
-    reference_line,
-)
+from keras_calibration._solvers.reference_line import bins_of, class_line, reference_line
 
 
 def rows_of(num_rows=4000, seed=0):

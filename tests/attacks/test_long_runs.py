@@ -13,6 +13,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
+from symbols import symbols
 from tiers import slow_except
 
 pytestmark = [
@@ -32,10 +33,7 @@ Y = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-X["score"][:, 0] - X["site"] % 2)))
 
 @functools.cache
 def base():
-    inputs = {
-        "site": keras.Input((), dtype="int32", name="site"),
-        "score": keras.Input((1,), name="score"),
-    }
+    inputs = symbols(site="int32", score=(1,))
     return keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
 
 

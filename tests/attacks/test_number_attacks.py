@@ -1,23 +1,18 @@
 """Hostile rows for every metric: right to a few digits, or NaN with its warning.
 
-Each form of a metric sees rows drawn from the tables of kinds below: at once, and in three shards
-that are merged. The references (`metric_references.py`) get the same values in float64.
+Each metric sees rows drawn from the tables of kinds below: at once, and in three shards that are
+merged. The references (`metric_cases.py`) get the same values in float64.
 """
 
 import functools
-import inspect
 import warnings
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
 
-import keras
 import numpy as np
 import pytest
 from scipy import special
 
-import metric_references as references
-from keras_calibration import metrics
+from metric_cases import CASES
 from metric_references import Rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
@@ -77,156 +72,68 @@ WEIGHTS = {
 SPOILT = [None, ("weights", -1.0), ("weights", np.nan), ("labels", np.nan), ("predictions", np.nan)]
 
 
-@dataclass(frozen=True)
-class Form:
-    """A metric, its reference, and the rows that it takes."""
-
-    make: Callable
-    reference: Callable  # from `Rows` to the result, or to the result and its tolerance
-    takes: str = "probabilities"  # or "logits", "real", "classes"
-    scale: Callable = lambda rows: 0.0  # what errors are relative to, beside the result
-    digits: float = 1e-9
-    may_be_nan: Callable = lambda rows: False  # as the documentation allows for a known result
+# Metric, and whether its predictions are logits.
+FORMS = [
+    (name, from_logits)
+    for name, case in CASES.items()
+    for from_logits in ([False, True] if case.takes == "one" else [False])
+]
 
 
-def mean_of_sums(rows):
-    """What residuals are differences of."""
-    total = rows.weights.sum()
-    return (rows.weights * (rows.labels + rows.probabilities)).sum() / total if total else 0.0
-
-
-def area(rows):
-    expected, in_one_bin = references.auc(rows)
-    if rows.from_logits and references.share_of_pairs_beyond(rows) > 1e-3:
-        expected = np.nan
-    # A float32 probability, of which the logit is taken in float32, may be in the next bin.
-    return expected, in_one_bin + (1e-9 if rows.from_logits else 1e-3)
-
-
-def width_error(rows):
-    dtype = "float64" if rows.from_logits else rows.dtype
-    edges = (np.arange(16) / 15).astype(np.dtype(dtype)).astype(float)
-    return references.equal_width_error(rows, 15, edges)
-
-
-def is_far(rows):
-    """The documentation promises no result beyond ±88, nor where all predictions are 0 or 1."""
-    return bool((np.abs(rows.logits) >= 80).any())
-
-
-CALIBRATED = {"digits": 3e-6, "may_be_nan": is_far}
-FIELD = functools.partial(references.field_error, num_values=3)
-NAMED = {
-    "LogLoss": (metrics.LogLoss, references.log_loss, {}),
-    "NormalizedEntropy": (metrics.NormalizedEntropy, references.normalized_entropy, {}),
-    "CalibrationRatio": (metrics.CalibrationRatio, references.calibration_ratio, {}),
-    "LogitAUC": (metrics.LogitAUC, area, {}),
-    "ExpectedCalibrationError": (
-        *(metrics.ExpectedCalibrationError, width_error),
-        {"scale": mean_of_sums},
-    ),
-}
-for settings in ({}, {"num_folds": 1}, {"num_folds": 5}, {"bias_fraction": 0.3}):
-    NAMED[f"CalibratedLogLoss {settings}"] = (
-        functools.partial(metrics.CalibratedLogLoss, **settings),
-        functools.partial(references.calibrated_log_loss, **settings),
-        CALIBRATED,
-    )
-FORMS = {
-    f"{name}, {takes}": Form(
-        functools.partial(make, from_logits=takes == "logits"), reference, takes, **settings
-    )
-    for name, (make, reference, settings) in NAMED.items()
-    for takes in ("probabilities", "logits")
-}
-for correction in ("bias", "linear"):
-    FORMS[f"CalibratedQuadraticLoss, {correction}"] = Form(
-        functools.partial(metrics.CalibratedQuadraticLoss, correction=correction),
-        functools.partial(references.calibrated_quadratic_loss, correction=correction),
-        "real",
-        scale=lambda rows: np.square([rows.labels, rows.predictions]).max(initial=0),
-    )
-FORMS["CalibratedCategoricalLogLoss"] = Form(
-    metrics.CalibratedCategoricalLogLoss,
-    references.calibrated_class_loss,
-    "classes",
-    digits=1e-6,
-    scale=lambda rows: 0.02,
-)
-FORMS["FieldECE"] = Form(lambda: metrics.FieldECE(3), FIELD, scale=mean_of_sums)
-FORMS["FieldRCE"] = Form(
-    lambda: metrics.FieldRCE(3),
-    functools.partial(FIELD, epsilon=0.01),
-    scale=lambda rows: 100 * mean_of_sums(rows),
-)
-
-
-def test_no_metric_is_forgotten():
-    public = {
-        name
-        for name, member in inspect.getmembers(metrics, inspect.isclass)
-        if issubclass(member, keras.metrics.Metric)
-    }
-    assert public == {name.split(",")[0].split(" ")[0] for name in FORMS}
-
-
-def draw(form, start, number):
+def draw(case, from_logits, start, number):
     """The kinds drawn, and the columns of `update_state`."""
     rng = np.random.default_rng([start, number])
+    has_classes, is_real = case.takes == "classes", case.takes == "real"
     tables = {"real": (REAL, LABELS), "classes": (CLASS_LOGITS, CLASS_LABELS)}
-    drawn, labelled = tables.get(form.takes, (LOGITS, LABELS))
-    # Each kind in turn, so that a few rounds of all forms see every one.
+    drawn, labelled = tables.get(case.takes, (LOGITS, LABELS))
+    # Each kind in turn, so that a few rounds of all metrics see every one.
     kinds = [list(each)[(start + number) % len(each)] for each in (drawn, labelled, WEIGHTS)]
-    shape = (NUM_ROWS, 3) if form.takes == "classes" else NUM_ROWS
-    logits = drawn[kinds[0]](rng, shape)
-    if form.takes == "classes":
-        given = special.softmax(logits, axis=1)
-    else:
-        given = special.expit(logits) if form.takes == "probabilities" else logits
-    labels = labelled[kinds[1]](rng, given if form.takes == "classes" else special.expit(logits))
-    if form.takes == "real":
+    logits = drawn[kinds[0]](rng, (NUM_ROWS, 3) if has_classes else NUM_ROWS)
+    softmax = functools.partial(special.softmax, axis=1)
+    to_probabilities = softmax if has_classes else special.expit
+    given = logits if from_logits or is_real else to_probabilities(logits)
+    labels = labelled[kinds[1]](rng, to_probabilities(logits))
+    if is_real:
         labels = 0.5 * logits + rng.normal(3, 1, NUM_ROWS)
-    dtype = ("float32", "float64")[number % 2]
     columns = {
-        "labels": np.asarray(labels, "int32" if form.takes == "classes" else "float32"),
-        "predictions": given.astype(dtype),
+        "labels": np.asarray(labels, "int32" if has_classes else "float32"),
+        "predictions": given.astype(("float32", "float64")[number % 2]),
         "weights": WEIGHTS[kinds[2]](rng, NUM_ROWS).astype("float32"),
     }
     spoilt = SPOILT[rng.integers(len(SPOILT))] if rng.random() < 0.3 else None
-    if spoilt is not None and not (form.takes == "classes" and spoilt[0] == "labels"):
+    if spoilt is not None and not (has_classes and spoilt[0] == "labels"):
         row = rng.integers(NUM_ROWS)
         columns["weights"][row] = 1
         columns[spoilt[0]][row] = spoilt[1]
         kinds.append(spoilt)
-    if "Field" in type(form.make()).__name__:
+    if case.has_field:
         columns["field"] = rng.integers(-1, 3, NUM_ROWS).astype("int32")
     return kinds, columns
 
 
-def exact_rows(form, columns, shards):
+def exact_rows(case, from_logits, columns, shards):
     """The same rows in float64, numbered in each shard; a row of weight 0 is no row."""
     exact = columns["labels"].astype(float)
-    if form.takes == "classes":
+    if case.takes == "classes":
         exact = np.eye(3)[columns["labels"]]
     is_row = columns["weights"] != 0
     return Rows(
         *(exact, columns["predictions"].astype(float), columns["weights"].astype(float)),
         np.concatenate([np.cumsum(is_row[own]) - 1 for own in shards]),
         columns.get("field", np.zeros(NUM_ROWS)),
-        form.takes == "logits",
+        from_logits,
         str(columns["predictions"].dtype),
     )[is_row]
 
 
-def updated(form, columns, rows=slice(None)):
-    metric = form.make()
+def updated(metric, columns, rows=slice(None)):
     part = {name: column[rows] for name, column in columns.items()}
     field = {"field": part["field"]} if "field" in part else {}
     metric.update_state(part["labels"], part["predictions"], part["weights"], **field)
     return metric
 
 
-def check(form, metric, rows, kinds):
+def check(case, metric, rows, kinds, least=0.0):
     """The result is that of the reference, and NaN, and nothing else, is told."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -237,22 +144,28 @@ def check(form, metric, rows, kinds):
         assert np.isnan(value), kinds
         return
     with np.errstate(all="ignore"):
-        found = form.reference(rows)
+        found = case.reference(rows)
     expected, tolerance = found if isinstance(found, tuple) else (found, None)
-    if expected is None or (np.isnan(value) and form.may_be_nan(rows)):
+    if expected is None or (np.isnan(value) and case.may_be_nan(rows)):
         return
     if tolerance is None:
-        tolerance = form.digits * (abs(expected) + form.scale(rows)) + 1e-12
-    assert value == pytest.approx(expected, rel=0, abs=tolerance, nan_ok=True), kinds
+        tolerance = case.on_hostile * (abs(expected) + case.scale(rows)) + 1e-12
+    assert value == pytest.approx(expected, rel=0, abs=tolerance + least, nan_ok=True), kinds
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_right_or_nan(name):
-    form, start = FORMS[name], zlib.crc32(name.encode())
+@pytest.mark.parametrize(("name", "from_logits"), FORMS)
+def test_right_or_nan(name, from_logits):
+    case, start = CASES[name], zlib.crc32(f"{name}{from_logits}".encode())
+    # A float32 probability, of which the logit is taken in float32, may be in the next bin.
+    least = 1e-3 if name == "LogitAUC" and not from_logits else 0.0
+
+    def new():
+        return case.make(from_logits=from_logits) if case.takes == "one" else case.make()
+
     for number in range(NUM_ROUNDS):
-        kinds, columns = draw(form, start, number)
-        whole = exact_rows(form, columns, [slice(None)])
-        check(form, updated(form, columns), whole, kinds)
-        merged = form.make()
-        merged.merge_state([updated(form, columns, own) for own in SHARDS])
-        check(form, merged, exact_rows(form, columns, SHARDS), kinds)
+        kinds, columns = draw(case, from_logits, start, number)
+        whole = exact_rows(case, from_logits, columns, [slice(None)])
+        check(case, updated(new(), columns), whole, kinds, least)
+        merged = new()
+        merged.merge_state([updated(new(), columns, own) for own in SHARDS])
+        check(case, merged, exact_rows(case, from_logits, columns, SHARDS), kinds, least)

@@ -11,6 +11,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration.calibration.candidates import vocabularies
+from symbols import symbols
 
 NUM_ROWS = 6000
 LOGIT, SITE = {}, {"fields": ["site"]}
@@ -19,11 +20,7 @@ BOTH = {**SITE, "numeric": ["price"]}
 
 def base_model():
     """A "trained" model whose logit is its input; it has seen no site and no price."""
-    inputs = {
-        "score": keras.Input((1,), name="score"),
-        "site": keras.Input((), dtype="int32", name="site"),
-        "price": keras.Input((1,), name="price"),
-    }
+    inputs = symbols(score=(1,), site="int32", price=(1,))
     return keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
 
 

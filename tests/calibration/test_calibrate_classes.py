@@ -6,11 +6,9 @@ import scipy.special
 from sklearn.metrics import roc_auc_score
 
 import keras_calibration as kc
-from calibration.test_calibrate import weight_of
+from calibration.test_calibrate import fold_of, weight_of
 from class_worlds import base_model, class_rows, log_loss
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_folds import fold_of_rows
-from keras_calibration._solvers.row_order import canonical_order
 
 
 @pytest.mark.parametrize(
@@ -43,9 +41,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     )  # fmt: skip
     logits, shares = x["scores"].astype(float), np.eye(3)[labels]
     rows = Rows(logits, shares, weights, {"site": x["site"]})
-    order = canonical_order(rows)
-    fold = np.empty(len(order), int)
-    fold[order] = fold_of_rows(5, rows.take(order), 0)
+    fold = fold_of(5, rows)
     calibrated = np.empty(logits.shape)
     for number in range(5):
         layer, others = kc.layers.VectorScaling(3), fold != number

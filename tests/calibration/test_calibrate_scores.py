@@ -4,8 +4,11 @@ import keras
 import numpy as np
 import pandas
 import pytest
+from scipy.special import expit as probability
 
 import keras_calibration as kc
+from served import outputs_of
+from symbols import symbols
 
 NUM_ROWS = 3000
 SITES = np.array(["news", "games", "mail"])
@@ -22,10 +25,6 @@ def make_rows(seed=0):
     return logits, labels.astype(float), columns
 
 
-def probability(logits):
-    return 1 / (1 + np.exp(-logits))
-
-
 def fitted(*arguments, method="field_bias", **kwargs):
     return kc.calibrate_scores(
         *arguments, **{"from_logits": True, "methods": method, "verbose": 0, **kwargs}
@@ -34,10 +33,7 @@ def fitted(*arguments, method="field_bias", **kwargs):
 
 def test_it_is_calibrate_of_a_model_that_returns_the_scores():
     logits, labels, columns = make_rows()
-    inputs = {
-        "logit": keras.Input((1,), name="logit"),
-        "number": keras.Input((), dtype="int32", name="number"),
-    }
+    inputs = symbols(logit=(1,), number="int32")
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
     x = {"logit": logits[:, None], "number": columns["number"].astype("int32")}
     expected = kc.calibrate(base, x, labels, fields=["number"], methods="field_bias", verbose=0)
@@ -68,8 +64,6 @@ def test_probabilities_strings_and_data_frames():
 @pytest.mark.slow
 def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
     """Of some rows all trees vote for the label, of some none; a few are wrong."""
-    import tensorflow as tf
-
     logits, labels, _ = make_rows()
     votes = np.round(8 * probability(3 * logits)) / 8
     num_wrong = np.sum((votes == 0) & (labels == 1)) + np.sum((votes == 1) & (labels == 0))
@@ -78,10 +72,8 @@ def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
         scores, truth = (1 - votes, 1 - labels) if turned else (votes, labels)
         with pytest.warns(UserWarning, match=f"{num_wrong} of 3,000 rows.*exactly 0 or 1.*Smooth"):
             model = fitted(scores, truth, method="temperature", from_logits=False)
-        path = str(tmp_path / str(turned))
-        kc.export_savedmodel(model, path)
-        serve = tf.saved_model.load(path).signatures["serving_default"]
-        answers.append(serve(score=tf.constant(scores, tf.float32)))
+        path = kc.export_savedmodel(model, tmp_path / str(turned))
+        answers.append(outputs_of(path, {"score": scores}))
     given, mirrored = (np.ravel(answer["probability"]) for answer in answers)
     np.testing.assert_allclose(mirrored, 1 - given, atol=1e-6)
     logit = np.ravel(answers[0]["logit"])

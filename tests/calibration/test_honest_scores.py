@@ -5,9 +5,9 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
+from calibration.test_calibrate import fold_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
-from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._solvers.stacking import combined_weights, cross_fitted_weights
 from keras_calibration.calibration.cross_fitted_scores import combined
 
@@ -52,9 +52,7 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     elif folds == "blocks":
         fold = fold_of_rows(folds, Rows(logits, labels, weights), 0)
     else:
-        rows = Rows(logits, labels, weights)
-        order, fold = canonical_order(rows), np.empty(NUM_ROWS, int)
-        fold[order] = fold_of_rows(folds, rows.take(order), 0)
+        fold = fold_of(folds, Rows(logits, labels, weights))
     columns = cross_fitted(logits, labels, weights, fold, is_forward)
     if is_forward:
         weights = weights * np.searchsorted(fold, fold)  # the number of earlier rows

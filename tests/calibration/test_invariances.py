@@ -73,17 +73,6 @@ def test_rows_of_weight_0_are_no_rows(expected):
     np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("missing", [np.nan, None, 2.5])
-def test_a_row_of_weight_0_may_miss_its_id(expected, missing):
-    features = {"site": [missing, *SITES.tolist()], "price": np.r_[np.nan, PRICES]}
-    weights = np.r_[0.0, np.ones(NUM_ROWS)]
-    model = calibrated(
-        np.r_[0.0, SCORES], np.r_[0.0, LABELS], features, weights, methods="field_bias"
-    )
-    alone = calibrated(methods="field_bias")
-    np.testing.assert_allclose(predicted(model), predicted(alone), rtol=0, atol=2e-6)
-
-
 def test_order_of_rows_and_columns(expected):
     order = np.random.default_rng(1).permutation(NUM_ROWS)
     features = {"price": PRICES[order], "site": SITES[order]}

@@ -1,38 +1,20 @@
 """calibrate of a model that has a head: all changes are from the model as it was passed."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
 import keras_calibration as kc
+import site_worlds
+from site_worlds import mean_loss, model_with
 
 SITES = 6
 
 
-def world(num_rows, seed=0):
-    generator = np.random.default_rng(seed)
-    site = generator.integers(0, SITES, num_rows).astype("int32")
-    score = generator.normal(-1, 1, num_rows).astype("float32")
-    chance = expit(score + np.linspace(-0.8, 0.8, SITES)[site])
-    return {"score": score, "site": site}, (generator.random(num_rows) < chance).astype("float32")
-
-
-def model_with(head, computed=False):
-    inputs = {
-        "score": keras.Input((), name="score"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
-    logit = keras.layers.Reshape((1,))(inputs["score"])
-    site = inputs["site"]
-    if computed:
-        site = keras.layers.Lambda(lambda ids: SITES - 1 - ids, output_shape=())(site)
-    return keras.Model(inputs, keras.layers.Activation("sigmoid")(head(logit, {"site": site})))
-
-
-def mean_loss(labels, probabilities):
-    inside = np.clip(np.asarray(probabilities, float).reshape(-1), 1e-7, 1 - 1e-7)
-    return -np.mean(labels * np.log(inside) + (1 - labels) * np.log1p(-inside))
+world = functools.partial(site_worlds.world, offsets=np.linspace(-0.8, 0.8, SITES))
 
 
 def field_bias():
@@ -87,7 +69,7 @@ def test_a_head_with_a_weight_is_a_part_of_the_mean():
     model = model_with(head)
     kc.fit_head(model, *world(300, seed=3), verbose=0)
     for seed in range(20):
-        x, y = world(400, seed)
+        x, y = world(400, seed=seed)
         chosen = calibrated(model, x, y)
         share = chosen.report.weights.get("identity", 0.0)
         if 0 < share < 1:
@@ -124,7 +106,7 @@ def test_a_head_fitted_to_these_rows_is_scored_by_fits_to_the_other_folds():
 
 def test_a_head_that_reads_a_computed_feature_stays_below_the_new_one():
     head = field_bias()
-    model = model_with(head, computed=True)
+    model = model_with(head, keras.layers.Lambda(lambda ids: SITES - 1 - ids, output_shape=()))
     head.set_weights([np.asarray(w) + 0.2 for w in head.get_weights()])
     x, y = world(3000)
     own = mean_loss(y, model.predict(x, verbose=0))

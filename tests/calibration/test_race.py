@@ -9,7 +9,7 @@ from scipy.special import expit
 import keras_calibration as kc
 
 NUM_ROWS = 1500
-OPTIONS = {"from_logits": True, "verbose": 0}
+OPTIONS = {"from_logits": True, "fields": ["site"], "numeric": ["price"], "verbose": 0}
 
 
 def make_rows(effect, seed=0):
@@ -28,9 +28,8 @@ def names_of(report):
 
 def test_trees_that_gain_nothing_are_left_out_with_their_figures():
     logits, labels, columns = make_rows(0.0)
-    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
     report = kc.calibrate_scores(
-        logits, labels, columns, methods=["field_bias", "trees"], **options
+        logits, labels, columns, methods=["field_bias", "trees"], **OPTIONS
     ).report
     assert "+0.000000" not in report.left_out["trees"]
     assert report.left_out["trees"].startswith(
@@ -41,8 +40,7 @@ def test_trees_that_gain_nothing_are_left_out_with_their_figures():
 
 def test_trees_bring_the_candidate_that_they_stand_on():
     logits, labels, columns = make_rows(2.0)
-    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
-    report = kc.calibrate_scores(logits, labels, columns, methods="trees", **options).report
+    report = kc.calibrate_scores(logits, labels, columns, methods="trees", **OPTIONS).report
     assert report.chosen == "trees"
     assert names_of(report) == {"identity", "field_bias", "trees"}
     losses = {score.name: score.log_loss for score in report.scores}
@@ -54,11 +52,10 @@ def test_trees_that_are_named_alone_are_used_even_if_there_are_none():
     # What runs every night must not fail on the day on which trees gain nothing.
     logits, labels, columns = make_rows(0.0)
     labels = np.random.default_rng(2).random(NUM_ROWS) < expit(logits + columns["site"] - 1.5)
-    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
-    model = kc.calibrate_scores(logits, labels, columns, methods="trees", **options)
+    model = kc.calibrate_scores(logits, labels, columns, methods="trees", **OPTIONS)
     assert model.report.chosen == "trees"
     assert model.head.fit_summary.num_iterations == 0
-    offsets = kc.calibrate_scores(logits, labels, columns, methods="field_bias", **options)
+    offsets = kc.calibrate_scores(logits, labels, columns, methods="field_bias", **OPTIONS)
     x = {"score": logits, **columns}
     expected = offsets.predict(x, verbose=0)
     np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
@@ -74,12 +71,11 @@ def without_lightgbm(monkeypatch):
 @pytest.mark.usefixtures("without_lightgbm")
 def test_without_lightgbm_the_others_are_compared():
     logits, labels, columns = make_rows(2.0)
-    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
     with pytest.warns(UserWarning, match=r"'trees' could not be fitted.*Install the package"):
-        model = kc.calibrate_scores(logits, labels, columns, **options)
+        model = kc.calibrate_scores(logits, labels, columns, **OPTIONS)
     report = model.report
     assert "Install the package `lightgbm`" in report.left_out["trees"]
     assert "Left out: trees." in str(report)
     assert report.after.log_loss < report.before.log_loss
     with pytest.raises(ImportError, match="Install the package `lightgbm`"):
-        kc.calibrate_scores(logits, labels, columns, methods="trees", **options)
+        kc.calibrate_scores(logits, labels, columns, methods="trees", **OPTIONS)

@@ -31,13 +31,11 @@ def make_model(seed):
     return model
 
 
-def fit(callback, seed, y=Y, after=(), epochs=3, **options):
+def fit(callback, seed, y=Y, after=(), epochs=3, model=None, **options):
     """Trains one seed and returns its history, as the user sees it."""
-    options = {"validation_data": (X, Y), **options}
-    history = make_model(seed).fit(
-        X, y, epochs=epochs, verbose=0, callbacks=[callback, *after], **options
-    )
-    return history.history
+    model = make_model(seed) if model is None else model
+    options = {"validation_data": (X, Y), "verbose": 0, **options}
+    return model.fit(X, y, epochs=epochs, callbacks=[callback, *after], **options).history
 
 
 def train(ledger, seed, y=Y, after=(), epochs=3, pipeline="small", options=(), **arguments):
@@ -87,10 +85,7 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
 def test_the_progress_line_has_three_values_of_one_metric(tmp_path, capsys):
     for count, seed in enumerate((1, 2), start=1):
         callback = SeedVariance(tmp_path, "small", seed, verbose=0)
-        model = make_model(seed)
-        history = model.fit(
-            X, Y, epochs=2, verbose=2, validation_data=(X, Y), callbacks=[callback]
-        ).history
+        history = fit(callback, seed, epochs=2, verbose=2)
         assert history["seed/val_loss_count"] == [float(count)] * 2
         shown = [name for name in history if name.startswith("seed/")]
         if count == 1:
@@ -126,11 +121,13 @@ def test_which_metric_is_shown_if_none_is_named(names, expected):
 
 def test_record_of_a_run(tmp_path):
     initial = make_model(5).get_weights()
-    history = train(Ledger(tmp_path), 5, configuration={"units": [1]}, epochs=2)
+    more = {"seeds": {"initialization": 5, "order": 0}, "num_rows": 64}
+    history = train(Ledger(tmp_path), 5, configuration={"units": [1]}, epochs=2, **more)
     (run,) = Ledger(tmp_path).runs("small")
     assert (run["seed"], run["status"], run["epochs"]) == (5, "finished", [0, 1])
     assert run["metrics"] == {name: history[name] for name in ("loss", "val_loss")}
     assert run["configuration"] == {"units": [1]}
+    assert {name: run[name] for name in more} == more
     assert run["backend"] == keras.backend.backend()
     packages = ("keras", "tensorflow", "numpy", "keras-calibration")
     assert run["versions"] == {name: importlib.metadata.version(name) for name in packages}
@@ -144,9 +141,7 @@ def test_the_calibrated_loss_brings_its_bias(tmp_path):
         model = make_model(seed)
         model.compile(loss="binary_crossentropy", metrics=[CalibratedLogLoss()])
         callback = SeedVariance(tmp_path, "small", seed, verbose=0)
-        history = model.fit(
-            X, Y, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[callback]
-        ).history
+        history = fit(callback, seed, epochs=2, model=model)
     runs = Ledger(tmp_path).runs()
     assert [name for name in history if name.startswith("seed/")] == [
         f"seed/val_calibrated_log_loss_{statistic}" for statistic in ("count", "mean", "std")
@@ -158,13 +153,6 @@ def test_the_calibrated_loss_brings_its_bias(tmp_path):
     metric = next(m for m in model.metrics[1].metrics if m.name == "calibrated_log_loss")
     np.testing.assert_allclose(bias[-1], metric.bias.mean(), atol=1e-6)
     assert "bias" not in "".join(name for name in history if not name.startswith("seed/"))
-
-
-def test_the_record_has_the_seeds_of_roles(tmp_path):
-    seeds = {"initialization": 5, "order": 0}
-    train(tmp_path, 5, epochs=1, seeds=seeds, num_rows=64)
-    (run,) = Ledger(tmp_path).runs()
-    assert (run["seeds"], run["num_rows"]) == (seeds, 64)
 
 
 def test_callbacks_after_it_see_the_keys(tmp_path):
@@ -245,7 +233,7 @@ def test_a_callback_can_be_used_again(tmp_path):
     callback = SeedVariance(tmp_path, "small", 1, verbose=0)
     model = make_model(1)
     for epochs in (3, 2):
-        history = model.fit(X, Y, epochs=epochs, verbose=0, callbacks=[callback]).history
+        history = fit(callback, 1, epochs=epochs, model=model, validation_data=None)
         assert history["seed/loss_count"] == [1.0] * epochs
         assert callback.statistics(1)["loss"]["mean"] == history["loss"][1]
     assert [run["epochs"] for run in Ledger(tmp_path).runs()] == [[0, 1, 2], [0, 1]]
@@ -255,7 +243,7 @@ def test_warns_of_a_seed_that_changes_nothing(tmp_path):
     train(tmp_path, 1, epochs=1)
     callback = SeedVariance(tmp_path, "small", 2, verbose=0)
     with pytest.warns(UserWarning, match=r"Seed 2 .* same initial weights as the seeds \[1\]"):
-        make_model(1).fit(X, Y, epochs=1, verbose=0, callbacks=[callback])
+        fit(callback, 1, epochs=1)
 
 
 def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
@@ -376,10 +364,9 @@ def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_fir
     # With two epochs training ends before it is stopped; the weights are restored all the same.
     stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
     callbacks = [SeedVariance(tmp_path, "small", 1, after=[stopping]), stopping]
+    first, second = callbacks if is_first else callbacks[::-1]
     model = make_model(1)
-    history = model.fit(
-        X, Y, epochs=epochs, verbose=0, callbacks=callbacks[:: 1 if is_first else -1], **WORSE
-    ).history
+    history = fit(first, 1, after=[second], epochs=epochs, model=model, **WORSE)
     assert len(history["loss"]) == min(epochs, 3)
     (run,) = Ledger(tmp_path).runs()
     assert run["kept_epoch"] == 0
@@ -400,7 +387,7 @@ def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
     callback = SeedVariance(tmp_path, "small", 1, after=[stopping], verbose=0)
     model = make_model(1)
     spoil = call_at(1, lambda: model.set_weights([w * np.nan for w in model.get_weights()]))
-    model.fit(X, Y, epochs=4, verbose=0, callbacks=[callback, spoil, stopping], **WORSE)
+    fit(callback, 1, after=[spoil, stopping], epochs=4, model=model, **WORSE)
     (run,) = Ledger(tmp_path).runs()
     assert (run["status"], run["kept_epoch"]) == ("finished", 0)
     assert math.isnan(run["metrics"]["val_loss"][-1])
@@ -448,7 +435,7 @@ def test_records_which_direction_is_better(tmp_path):
     model = make_model(1)
     model.compile(loss="binary_crossentropy", metrics=metrics, run_eagerly=True)
     callback = SeedVariance(tmp_path, "small", 1, verbose=0)
-    model.fit(X, Y, verbose=0, validation_data=(X, Y), callbacks=[callback])
+    fit(callback, 1, epochs=1, model=model)
     (run,) = Ledger(tmp_path).runs()
     held_out = {f"val_{name}" for name in ("loss", "uplift", "lower", "fit", "calibration_ratio")}
     assert held_out <= set(run["metrics"])

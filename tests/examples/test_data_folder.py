@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from data_folder import read_data_folder
+from quantile_buckets import quantile_buckets
 from tiers import slow_except
 
 ROWS = ["clicked,amount,site"] + [f"{i % 2},{i},{'abc'[i % 3]}" for i in range(20)]
@@ -120,3 +121,22 @@ def test_real_folders_are_split_as_their_base_logits(data_root, name):
             kept = values != "(other)"
             assert kept.mean() > 0.7
             np.testing.assert_array_equal(values[kept], expected[kept])
+
+
+@pytest.mark.parametrize("is_training", [slice(0, 100), np.arange(103) < 100])
+def test_numeric_columns_become_ids_by_quantiles_of_the_training_rows(is_training):
+    ages = np.r_[np.arange(100.0), np.nan, -5, 1000]
+    ids, number = quantile_buckets(ages, is_training)
+    assert number == 25
+    assert list(ids[[0, 99, 100, 101, 102]]) == [0, 23, 24, 0, 23]
+    counts = np.bincount(ids[:100], minlength=25)
+    assert counts[:24].min() >= 4
+    assert counts[:24].max() <= 5
+
+
+def test_buckets_of_missing_and_of_repeated_values():
+    ids, number = quantile_buckets(np.full(4, np.nan), slice(0, 3))
+    assert (number, ids.tolist()) == (2, [1] * 4)
+    ids, _ = quantile_buckets(np.r_[np.zeros(90), np.ones(10)], slice(None))
+    assert len(np.unique(ids)) == 2
+    assert ids[0] < ids[-1]

@@ -6,10 +6,23 @@ import sys
 import images
 import numpy as np
 import pytest
+from densenet import densenet
+from resnet import resnet
 
 from keras_calibration.seeds import Ledger
 
 pytestmark = pytest.mark.slow
+
+
+def test_models_have_the_published_numbers_of_parameters():
+    def millions(model):
+        return sum(int(np.prod(weight.shape)) for weight in model.trainable_weights) / 1e6
+
+    shape = (32, 32, 3)
+    assert round(millions(resnet(shape, 10)), 2) == 0.27
+    plain = densenet(shape, 10, depth=40, bottleneck=False, compression=1.0)
+    assert round(millions(plain), 1) == 1.0
+    assert round(millions(densenet(shape, 10)), 1) == 0.8
 
 
 @pytest.fixture(scope="module")

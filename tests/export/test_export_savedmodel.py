@@ -1,7 +1,6 @@
 """The SavedModel gives the Keras model's probabilities, in a process that knows only TensorFlow."""
 
 import importlib
-import json
 
 import keras
 import numpy as np
@@ -13,7 +12,7 @@ import keras_calibration as kc
 from keras_calibration.export import verification
 from keras_calibration.export.provenance import describe_model
 from keras_calibration.export.spec import Spec, signature_input
-from served import answers, serve_here
+from served import answers, provenance_of, serve_here
 from trained_heads import train_head
 
 export_module = importlib.import_module("keras_calibration.export.savedmodel.export")
@@ -67,10 +66,6 @@ def saved_model_of(path):
     saved = saved_model_pb2.SavedModel()
     saved.ParseFromString((path / "saved_model.pb").read_bytes())
     return saved.meta_graphs[0]
-
-
-def provenance_of(path):
-    return json.loads((path / "assets.extra" / "provenance.json").read_text())
 
 
 @pytest.mark.slow

@@ -6,13 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.layers import (
-    ILPS,
-    FieldBias,
-    FieldNetwork,
-    NeuralCalibration,
-)
+from keras_calibration.layers import ILPS, FieldBias, FieldNetwork, NeuralCalibration
 from keras_calibration.models import CalibratedModel
+from symbols import symbols
 
 pytestmark = pytest.mark.tensorflow
 
@@ -40,10 +36,7 @@ def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
     import tensorflow as tf
 
     rows, labels = some_rows()
-    inputs = {
-        "age": keras.Input((1,), name="age"),
-        "site": keras.Input((1,), name="site", dtype="int32"),
-    }
+    inputs = symbols(age=(1,), site=((1,), "int32"))
     site = keras.layers.Flatten()(keras.layers.Embedding(7, 2)(inputs["site"]))
     logit = keras.layers.Dense(1, kernel_initializer="ones")(
         keras.layers.Concatenate()([inputs["age"], site])

@@ -3,11 +3,12 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_onnx
 from keras_calibration.export.onnx.export import run_onnx
+from served import tensors_of
+from symbols import symbols
 
 pytest.importorskip("onnx")
 pytest.importorskip("tf2onnx")
@@ -77,31 +78,18 @@ ENCODINGS = {
 def test_a_layer(name, tmp_path):
     """Compares all rows, each row alone and no rows with Keras."""
     rows = make_rows()
-    symbols = {
-        name: keras.Input(
-            values.shape[1:],
-            dtype="string" if values.dtype == object else values.dtype.name,
-            name=name,
-        )
-        for name, values in rows.items()
-    }
-    encoded = ENCODINGS[name](symbols, rows)
+    kinds = {name: "string" if "word" in name else rows[name].dtype.name for name in rows}
+    given = symbols(**{name: (rows[name].shape[1:], kind) for name, kind in kinds.items()})
+    encoded = ENCODINGS[name](given, rows)
     rows = {each.name: rows[each.name] for each in keras.utils.get_source_inputs(encoded)}
-    inputs = {name: symbols[name] for name in rows}
+    inputs = {name: given[name] for name in rows}
     keras.utils.set_random_seed(0)
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(encoded))
     model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
     model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
     file = export_onnx(model, tmp_path / "model.onnx", rows)
-    expected = np.asarray(model(tensors(rows)))
+    expected = np.asarray(model(tensors_of(rows)))
     assert np.ptp(expected) > 0.01
     for part in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
         received = run_onnx(file, {name: values[part] for name, values in rows.items()})
         np.testing.assert_allclose(received["probability"], expected[part], rtol=0, atol=1e-6)
-
-
-def tensors(rows):
-    return {
-        name: tf.constant(values.tolist()) if values.dtype == object else tf.constant(values)
-        for name, values in rows.items()
-    }

@@ -7,11 +7,12 @@ import sys
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_onnx
 from keras_calibration.export.onnx.export import run_onnx
+from served import tensors_of
+from symbols import symbols
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("tf2onnx")
@@ -37,22 +38,11 @@ def labels_of(rows, seed=1):
     return (np.random.default_rng(seed).random(len(rate)) < rate).astype("float32")
 
 
-def tensors(rows):
-    return {
-        name: tf.constant(values.tolist(), tf.string) if values.dtype == object else values
-        for name, values in rows.items()
-    }
-
-
 @pytest.fixture(scope="module")
 def model():
     """Strings and whole numbers are looked up by the base and by the head, with other words."""
     keras.utils.set_random_seed(0)
-    inputs = {
-        "site": keras.Input((), dtype="string", name="site"),
-        "device": keras.Input((), dtype="int64", name="device"),
-        "x": keras.Input((1,), name="x"),
-    }
+    inputs = symbols(site="string", device="int64", x=(1,))
     site = keras.layers.StringLookup(vocabulary=SITES[:5], mask_token="")(inputs["site"])
     device = keras.layers.IntegerLookup(vocabulary=[3, 5, 2**40], mask_token=0)(inputs["device"])
     ids = [keras.layers.Embedding(7, 3)(site), keras.layers.Embedding(6, 3)(device)]
@@ -64,7 +54,7 @@ def model():
     }
     found = kc.models.CalibratedModel(base, kc.layers.FieldBias(fields, kc.layers.ILPS()))
     rows = make_rows(3000)
-    kc.fit_head(found, tensors(rows), labels_of(rows), verbose=0)
+    kc.fit_head(found, tensors_of(rows), labels_of(rows), verbose=0)
     return found
 
 
@@ -77,11 +67,11 @@ def path(model, tmp_path_factory):
 def test_strings_give_the_models_probabilities(model, path):
     rows = make_rows(500, seed=2)
     received = run_onnx(path, rows)
-    expected = model.predict(tensors(rows), verbose=0)
+    expected = model.predict(tensors_of(rows), verbose=0)
     np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
-    raw = model.base_model.predict(tensors(rows), verbose=0)
+    raw = model.base_model.predict(tensors_of(rows), verbose=0)
     np.testing.assert_allclose(received["uncalibrated_probability"], raw, rtol=0, atol=1e-6)
-    features = {name: tensors(rows)[name] for name in ("site", "device")}
+    features = {name: tensors_of(rows)[name] for name in ("site", "device")}
     low, high = model.head.interval(received["logit"], features, level=0.9)
     for name, values in (("probability_lower", low), ("probability_upper", high)):
         np.testing.assert_allclose(received[name], np.asarray(values), rtol=0, atol=1e-6)
@@ -128,5 +118,5 @@ print(json.dumps(found.tolist()))
         check=True,
         cwd=tmp_path,
     )
-    expected = model.predict(tensors(rows), verbose=0)
+    expected = model.predict(tensors_of(rows), verbose=0)
     np.testing.assert_allclose(json.loads(found.stdout), expected, rtol=0, atol=1e-6)

@@ -1,6 +1,5 @@
 """The base model's other outputs are served beside the calibrated one, unchanged."""
 
-import json
 import shutil
 
 import keras
@@ -13,6 +12,8 @@ from keras_calibration.export import export_onnx, refresh_savedmodel
 from keras_calibration.export.onnx.export import run_onnx
 from keras_calibration.export.spec import Spec
 from keras_calibration.export.verification import largest_difference
+from served import outputs_of, provenance_of
+from symbols import symbols
 
 pytestmark = pytest.mark.tensorflow
 RNG = np.random.default_rng(0)
@@ -27,10 +28,7 @@ OWN = {"probability", "uncalibrated_probability", "logit"}
 def base_model(with_strings=True, rename=None):
     """A list of words, half precision, an amount of millions, ids and a column of no dimension."""
     keras.utils.set_random_seed(0)
-    inputs = {
-        "scores": keras.Input((3,), name="scores"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
+    inputs = symbols(scores=(3,), site="int32")
     scores = inputs["scores"]
     ones = keras.initializers.Ones()
     outputs = {
@@ -59,11 +57,6 @@ def calibrated(base, key="click"):
 
 def tensors():
     return {name: tf.constant(values) for name, values in X.items()}
-
-
-def served(path, signature="serving_default"):
-    outputs = tf.saved_model.load(str(path)).signatures[signature](**tensors())
-    return {name: values.numpy() for name, values in outputs.items()}
 
 
 def arrays(outputs):
@@ -100,18 +93,18 @@ def exported(model, tmp_path_factory):
 def test_the_other_outputs_are_served_by_name(exported, model):
     expected = arrays(model.base_model(tensors()))
     del expected["click"]
-    found = json.loads((exported / "assets.extra" / "provenance.json").read_text())
+    found = provenance_of(exported)
     assert found["calibrated_output"] == "click"
     assert sorted(found["other_outputs"]) == sorted(expected)
     differences = found["verification"]["largest_differences"]
     assert {f"serving_default/{name}" for name in expected} <= differences.keys()
     interval = {"probability_lower", "probability_upper"}
     for signature, own in (("serving_default", OWN | interval), ("raw", OWN - {"probability"})):
-        outputs = served(exported, signature)
+        outputs = outputs_of(exported, X, signature)
         assert outputs.keys() == {*own, *expected}
         check_others({name: outputs[name] for name in expected}, expected)
         np.testing.assert_allclose(outputs["logit"], kc.base_logits(model, X), atol=1e-5)
-    probability = served(exported)["probability"]
+    probability = outputs_of(exported, X)["probability"]
     np.testing.assert_allclose(probability, model.predict(X, verbose=0), atol=1e-6)
 
 
@@ -135,7 +128,7 @@ def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
     labels = RNG.random(300) < 1 / (1 + np.exp(2 - 0.5 * logits[:, 0]))
     path = shutil.copytree(exported, tmp_path / "1")
     second = refresh_savedmodel(path, logits, labels, from_logits=True)
-    before, after = served(exported), served(second)
+    before, after = outputs_of(exported, X), outputs_of(second, X)
     assert before.keys() == after.keys()
     for name in before.keys() - {"probability", "probability_lower", "probability_upper"}:
         np.testing.assert_array_equal(before[name], after[name])

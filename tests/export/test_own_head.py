@@ -9,6 +9,8 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.layers import Head
+from served import outputs_of
+from symbols import symbols
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(-1, 1, (600, 1)).astype("float32")
@@ -31,10 +33,7 @@ def own_head():
 
 
 def make_model(head):
-    inputs = {
-        "score": keras.Input((1,), name="score"),
-        "is_mobile": keras.Input((), dtype="int32", name="is_mobile"),
-    }
+    inputs = symbols(score=(1,), is_mobile="int32")
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
     return kc.models.CalibratedModel(base, head)
 
@@ -58,9 +57,6 @@ def test_fit_save_load_export_refresh(own_head, tmp_path):
     )
     again = own_head()
     again.fit(LOGITS, new, {"is_mobile": MOBILE})
-    import tensorflow as tf
-
-    signature = tf.saved_model.load(str(refreshed)).signatures["serving_default"]
-    served = signature(**{name: tf.constant(column) for name, column in X.items()})
+    served = outputs_of(refreshed, X)
     expected = 1 / (1 + np.exp(-keras.ops.convert_to_numpy(again(LOGITS, X))))
     np.testing.assert_allclose(served["probability"], expected, atol=1e-6)

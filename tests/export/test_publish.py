@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from scipy.special import expit as sigmoid
 
 import keras_calibration as kc
 from keras_calibration.export.publish import Format, publish
@@ -26,6 +27,9 @@ class Line(Format):
     def __init__(self, spec, error=0.0):
         self.spec, self.error = spec, error
 
+    def sign(self, path, differences):
+        self.told = differences
+
     def write(self, path):
         scale = self.spec.head.scale * (1 + self.error)
         path.write_text(json.dumps({"scale": float(scale), "bias": float(self.spec.head.bias)}))
@@ -46,10 +50,6 @@ def publish_file(spec, path, form):
     target = Target(path, is_file=True)
     target.check()
     return publish(target, form, [spec.request(), spec.request(num_rows=1)], spec.tolerance)
-
-
-def sigmoid(values):
-    return 1 / (1 + np.exp(-values))
 
 
 def calibrated(head):
@@ -97,6 +97,18 @@ def test_one_row_is_compared_too(tmp_path):
     with pytest.raises(RuntimeError, match="on 1 rows"):
         publish_file(spec, tmp_path / "line.json", OnlyMany(spec))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_largest_difference_of_all_requests_is_told(tmp_path):
+    class LastIsRight(Line):
+        def run(self, path, requests):
+            first, last = super().run(path, requests)
+            return [{**first, "logit": first["logit"] + 1e-6}, last]
+
+    spec = Spec.of(calibrated(PlattScaling()), X)
+    form = LastIsRight(spec)
+    publish_file(spec, tmp_path / "line.json", form)
+    assert form.told["serving_default/logit"] == pytest.approx(1e-6, rel=0.5)
 
 
 def test_probabilities_may_differ_by_a_quarter_of_what_logits_may():

@@ -7,10 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.special import expit as sigmoid
 
 import class_worlds
 import keras_calibration as kc
 from keras_calibration.export.savedmodel.files import collection_keys, replace_tensors
+from served import outputs_of, provenance_of
 from tiers import slow_except
 
 NUM_ROWS = 600
@@ -61,10 +63,6 @@ def bytes_of_tensors(path):
     return {key: np.asarray(reader.get_tensor(key)).tobytes() for key in keys}
 
 
-def provenance_of(path):
-    return json.loads((path / "assets.extra" / "provenance.json").read_text())
-
-
 def site_lookup():
     return keras.layers.StringLookup(vocabulary=["news", "mail", "shop"])
 
@@ -100,9 +98,8 @@ def test_only_the_head_is_another(kind, tmp_path):
     model = kc.models.CalibratedModel(base_model(), HEADS[kind]())
     features, labels = rows()
     first = kc.export_savedmodel(model, tmp_path / "ctr" / "1", features)
-    signature = tf.saved_model.load(str(first)).signatures["raw"]
-    arguments = {("class_" if n == "class" else n): c for n, c in tensors_of(features).items()}
-    logits = signature(**arguments)["logit"].numpy()
+    arguments = {("class_" if n == "class" else n): c for n, c in features.items()}
+    logits = outputs_of(first, arguments, "raw")["logit"]
     names = getattr(model.head, "feature_names", ())
     # NeuralCalibration draws from no global state, hence a second fit is the same.
     settings = kc.layers.FitSettings(max_epochs=3, folds=2)
@@ -126,16 +123,14 @@ def test_only_the_head_is_another(kind, tmp_path):
     columns = {name: tensors_of(features)[name] for name in names}
     summary = model.head.fit(logits, labels, columns or None, weights, settings=settings)
     expected = model(tensors_of(features)).numpy()
-    loaded = tf.saved_model.load(str(second)).signatures["serving_default"]
-    outputs = loaded(**arguments)
-    np.testing.assert_allclose(outputs["probability"].numpy(), expected, rtol=0, atol=1e-6)
-    np.testing.assert_array_equal(outputs["logit"].numpy(), logits)
+    outputs = outputs_of(second, arguments)
+    np.testing.assert_allclose(outputs["probability"], expected, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(outputs["logit"], logits)
     assert summary.log_loss_after < summary.log_loss_before
     told = provenance_of(second)
     assert told["fit"]["log_loss_after"] == pytest.approx(summary.log_loss_after)
     # Before is the head that was served.
-    served = tf.saved_model.load(str(first)).signatures["serving_default"](**arguments)
-    p = served["probability"].numpy()[:, 0].astype(float)
+    p = outputs_of(first, arguments)["probability"][:, 0].astype(float)
     before = -np.average(np.where(labels, np.log(p), np.log1p(-p)), weights=weights)
     assert told["fit"]["log_loss_before"] == pytest.approx(before, abs=1e-6)
     assert told["fit"]["num_rows"] == NUM_ROWS
@@ -208,9 +203,7 @@ def test_classes_are_refreshed_by_their_logits(tmp_path):
         refresh(path, model.base_model(new), labels, from_logits=False)
     second = refresh(path, new["scores"], labels)
     model.head.fit(new["scores"], labels)
-    serve = tf.saved_model.load(str(second)).signatures["serving_default"]
-    served = serve(**{name: tf.constant(column) for name, column in new.items()})
-    np.testing.assert_allclose(served["probability"], model(new), atol=1e-6)
+    np.testing.assert_allclose(outputs_of(second, new)["probability"], model(new), atol=1e-6)
 
 
 def edit_provenance(path, **entries):
@@ -276,10 +269,6 @@ def labels_of(logits):
     return np.random.default_rng(0).random(len(logits)) < 1 / (1 + np.exp(-2 * logits))
 
 
-def sigmoid(logits):
-    return 1 / (1 + np.exp(-logits))
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("known", ["fit", "sample"])
 def test_probabilities_give_what_their_logits_give(known, tmp_path):
@@ -292,9 +281,7 @@ def test_probabilities_give_what_their_logits_give(known, tmp_path):
     by_probabilities = refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS), from_logits=False)
     by_logits = refresh(first, LOGITS, labels_of(LOGITS))
     served = [
-        tf.saved_model.load(str(path))
-        .signatures["calibrate"](logit=tf.constant(LOGITS[:, None], "float32"))["probability"]
-        .numpy()
+        outputs_of(path, {"logit": LOGITS}, "calibrate")["probability"]
         for path in (by_probabilities, by_logits)
     ]
     np.testing.assert_allclose(served[0], served[1], rtol=0, atol=1e-5)

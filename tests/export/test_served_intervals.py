@@ -1,13 +1,12 @@
 """`export_savedmodel(..., interval=…)`: what is served is what `interval` gives."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_calibration as kc
+from served import outputs_of, provenance_of
+from symbols import symbols
 from tiers import slow_except
 
 NUM_ROWS = 800
@@ -26,11 +25,7 @@ def made_rows(seed=0):
 
 
 def fitted(head):
-    inputs = {
-        "x": keras.Input((), name="x"),
-        "site": keras.Input((), dtype="int32", name="site"),
-        "age": keras.Input((), name="age"),
-    }
+    inputs = symbols(x=(), site="int32", age=())
     one = keras.ops.expand_dims(inputs["x"], 1)
     base = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(one))
     model = kc.models.CalibratedModel(base, head, base_output="logit")
@@ -43,13 +38,6 @@ def new_rows():
     features["site"] = np.arange(NUM_ROWS, dtype="int32") % 9  # 5 to 8 are unknown
     features["age"][:4] = [np.inf, -np.inf, 3e38, np.nan]
     return features
-
-
-def served(path, rows):
-    outputs = tf.saved_model.load(str(path)).signatures["serving_default"](
-        **{name: tf.constant(column) for name, column in rows.items()}
-    )
-    return {name: values.numpy() for name, values in outputs.items()}
 
 
 def agrees(outputs, model, rows, level):
@@ -73,15 +61,14 @@ HEADS = {
 def test_served_and_refreshed(kind, jit_compile, tmp_path):
     model, rows = fitted(HEADS[kind]()), new_rows()
     path = kc.export_savedmodel(model, tmp_path / "1", rows, interval=0.9, jit_compile=jit_compile)
-    provenance = json.loads((path / "assets.extra" / "provenance.json").read_text())
-    assert provenance["interval"] == 0.9
-    agrees(served(path, rows), model, rows, 0.9)
+    assert provenance_of(path)["interval"] == 0.9
+    agrees(outputs_of(path, rows), model, rows, 0.9)
     features, labels = made_rows(1)
     logits = kc.base_logits(model, features)
     given = {name: features[name] for name in model.head.feature_names}
     second = kc.refresh_savedmodel(path, logits, labels, given, from_logits=True)
     kc.fit_head(model, features, labels, verbose=0)
-    agrees(served(second, rows), model, rows, 0.9)
+    agrees(outputs_of(second, rows), model, rows, 0.9)
 
 
 def test_refuses_heads_without_an_interval_and_levels(tmp_path):

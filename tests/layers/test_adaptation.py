@@ -92,38 +92,23 @@ def test_a_curve_can_be_trained_without_adapt(make):
     assert np.any(curve.get_values() != before)
 
 
-def train_on_all_rows(curve, logits, labels, num_steps=400):
-    """Adam, with all rows in a step: what is left is not the noise of batches."""
-    import tensorflow as tf
-
-    logits, labels = tf.constant(logits), tf.constant(labels)
-    decay = keras.optimizers.schedules.CosineDecay(0.1, num_steps)
-    optimizer = keras.optimizers.Adam(decay)
-    curve.build()
-    optimizer.build(curve.trainable_variables)
-
-    @tf.function
-    def train():
-        for _ in tf.range(num_steps):
-            with tf.GradientTape() as tape:
-                losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, curve(logits))
-                loss = tf.reduce_mean(losses) + sum(curve.losses)
-            gradients = tape.gradient(loss, curve.trainable_variables)
-            optimizer.apply(gradients, curve.trainable_variables)
-
-    train()
-
-
 @pytest.mark.quick_cases(1)
 @only_on_tensorflow
 @pytest.mark.parametrize("make", [ILPS.from_paper, ILPS], ids=["paper", "default"])
-@pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.001, 0.5])
 def test_a_trained_curve_is_calibrated_on_its_own_rows(rate, make):
+    import tensorflow as tf
+
     generator = np.random.default_rng(0)
     logits = generator.normal(np.log(rate / (1 - rate)), 1.5, 10_000).astype("float32")
     labels = (generator.random(10_000) < 1 / (1 + np.exp(-logits))).astype("float32")
     curve, logits = make(), 1.3 * logits + 0.5
-    train_on_all_rows(curve, logits, labels)
+    model = keras.Sequential([keras.Input((1,)), curve, keras.layers.Activation("sigmoid")])
+    decay = keras.optimizers.schedules.CosineDecay(0.1, 400)
+    model.compile(keras.optimizers.Adam(decay), "binary_crossentropy")
+    # All rows in a step: what is left is not the noise of batches.
+    rows = tf.data.Dataset.from_tensors((logits[:, None], labels[:, None]))
+    model.fit(rows.repeat(400), shuffle=False, verbose=0)
     predicted = 1 / (1 + np.exp(-np.asarray(curve(logits), np.float64)))
     assert predicted.mean() == pytest.approx(labels.mean(), rel=0.01)
 

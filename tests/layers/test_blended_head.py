@@ -17,9 +17,6 @@ from keras_calibration.layers import (
     PlattScaling,
 )
 
-LOGITS = np.linspace(-3, 3, 40).astype("float32")
-FEATURES = {"site": np.arange(40, dtype="int32") % 4, "price": LOGITS**2}
-
 
 def heads():
     network = FieldNetwork({"site": 3}, ["price"], embedding_dim=2, hidden_units=(4,), seed=0)

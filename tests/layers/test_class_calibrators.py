@@ -105,9 +105,6 @@ def test_logits_that_are_all_equal(kind):
     assert summary.log_loss_after == pytest.approx(entropy, abs=1e-6)
 
 
-# Where no finite answer is best
-
-
 @pytest.mark.parametrize("kind", LAYERS)
 def test_separated_classes_have_a_finite_answer(kind):
     logits = np.random.default_rng(0).normal(size=(500, 4))

@@ -13,10 +13,12 @@ import keras
 import numpy as np
 import pytest
 
-from backends import compiled, digits
+from backends import compiled
+from every_head import HEADS, NUM_CLASSES, NUM_SITES, has_classes
 from keras_calibration import layers
+from symbols import symbols
 
-NUM_ROWS, NUM_SITES, NUM_CLASSES = 400, 5, 3
+NUM_ROWS = 400
 RNG = np.random.default_rng(0)
 SITES = RNG.integers(0, NUM_SITES + 1, NUM_ROWS).astype("int32")  # the last is unknown
 LOGITS = RNG.normal(-0.5, 1.5, (NUM_ROWS, 1)).astype("float32")
@@ -45,15 +47,15 @@ class Case:
 
     Args:
         make: Makes the layer.
-        takes: `"logits"`, `"features"` or `"both"`.
         has_classes: Whether the logits are of classes.
         has_network: Whether a fit would train a network: then `adapt` is called instead.
+        has_logits: Whether it takes logits, or features alone.
     """
 
     make: Callable
-    takes: str = "logits"
     has_classes: bool = False
     has_network: bool = False
+    has_logits: bool = True
 
     @property
     def width(self):
@@ -63,90 +65,45 @@ class Case:
         """The arguments of a call."""
         logits = (CLASS_LOGITS if self.has_classes else LOGITS)[part]
         features = {"site": SITES[part], "price": LOGITS[part][:, 0] ** 2}
-        return {"logits": [logits], "features": [features], "both": [logits, features]}[self.takes]
+        return [logits, features] if self.has_logits else [features]
 
     def inputs(self):
         """The same as inputs of a Functional model."""
-        logits = keras.Input((self.width,))
-        features = {
-            "site": keras.Input((), dtype="int32", name="site"),
-            "price": keras.Input((), name="price"),
-        }
-        return {"logits": [logits], "features": [features], "both": [logits, features]}[self.takes]
+        features = symbols(site="int32", price=())
+        return [keras.Input((self.width,)), features] if self.has_logits else [features]
 
     def learn(self, layer, part=ALL, weights=None):
         """Fits the layer, or adapts one with a network."""
-        if self.takes == "features":
+        if not self.has_logits:
             layer.adapt(*self.rows(part))
         else:
             labels = CLASSES if self.has_classes else LABELS
             learn = layer.adapt if self.has_network else layer.fit
-            logits, *features = self.rows(part)
-            learn(logits, labels[part], *features, sample_weight=weights)
+            logits, features = self.rows(part)
+            learn(logits, labels[part], features, sample_weight=weights)
 
-    def fit(self, layer, labels):
-        logits, *features = self.rows()
-        layer.fit(logits, labels, *features)
+
+def blend_of_classes():
+    return layers.BlendedHead([layers.TemperatureScaling(), layers.VectorScaling(NUM_CLASSES)])
+
+
+def blend():
+    by_site = layers.FieldBias({"site": NUM_SITES}, layers.PlattScaling())
+    neural = layers.NeuralCalibration(layers.ILPS(5), network())
+    return layers.BlendedHead([by_site, layers.BetaCalibration(), neural])
+
+
+def neural():
+    return layers.NeuralCalibration(layers.ILPS(5), network(), num_members=2)
 
 
 LAYERS = {
-    "BiasCorrection": Case(layers.BiasCorrection),
-    "TemperatureScaling": Case(layers.TemperatureScaling),
-    "PlattScaling": Case(layers.PlattScaling),
-    "BetaCalibration": Case(layers.BetaCalibration),
-    "IsotonicRegression": Case(layers.IsotonicRegression),
-    "ILPS": Case(lambda **kwargs: layers.ILPS(6, **kwargs)),
-    "ILPS, strict": Case(lambda **kwargs: layers.ILPS(6, monotonic="strict", **kwargs)),
-    "TemperatureScaling, classes": Case(layers.TemperatureScaling, has_classes=True),
-    "VectorScaling": Case(
-        lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), has_classes=True
-    ),
-    "FieldBias": Case(
-        lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, layers.ILPS(5), **kwargs), "both"
-    ),
-    "FieldBias, numeric": Case(
-        lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, None, ["price"], **kwargs), "both"
-    ),
-    "FieldILPS": Case(
-        lambda **kwargs: layers.FieldILPS({"site": NUM_SITES}, num_knots=3, **kwargs), "both"
-    ),
-    "BoostedTrees": Case(
-        lambda **kwargs: layers.BoostedTrees(
-            {"site": NUM_SITES}, ["price"], layers.FieldBias({"site": NUM_SITES}), **kwargs
-        ),
-        "both",
-    ),
-    "SamplingCorrection": Case(lambda **kwargs: layers.SamplingCorrection(1, **kwargs), "both"),
-    "FieldNetwork": Case(
-        lambda **kwargs: layers.FieldNetwork.from_config({**network().get_config(), **kwargs}),
-        "features",
-        has_network=True,
-    ),
-    "NeuralCalibration": Case(
-        lambda **kwargs: layers.NeuralCalibration(
-            layers.ILPS(5), network(), num_members=2, **kwargs
-        ),
-        "both",
-        has_network=True,
-    ),
-    "BlendedHead, classes": Case(
-        lambda **kwargs: layers.BlendedHead(
-            [layers.TemperatureScaling(), layers.VectorScaling(NUM_CLASSES)], **kwargs
-        ),
-        has_classes=True,
-    ),
-    "BlendedHead": Case(
-        lambda **kwargs: layers.BlendedHead(
-            [
-                layers.FieldBias({"site": NUM_SITES}, layers.PlattScaling()),
-                layers.BetaCalibration(),
-                layers.NeuralCalibration(layers.ILPS(5), network()),
-            ],
-            **kwargs,
-        ),
-        "both",
-        has_network=True,
-    ),
+    **{name: Case(make, has_classes(name)) for name, (make, _) in HEADS.items()},
+    "SamplingCorrection": Case(lambda: layers.SamplingCorrection(1)),
+    "FieldNetwork": Case(network, has_network=True, has_logits=False),
+    "NeuralCalibration": Case(neural, has_network=True),
+    "BlendedHead, classes": Case(blend_of_classes, has_classes=True),
+    "BlendedHead": Case(blend, has_network=True),
 }
 # What others derive from.
 ABSTRACT = {"Head"}
@@ -202,10 +159,10 @@ ARGUMENTS = {
 }
 
 
-def taught(case, **arguments):
+def taught(case):
     """A layer that has learnt something, and whose networks are no longer zero."""
-    layer = case.make(**arguments)
-    case.learn(layer, weights=None if case.takes == "features" else WEIGHTS)
+    layer = case.make()
+    case.learn(layer, weights=WEIGHTS)
     layer(*case.rows(slice(0, 2)))
     if case.has_network:
         generator = np.random.default_rng(1)
@@ -239,12 +196,13 @@ def test_every_layer_is_listed():
 
 @every_layer
 def test_the_config_is_plain_and_makes_the_same_layer(case):
-    layer = case.make(name="own_name", trainable=False)
+    layer = case.make()
+    layer.trainable = False
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
     copy = keras.saving.deserialize_keras_object(config)
     assert type(copy) is type(layer)
     assert copy.get_config() == layer.get_config()
-    assert (copy.name, copy.trainable) == ("own_name", False)
+    assert (copy.name, copy.trainable) == (layer.name, False)
     case.learn(layer)
     case.learn(copy)
     np.testing.assert_array_equal(called(copy, case), called(layer, case))
@@ -274,7 +232,7 @@ def test_the_config_holds_every_argument(name):
 
 @every_layer
 def test_it_starts_as_the_identity(case):
-    expected = case.rows()[0] if case.takes != "features" else np.zeros((NUM_ROWS, 1))
+    expected = case.rows()[0] if case.has_logits else np.zeros((NUM_ROWS, 1))
     received = called(case.make(), case)
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5)
     assert received.dtype == "float32"
@@ -292,7 +250,7 @@ def test_shapes_also_of_no_rows_and_of_symbols(case):
     assert layer(*case.rows(slice(0, 3))).shape == (3, case.width)
 
 
-WITH_FEATURES = {name: case for name, case in LAYERS.items() if case.takes == "both"}
+WITH_FEATURES = {name: case for name, case in LAYERS.items() if case.has_logits}
 
 
 @pytest.mark.parametrize("case", WITH_FEATURES.values(), ids=WITH_FEATURES)
@@ -305,20 +263,6 @@ def test_one_row_of_features_is_not_broadcast(case):
             layer(logits, {**features, name: features[name][:1]})
         with pytest.raises(ValueError, match="as many rows as the logits, 1"):
             layer(logits[:1], features)
-
-
-WITHOUT_NETWORK = {name: case for name, case in LAYERS.items() if not case.has_network}
-
-
-@pytest.mark.parametrize("case", WITHOUT_NETWORK.values(), ids=WITHOUT_NETWORK)
-def test_rows_of_weight_zero_teach_nothing(case):
-    half = np.where(np.arange(NUM_ROWS) % 2, WEIGHTS, 0.0)
-    odd = slice(1, None, 2)
-    layer, alone = case.make(), case.make()
-    case.learn(layer, weights=half)
-    case.learn(alone, odd, half[odd])
-    received, expected = called(layer, case), called(alone, case)
-    np.testing.assert_allclose(received, expected, rtol=digits(1e-5, 1e-4), atol=1e-5)
 
 
 def test_rows_of_weight_zero_do_not_move_the_curve_under_a_network():
@@ -338,12 +282,13 @@ def test_rows_that_are_refused_change_nothing(case, every_taught):
     bad = (CLASSES if case.has_classes else LABELS).astype("float64")
     bad[3] = np.nan
     message = r"Labels must be|[Ll]abels.* class numbers"
-    if case.takes == "features":
+    if not case.has_logits:
         with pytest.raises(ValueError, match=r"without \['price'\]"):
             layer.adapt({"site": SITES})
     else:
+        logits, features = case.rows()
         with pytest.raises(ValueError, match=message):
-            case.fit(layer, bad)
+            layer.fit(logits, bad, features)
     for received, expected in zip(values_of(layer), before, strict=True):
         np.testing.assert_array_equal(received, expected)
 
@@ -352,15 +297,11 @@ def test_rows_that_are_refused_change_nothing(case, every_taught):
 def model(every_taught):
     """All layers side by side."""
     logits, class_logits = keras.Input((1,), name="logits"), keras.Input((3,), name="class_logits")
-    features = {
-        "site": keras.Input((), dtype="int32", name="site"),
-        "price": keras.Input((), name="price"),
-    }
+    features = symbols(site="int32", price=())
     outputs = {}
     for name, case in LAYERS.items():
-        case_logits = class_logits if case.has_classes else logits
-        given = {"logits": [case_logits], "features": [features], "both": [case_logits, features]}
-        outputs[name.replace(", ", "_")] = every_taught[name](*given[case.takes])
+        given = [class_logits if case.has_classes else logits] if case.has_logits else []
+        outputs[name.replace(", ", "_")] = every_taught[name](*given, features)
     return keras.Model({"logits": logits, "class_logits": class_logits, **features}, outputs)
 
 
@@ -409,7 +350,7 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16, every_taught):
         dtypes = {keras.backend.standardize_dtype(w.dtype) for w in layer.weights}
         assert dtypes <= {"float32", "int32"}, name
         agree({name: received}, {name: every_taught[name](*case.rows())}, tolerance=0)
-        if case.takes != "features":
+        if case.has_logits:
             logits, *features = case.rows()
             half = layer(keras.ops.cast(logits, "bfloat16"), *features)
             assert keras.backend.standardize_dtype(half.dtype) == "float32", name

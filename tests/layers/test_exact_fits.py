@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.optimize
+from scipy.special import expit as sigmoid
 
 from keras_calibration.layers import (
     BetaCalibration,
@@ -11,22 +12,13 @@ from keras_calibration.layers import (
     TemperatureScaling,
 )
 
-
-def softplus(logits):
-    return np.logaddexp(0.0, logits)
-
-
-def sigmoid(logits):
-    return 0.5 * (1 + np.tanh(0.5 * logits))
-
-
 # For each layer: the columns of its curve, and the precision of the prior about 1 of each.
 FORMULAS = {
     BiasCorrection: (lambda x: [np.ones_like(x)], [0.0]),
     TemperatureScaling: (lambda x: [x], [0.0]),
     PlattScaling: (lambda x: [x, np.ones_like(x)], [0.0, 0.0]),
     BetaCalibration: (
-        lambda x: [-softplus(-x), softplus(x), np.ones_like(x)],
+        lambda x: [-np.logaddexp(0, -x), np.logaddexp(0, x), np.ones_like(x)],
         [0.1, 0.1, 0.0],
     ),
 }
@@ -49,7 +41,7 @@ def rows_of(parameters=(0.7, 0.7, -0.3), mean=-1.0, spread=1.5, num_rows=20_000,
 
 
 def log_loss(curve, labels, weights=None):
-    return np.average(softplus(curve) - labels * curve, weights=weights)
+    return np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
 
 
 @pytest.mark.quick_cases(8)

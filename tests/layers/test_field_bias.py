@@ -5,15 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from scipy.special import expit as sigmoid
 
 from backends import examples
 from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import FieldBias
-
-
-def sigmoid(logits):
-    return 1 / (1 + np.exp(-logits))
 
 
 def made_clicks(num_rows=20_000, num_values=50, deviation=0.5, seed=0):

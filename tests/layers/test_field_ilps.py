@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import expit as sigmoid
 
 from backends import compiled
 from keras_calibration._rows.rows import Rows
@@ -12,10 +13,6 @@ from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import ILPS, FieldBias, FieldILPS
 
 KNOTS = np.array([-2.5, -1.0, 0.0, 1.5])
-
-
-def sigmoid(logits):
-    return 1 / (1 + np.exp(-logits))
 
 
 def log_loss(labels, logits):

@@ -159,23 +159,6 @@ def test_adapt_and_call_on_numbers_that_are_near_or_huge_in_float32():
     assert np.ptp(received) < 50
 
 
-@pytest.mark.parametrize("call", ["call", "adapt"])
-def test_missing_features_and_wrong_shapes_are_refused(call):
-    network = FieldNetwork({"site": 3}, ("age",))
-    take = network if call == "call" else network.adapt
-    ids, ages = np.array([0, 1]), np.float32([1, 2])
-    with pytest.raises(ValueError, match=r"Received: \['site', 'x'\], without \['age'\]"):
-        take({"site": ids, "x": ids})
-    for features in ({"site": np.stack([ids, ids]), "age": ages}, {"site": ids, "age": [ages] * 2}):
-        arrays = {name: np.asarray(values) for name, values in features.items()}
-        with pytest.raises(ValueError, match=r"shape \(batch,\) or \(batch, 1\).*\(2, 2\)"):
-            take(arrays)
-    if call == "adapt":
-        with pytest.raises(ValueError, match="same number of rows"):
-            take({"site": ids, "age": ages[:1]})
-        assert not network.built or float(network._num_rows) == 0
-
-
 def test_regularization_has_its_value_once_the_number_of_rows_is_known():
     network, features = some_network(regularization=3.0), some_features()
     network(features)

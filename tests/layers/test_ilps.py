@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 import pytest
+from scipy.special import expit
 
+from backends import JIT_COMPILE
 from keras_calibration.layers import ILPS
 
 
@@ -17,12 +19,6 @@ def set_curve(layer, values):
     layer.get_values()  # builds
     weights = {weight.name: weight for weight in layer.weights}
     weights["values"].assign(values)
-
-
-# Start
-
-
-# Curve
 
 
 @pytest.mark.parametrize("extrapolation", ["linear", "constant"])
@@ -47,15 +43,6 @@ def test_strict_never_falls_whatever_its_weights():
         assert (np.diff(curve) >= -1e-6 * np.abs(curve).max()).all()
         assert np.diff(curve).max() > 0
         assert (np.diff(layer.get_values()) >= 0).all()
-
-
-def test_logits_that_are_not_finite_are_not_hidden():
-    received = ILPS()(np.float32([np.nan, np.inf, -np.inf, 1e30]))
-    np.testing.assert_array_equal(np.isnan(received), [True, False, False, False])
-    np.testing.assert_allclose(received[1:], np.float32([np.inf, -np.inf, 1e30]), rtol=1e-5)
-
-
-# Losses
 
 
 def test_penalty_is_added_to_the_losses():
@@ -95,7 +82,43 @@ def test_values_that_cross_make_a_level_curve_and_are_penalised():
     np.testing.assert_array_equal(layer.get_values(), np.float32([0.1, 0.2, 0.2, 4]))
 
 
-# Adapt
+class Adam:
+    """Adam of dense gradients, with a rate of 0.01."""
+
+    def __init__(self):
+        self.step, self.first, self.second = 0, 0.0, 0.0
+
+    def __call__(self, gradient):
+        self.step += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        rate = 0.01 * np.sqrt(1 - 0.999**self.step) / (1 - 0.9**self.step)
+        return rate * self.first / (np.sqrt(self.second) + 1e-7)
 
 
-# Dtypes
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
+def test_ilps_steps_as_a_dense_reference(jit_compile):
+    """Keras takes a wrong second moment from sparse gradients."""
+    generator = np.random.default_rng(0)
+    batches = generator.normal(0, 2, (10, 256))
+    # Labels far from the curve: gradients that do not hover about 0.
+    labels = (generator.random(batches.shape) < 0.9).astype(float)
+    knots = np.array([-2.0, -0.5, 0.5, 2.0, 3.0])
+    layer = ILPS(knots=list(knots), smoothness=0.0)
+    model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("sigmoid")])
+    optimizer, step = keras.optimizers.Adam(0.01), Adam()
+    model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
+    values = knots.copy()
+    for rows, batch_labels in zip(batches, labels, strict=True):
+        model.train_on_batch(rows[:, None], batch_labels[:, None])
+        segment = np.clip(np.searchsorted(knots, rows, side="right") - 1, 0, 3)
+        share = (rows - knots[segment]) / (knots[segment + 1] - knots[segment])
+        curve = values[segment] + share * (values[segment + 1] - values[segment])
+        residual = (expit(curve) - batch_labels) / len(rows)
+        gradient = np.zeros(5)
+        np.add.at(gradient, segment, residual * (1 - share))
+        np.add.at(gradient, segment + 1, residual * share)
+        assert (np.diff(values) > 0).all()  # no penalty
+        values -= step(gradient)
+    np.testing.assert_allclose(layer.get_values() - knots, values - knots, atol=1e-5)
+    assert np.abs(values - knots).max() > 0.005

@@ -4,14 +4,11 @@ import keras
 import numpy as np
 import pytest
 import scipy.optimize
+from scipy.special import expit as sigmoid
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration.layers import ILPS
-
-
-def sigmoid(logits):
-    return 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64)))
 
 
 def rows_of(curve, num_rows, seed=0, click_logit=-3.0, dtype=np.float64):
@@ -84,9 +81,6 @@ def reference(knots, logits, labels, weights, smoothness, constant, unit=1.0):
     return found.fun
 
 
-# Exactness
-
-
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("smoothness", [0.0, 1.0, 100.0])
 @pytest.mark.parametrize("form", ["balanced", "quantile", "constant", "falling", "weighted"])
@@ -138,9 +132,6 @@ def test_knots_that_are_not_on_edges_lose_next_to_nothing(arguments):
     assert summary.log_loss_after == pytest.approx(loss, abs=1e-6)
 
 
-# Smoothness
-
-
 def test_auto_is_straight_where_the_truth_is_and_bends_where_it_bends():
     def excess(curve, smoothness):
         """Mean Kullback-Leibler divergence from the truth, over some samples."""
@@ -163,9 +154,6 @@ def test_auto_is_straight_where_the_truth_is_and_bends_where_it_bends():
     assert excess(straight, "auto") < 0.7 * excess(straight, 1.0)
     assert excess(kinked, "auto") < 0.5 * excess(kinked, 1e6)
     assert ILPS(smoothness="auto").get_config()["smoothness"] == "auto"
-
-
-# Order
 
 
 def assert_never_falls(function, low=-20.0, high=20.0):
@@ -191,9 +179,6 @@ def test_no_pair_of_sorted_logits_falls_after_fit_training_and_reload(form, mono
     model.fit(logits, labels, batch_size=500, epochs=2, verbose=0)
     assert_never_falls(layer)
     assert_never_falls(reload(model).layers[1])
-
-
-# Few clicks and hostile rows
 
 
 def test_a_threshold_that_separates_the_classes_gives_a_finite_slope():

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import sklearn.isotonic
+from scipy.special import expit as probabilities
 
 from keras_calibration.layers import IsotonicRegression
 
@@ -19,10 +20,6 @@ def rows_of(num_rows=5000, bias=-1.0, seed=0, decimals=None):
 def called(layer, logits):
     logits = np.asarray(logits, np.float32)
     return keras.ops.convert_to_numpy(layer(logits)).astype(np.float64)
-
-
-def probabilities(calibrated):
-    return 1 / (1 + np.exp(-calibrated))
 
 
 def log_loss(calibrated, labels, weights=None):
@@ -48,9 +45,6 @@ def sklearn_curve(logits, labels, weights=None):
             moved = min(moved, inner[0]) if end == 0 else max(moved, inner[-1])
         rates[rates == end] = moved
     return lambda values: np.interp(np.asarray(values, np.float64), places, rates)
-
-
-# Isotonic regression
 
 
 @pytest.mark.parametrize("form", ["ordinary", "tied", "weighted", "rare", "soft"])
@@ -116,6 +110,3 @@ def test_separated_classes_give_half_a_click_at_both_ends():
     np.testing.assert_allclose(received, [1 / 8, 1 / 8, 1 / 2, 7 / 8, 7 / 8], rtol=1e-5)
     layer.fit([0.0, 1.0, 1.0, 1.0], [0, 0, 1, 0])  # one row of no click: not above the next rate
     np.testing.assert_allclose(probabilities(called(layer, [0, 1])), 1 / 3, rtol=1e-6)
-
-
-# Both

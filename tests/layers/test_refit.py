@@ -1,57 +1,29 @@
 """fit_head against the model as it was: cross-fitted figures, and the head that stays."""
 
+import functools
 import warnings
 
-import keras
 import numpy as np
 import pytest
-from scipy.special import expit, log_expit
+from scipy.special import log_expit
 
+import every_head
 import keras_calibration as kc
+import site_worlds
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
+from site_worlds import mean_loss, model_with
 
+OTHERS = ("BoostedTrees", "VectorScaling")  # of numbers and of classes, which the rows lack
 HEADS = {
-    "bias": kc.layers.BiasCorrection,
-    "platt": kc.layers.PlattScaling,
-    "temperature": kc.layers.TemperatureScaling,
-    "beta": kc.layers.BetaCalibration,
-    "ilps": kc.layers.ILPS,
-    "isotonic": kc.layers.IsotonicRegression,
-    "field_bias": lambda: kc.layers.FieldBias({"site": 4}, kc.layers.ILPS()),
-    "field_ilps": lambda: kc.layers.FieldILPS({"site": 4}),
-    "blend": lambda: kc.layers.BlendedHead(
-        [kc.layers.PlattScaling(), kc.layers.FieldBias({"site": 4})]
-    ),
-    "neural": lambda: kc.layers.NeuralCalibration(
-        kc.layers.ILPS(), kc.layers.FieldNetwork({"site": 4}, hidden_units=(4,))
-    ),
+    name: make
+    for name, (make, _) in every_head.HEADS.items()
+    if name.isidentifier() and name not in OTHERS
 }
 
 
-def mean_loss(labels, probabilities):
-    inside = np.clip(np.asarray(probabilities, float).reshape(-1), 1e-7, 1 - 1e-7)
-    return -np.mean(labels * np.log(inside) + (1 - labels) * np.log1p(-inside))
-
-
-def world(num_rows, seed=0, bias=-0.7):
-    """Logits, sites and labels; the model is off by a bias that differs by site."""
-    generator = np.random.default_rng(seed)
-    site = generator.integers(0, 4, num_rows).astype("int32")
-    logit = generator.normal(-1, 1, num_rows).astype("float32")
-    chance = expit(logit + bias + 0.3 * (site - 1.5))
-    return {"score": logit, "site": site}, (generator.random(num_rows) < chance).astype("float32")
-
-
-def model_with(head):
-    inputs = {
-        "score": keras.Input((), name="score"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
-    logit = keras.layers.Reshape((1,))(inputs["score"])
-    calibrated = head(logit, {"site": inputs["site"]})
-    return keras.Model(inputs, keras.layers.Activation("sigmoid")(calibrated))
+world = functools.partial(site_worlds.world, offsets=0.3 * (np.arange(4) - 1.5) - 0.7)
 
 
 def shifted(model, head, by):
@@ -76,7 +48,7 @@ def test_before_is_the_model_as_it_was(name, state):
     assert summary.is_used
     assert summary.change < 0
     # The cross-fitted loss is above that of the rows of the fit, and near to that of new rows.
-    if name != "neural":  # each fold has a network of its own
+    if name != "NeuralCalibration":  # each fold has a network of its own
         assert summary.log_loss_before + summary.change >= summary.log_loss_after - 1e-9
     new_x, new_y = world(20_000, seed=1)
     new = mean_loss(new_y, model.predict(new_x, verbose=0))
@@ -85,7 +57,7 @@ def test_before_is_the_model_as_it_was(name, state):
     again = kc.fit_head(model, x, y, verbose=0)
     assert np.isnan(again.change)
     assert again.is_used
-    if name != "neural":  # which is trained anew
+    if name != "NeuralCalibration":  # which is trained anew
         assert again.log_loss_before == pytest.approx(again.log_loss_after, abs=1e-6)
 
 
@@ -121,7 +93,7 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
     stayed = 0
     for seed in range(8):
         head.set_weights(weights)
-        few, labels = world(40, seed)
+        few, labels = world(40, seed=seed)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             summary = kc.fit_head(model, few, labels, verbose=0)
@@ -133,7 +105,7 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
         stayed += bool(told)
     assert stayed
     head.set_weights(weights)
-    few, labels = world(40, seed)
+    few, labels = world(40, seed=seed)
     forced = kc.fit_head(model, few, labels, only_if_better=False, verbose=0)
     assert forced.is_used
     assert not all(map(np.array_equal, head.get_weights(), weights))

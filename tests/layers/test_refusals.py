@@ -69,6 +69,7 @@ def test_arguments_out_of_range_are_refused(kind, arguments, name):
 
 
 LOGITS, LABELS = np.linspace(-1, 1, 4), [0, 1, 0, 1]
+NETWORK, IDS = FieldNetwork(SITE, ["age"]), np.zeros(4, int)
 ROWS = [
     (lambda: PlattScaling().fit([], []), "empty"),
     (lambda: PlattScaling().fit(LOGITS, None), "labels"),
@@ -76,17 +77,33 @@ ROWS = [
     (lambda: PlattScaling().fit(LOGITS, LABELS, np.ones(4)), "mapping of names"),
     (lambda: PlattScaling().update(LOGITS, LABELS, np.ones(4)), "mapping of names"),
     (lambda: ILPS().adapt(LOGITS, LABELS, np.ones(4)), "mapping of names"),
-    (lambda: PlattScaling().update(LOGITS, LABELS, forget=1.5), "forget"),
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"site": np.zeros(2, int)}), "'site': 2"),
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": np.zeros(4, int)}), r"without .'site'"),
     (lambda: FieldILPS(SITE)(LOGITS, {"page": np.zeros(4, int)}), r"without .'site'"),
     (lambda: BoostedTrees(SITE, ["age"])(LOGITS, {"site": np.zeros(4, int)}), "age"),
+    (lambda: FieldBias({}, numeric=["x"])(LOGITS, {"z": LOGITS}), "without .'x'"),
+    (
+        lambda: FieldBias({}, numeric=["x"]).fit(LOGITS, LABELS, {"x": np.array(["red"] * 4)}),
+        r"'x' must hold numbers.*Received: strings",
+    ),
+    *(
+        (lambda take=take, given=given: take({"site": IDS, **given}), message)
+        for take in (NETWORK, NETWORK.adapt)
+        for given, message in (
+            ({"x": IDS}, r"Received: \['site', 'x'\], without \['age'\]"),
+            ({"age": np.ones((4, 2))}, r"shape \(batch,\) or \(batch, 1\).*\(4, 2\)"),
+            ({"age": LOGITS, "site": np.ones((4, 2), int)}, r"shape \(batch,\) or \(batch, 1\)"),
+        )
+    ),
+    (lambda: NETWORK.adapt({"site": IDS, "age": LOGITS[:1]}), "same number of rows"),
     (lambda: ILPS().adapt(LOGITS), "labels"),
     (lambda: ILPS().adapt(LOGITS, [1, 1, 1, 1]), "one class only"),
     (lambda: ILPS(knots="quantile").adapt([]), "empty"),
     (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [1, 1, 2], [1, 1, 0]), "all 3 classes"),
     (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1, 3]), "class numbers 0 … 2"),
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), [[1, 0, 0], [0, 2, -1]]), "add up to 1"),
+    (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.full((2, 3), 0.4)), "add up to 1"),
+    (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.zeros((2, 2))), "Received"),
     (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1]), "one label per row"),
     (lambda: layers.TemperatureScaling().fit(np.full((3, 4), np.inf), [0, 1, 2]), "finite"),
 ]

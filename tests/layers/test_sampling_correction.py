@@ -7,10 +7,6 @@ import pytest
 from keras_calibration.layers import SamplingCorrection
 
 
-def probability(logits):
-    return 1 / (1 + np.exp(-np.asarray(logits, np.float64)))
-
-
 def corrected(layer, *arguments):
     return keras.ops.convert_to_numpy(keras.ops.sigmoid(layer(*arguments))).reshape(-1)
 

@@ -96,25 +96,22 @@ def test_temperature_is_clipped_at_both_ends(rows):
         assert float(metric.result()) == pytest.approx(expected, abs=digits(1e-8))
 
 
+# Beside what the contract of all metrics has.
 BAD_ROWS = {
-    "nan logit": ("logits", [0.0, math.nan, 1.0, 0.0]),
-    "infinite logit": ("logits", [0.0, math.inf, 1.0, 0.0]),
     "masked logit": ("logits", [0.0, -math.inf, 1.0, 0.0]),
-    "nan label": ("labels", [math.nan, 0.0, 0.0, 1.0]),
     "no label": ("labels", [0.0, 0.0, 0.0, 0.0]),
     "two labels": ("labels", [1.0, 1.0, 0.0, 0.0]),
     "label of 2": ("labels", [2.0, -1.0, 0.0, 0.0]),
-    "infinite weight": ("weights", math.inf),
 }
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize(("column", "value"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_one_bad_row_gives_nan(rows, mode, column, value):
+def test_one_bad_row_gives_nan(rows, column, value):
     names = ("labels", "logits", "weights")
     given = {name: each[:100].copy() for name, each in zip(names, rows, strict=True)}
     given[column][50] = value
-    assert math.isnan(score(*given.values(), **mode))
+    for mode in MODES:
+        assert math.isnan(score(*given.values(), **mode))
 
 
 def test_a_label_that_is_no_class_and_equal_logits_give_nan(rows):

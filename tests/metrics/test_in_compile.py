@@ -11,7 +11,6 @@ from keras_calibration.metrics.additive_metric import accumulator_dtype
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(203, 3)).astype("float32")
 Y = (RNG.random(203) < 1 / (1 + np.exp(1 - X.sum(axis=1)))).astype("float32")
-W = RNG.exponential(size=203).astype("float32")
 KEY = "calibrated_log_loss"
 
 
@@ -21,9 +20,9 @@ def model():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
 
 
-def from_predictions(model, weights=None, **arguments):
+def from_predictions(model, **arguments):
     metric = CalibratedLogLoss(**arguments)
-    metric.update_state(Y, model.predict(X, verbose=0, batch_size=64), weights)
+    metric.update_state(Y, model.predict(X, verbose=0, batch_size=64))
     return float(metric.result())
 
 
@@ -48,28 +47,12 @@ def test_history_and_evaluate(model, options):
     assert scores[KEY] == pytest.approx(expected, abs=digits(1e-6))
 
 
-def test_only_weighted_metrics_get_the_weights(model):
-    model.compile(
-        loss="binary_crossentropy",
-        metrics=[CalibratedLogLoss(name="plain")],
-        weighted_metrics=[CalibratedLogLoss(name="weighted")],
-    )
-    scores = model.evaluate(X, Y, sample_weight=W, batch_size=64, verbose=0, return_dict=True)
-    assert scores["plain"] == pytest.approx(from_predictions(model), abs=digits(1e-6))
-    assert scores["weighted"] == pytest.approx(from_predictions(model, W), abs=digits(1e-6))
-    assert abs(scores["plain"] - scores["weighted"]) > 1e-3
-
-
-def test_mixed_precision():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        dense = keras.layers.Dense(1, activation="sigmoid", dtype="float32")
-        half = keras.Sequential([keras.Input((3,)), dense, keras.layers.Activation("linear")])
-        metric = CalibratedLogLoss()
-        assert metric.dtype == accumulator_dtype()
-        half.compile(loss="binary_crossentropy", metrics=[metric])
-        scores = half.evaluate(X, Y, verbose=0, return_dict=True)
-        assert scores[KEY] == pytest.approx(from_predictions(half), abs=digits(1e-6))
-        assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"
-    finally:
-        keras.config.set_dtype_policy("float32")
+def test_mixed_precision(mixed_bfloat16):
+    dense = keras.layers.Dense(1, activation="sigmoid", dtype="float32")
+    half = keras.Sequential([keras.Input((3,)), dense, keras.layers.Activation("linear")])
+    metric = CalibratedLogLoss()
+    assert metric.dtype == accumulator_dtype()
+    half.compile(loss="binary_crossentropy", metrics=[metric])
+    scores = half.evaluate(X, Y, verbose=0, return_dict=True)
+    assert scores[KEY] == pytest.approx(from_predictions(half), abs=digits(1e-6))
+    assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"

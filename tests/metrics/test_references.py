@@ -1,12 +1,10 @@
 """Every metric against its reference in NumPy: on many rows, in batches, and on any few rows.
 
-A new metric is covered once `CASES` has it; `test_every_metric_has_a_reference` asks for that.
+A new metric is covered once `CASES` (`metric_cases.py`) has it, which the first test asks for.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import keras
 import numpy as np
@@ -15,86 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
-import metric_references as references
 from backends import FLOATS, digits, examples, few_lengths
 from keras_calibration import metrics
+from metric_cases import CASES
 from metric_references import Rows
 
 NUM_ROWS = 1201
 RNG = np.random.default_rng(0)
 WIDE = FLOATS[-1]
-MODES = ({"num_folds": 1}, {}, {"num_folds": 5, "seed": 7}, {"bias_fraction": 0.3, "seed": 3})
 
 
-@dataclass(frozen=True)
-class Case:
-    """A metric and its reference."""
-
-    make: Callable  # takes `from_logits`, unless it is a metric of regression
-    reference: Callable  # from `Rows` to the result, or to the result and its tolerance
-    takes: str = "one"  # what rows hold: one probability, "classes" or "real" numbers
-    tolerance: float = 1e-12  # relative and absolute, in float64
-    on_few: float = 1e-9  # the same on few rows, of which a fit may go far out
-    has_field: bool = False
-
-
-def edged_error(rows, num_bins):
-    edges = (np.arange(num_bins + 1) / num_bins).astype(rows.dtype).astype(float)
-    return references.equal_width_error(rows, num_bins, edges)
-
-
-def area(rows):
-    found, in_one_bin = references.auc(rows)
-    return found, in_one_bin + digits(1e-9)
-
-
-def cross_fitted(kind, reference, **more):
-    return {
-        f"{kind.__name__} {mode}": Case(
-            functools.partial(kind, **mode), functools.partial(reference, **mode), **more
-        )
-        for mode in MODES
-    }
-
-
-def of_field(kind, **named):
-    reference = functools.partial(references.field_error, num_values=3, **named)
-    return Case(functools.partial(kind, 3, **named), reference, has_field=True)
-
-
-CASES = {
-    "LogLoss": Case(metrics.LogLoss, references.log_loss),
-    "NormalizedEntropy": Case(metrics.NormalizedEntropy, references.normalized_entropy),
-    "CalibrationRatio": Case(metrics.CalibrationRatio, references.calibration_ratio),
-    "LogitAUC": Case(metrics.LogitAUC, area),
-    **{
-        f"ExpectedCalibrationError {num}": Case(
-            functools.partial(metrics.ExpectedCalibrationError, num),
-            functools.partial(edged_error, num_bins=num),
-            tolerance=1e-11,
-        )
-        for num in (1, 10, 100)
-    },
-    "FieldECE": of_field(metrics.FieldECE),
-    "FieldRCE": of_field(metrics.FieldRCE, epsilon=0.01),
-    "FieldRCE 0.5": of_field(metrics.FieldRCE, epsilon=0.5),
-    **cross_fitted(
-        metrics.CalibratedLogLoss, references.calibrated_log_loss, tolerance=1e-7, on_few=1e-6
-    ),
-    **cross_fitted(
-        metrics.CalibratedCategoricalLogLoss,
-        references.calibrated_class_loss,
-        takes="classes",
-        tolerance=1e-8,
-        on_few=1e-5,
-    ),
-    **cross_fitted(
-        metrics.CalibratedQuadraticLoss,
-        references.calibrated_quadratic_loss,
-        takes="real",
-        on_few=1e-7,
-    ),
-}
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

@@ -7,11 +7,7 @@ import scipy.special
 
 from class_worlds import base_model, class_rows, log_loss
 from keras_calibration import base_logits, fit_head
-from keras_calibration.layers import (
-    ILPS,
-    TemperatureScaling,
-    VectorScaling,
-)
+from keras_calibration.layers import ILPS, TemperatureScaling, VectorScaling
 from keras_calibration.models import CalibratedModel
 
 
@@ -30,13 +26,9 @@ def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
     np.testing.assert_allclose(received, expected, atol=1e-5)
     assert log_loss(labels, received) < log_loss(labels, base_model()(x)) - 0.05
     np.testing.assert_allclose(base_logits(model, x), x["scores"], atol=1e-6)
-    assert model.head.fit_summary.log_loss_before == pytest.approx(
-        np.average(class_losses(labels, x["scores"]), weights=weights), abs=1e-5
-    )
-
-
-def class_losses(labels, logits):
-    return scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
+    before = -scipy.special.log_softmax(x["scores"], axis=1)[np.arange(len(labels)), labels]
+    expected = np.average(before, weights=weights)
+    assert model.head.fit_summary.log_loss_before == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_fit_that_misses_a_class_warns_of_it():
@@ -45,19 +37,6 @@ def test_a_fit_that_misses_a_class_warns_of_it():
     model = CalibratedModel(base_model(), TemperatureScaling())
     with pytest.warns(UserWarning, match="The mean prediction of class 2 is"):
         fit_head(model, x, labels, verbose=0)
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [np.arange(300) % 4, np.zeros((300, 2)), np.full((300, 3), 0.4)],
-    ids=["numbers", "columns", "sums"],
-)
-def test_labels_that_are_no_classes_are_refused(labels):
-    x, _ = class_rows(num_rows=300)
-    model = CalibratedModel(base_model(), VectorScaling(3))
-    with pytest.raises(ValueError, match="Received: "):
-        fit_head(model, x, labels, verbose=0)
-    np.testing.assert_array_equal(model.head.scales, np.ones(3))
 
 
 @pytest.mark.parametrize("head", [ILPS(), VectorScaling(4)])

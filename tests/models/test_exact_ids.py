@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
+from batches import Batches
 from keras_calibration.layers import FieldBias
 from keras_calibration.models import CalibratedModel
 
@@ -46,21 +47,6 @@ def make_model():
 @pytest.fixture(scope="module")
 def model():
     return make_model()
-
-
-class Batches(keras.utils.PyDataset):
-    """The rows as batches of NumPy arrays."""
-
-    def __init__(self, x):
-        super().__init__()
-        self.x = x
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, number):
-        rows = slice(100 * number, 100 * number + 100)
-        return ({name: column[rows] for name, column in self.x.items()},)
 
 
 def dataset(x):

@@ -4,6 +4,7 @@ import pytest
 
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.models import FieldMetricsModel
+from symbols import symbols
 from tiers import slow_except
 
 RNG = np.random.default_rng(0)
@@ -18,11 +19,7 @@ W = RNG.exponential(size=203).astype("float32")
 
 def build(**arguments):
     keras.utils.set_random_seed(0)
-    inputs = {
-        "site": keras.Input((), dtype="int32", name="site"),
-        "device": keras.Input((1,), dtype="int32", name="device"),
-        "price": keras.Input((2,), name="price"),
-    }
+    inputs = symbols(site="int32", device=((1,), "int32"), price=(2,))
     model = FieldMetricsModel(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
     arguments.setdefault("field_metrics", {"site": [FieldECE(5)]})
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", **arguments)
@@ -55,10 +52,7 @@ def test_history_and_evaluate(options):
 def test_one_output_in_a_structure(kind):
     """Of a dictionary or a list; with two outputs, a field metric has no meaning."""
     columns = {name: X[name] for name in ("site", "price")}
-    inputs = {
-        "site": keras.Input((), dtype="int32", name="site"),
-        "price": keras.Input((2,), name="price"),
-    }
+    inputs = symbols(site="int32", price=(2,))
     output = {
         name: keras.layers.Dense(1, "sigmoid", name=name)(inputs["price"])
         for name in ("click", "buy")
@@ -81,14 +75,6 @@ def test_one_output_in_a_structure(kind):
     for call in (two.fit, two.evaluate):
         with pytest.raises(ValueError, match="models with one output"):
             call(columns, as_kind(click=Y, buy=1 - Y), verbose=0)
-
-
-def test_sample_weights_always_count():
-    model = build()
-    scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
-    weighted = expected(model, FieldECE(5), "site", W)
-    assert scores["site_field_ece"] == weighted
-    assert model.evaluate(X, Y, verbose=0, return_dict=True)["site_field_ece"] != weighted
 
 
 def test_compiling_again_replaces():

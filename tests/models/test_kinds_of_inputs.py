@@ -1,5 +1,6 @@
 """Every door that takes `x` takes what Keras' `fit` takes, and gives what it gives for arrays."""
 
+import itertools
 import tempfile
 
 import keras
@@ -14,7 +15,7 @@ import keras_calibration as kc
 from keras_calibration.export.spec import Spec
 from keras_calibration.layers import FieldBias, PlattScaling
 from keras_calibration.models import CalibratedModel, FieldMetricsModel
-from tiers import slow_except
+from served import outputs_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -145,23 +146,20 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize("kind", slow_except(["mixed", "sparse"], FORMS))
-@pytest.mark.parametrize("door", DOORS)
+QUICK = [*((door, "mixed") for door in DOORS), ("fit_head", "sparse"), ("export", "sparse")]
+CASES = [
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+    for case in itertools.product(DOORS, FORMS)
+]
+
+
+@pytest.mark.parametrize(("door", "kind"), CASES)
 def test_every_door_takes_every_kind_of_inputs(door, kind):
     call = DOORS[door](kind)
     expected, *others = [keras.tree.flatten(call(form)) for form in FORMS[kind]]
     for found in others:
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["mixed", "sparse"])
-def test_the_logits_are_those_of_the_base_model(kind):
-    base = base_of(kind)
-    for form in FORMS[kind]:
-        logits = kc.base_logits(CalibratedModel(base, PlattScaling()), form)
-        predictions = base.predict(FORMS[kind][0], verbose=0)
-        np.testing.assert_allclose(1 / (1 + np.exp(-logits)), predictions, rtol=1e-5)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -181,8 +179,7 @@ def test_a_refresh_takes_columns_of_every_kind(tmp_path):
     logits, served = kc.base_logits(model, FRAME), []
     for x in FORMS["mixed"]:
         new = kc.refresh_savedmodel(path, logits, Y, x, from_logits=True)
-        serve = tf.saved_model.load(new).signatures["serving_default"]
-        served.append(serve(**FORMS["mixed"][0])["probability"])
+        served.append(outputs_of(new, FORMS["mixed"][0])["probability"])
     np.testing.assert_allclose(served[0], model.predict(FRAME, verbose=0), rtol=1e-5)
     for other in served[1:]:
         np.testing.assert_array_equal(other, served[0])

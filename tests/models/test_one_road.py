@@ -15,6 +15,7 @@ from keras_calibration.layers import (
     NeuralCalibration,
     PlattScaling,
 )
+from symbols import symbols
 
 RNG = np.random.default_rng(0)
 N = 900
@@ -33,10 +34,7 @@ HEADS = {
 
 
 def model_of(head):
-    inputs = {
-        "score": keras.Input((1,), name="score"),
-        "site": keras.Input((), dtype="int64", name="site"),
-    }
+    inputs = symbols(score=(1,), site="int64")
     features = {} if head.feature_names == () else {"site": inputs["site"]}
     return keras.Model(inputs, head(inputs["score"], features))
 

@@ -42,16 +42,6 @@ def test_hdf5_is_refused_with_the_way_to_save(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_keras_clones_computes_the_same():
-    """Keras clones any Functional model layer by layer, as a plain one with fresh weights."""
-    model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
-    model.head.fit(kc.base_logits(model, X), Y)
-    clone = keras.models.clone_model(model)
-    assert len(clone.trainable_weights) == len(model.trainable_weights)
-    clone.set_weights(model.get_weights())
-    np.testing.assert_array_equal(clone.predict(X, verbose=0), model.predict(X, verbose=0))
-
-
 def test_inputs_without_a_name_of_their_own_get_a_stable_one(tmp_path):
     model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
     assert model.input.name == "inputs"

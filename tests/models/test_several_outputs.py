@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
+from batches import Batches
 from keras_calibration._graph.base_logits import BaseLogits
 from keras_calibration.models import CalibratedModel
+from symbols import symbols
 
 RNG = np.random.default_rng(0)
 X = {
@@ -17,10 +19,7 @@ Y = RNG.random(200) < 1 / (1 + np.exp(1 - X["scores"].sum(axis=1)))
 
 
 def inputs():
-    return {
-        "scores": keras.Input((3,), name="scores"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
+    return symbols(scores=(3,), site="int32")
 
 
 def task(name, seed=0, units=1, activation="sigmoid"):
@@ -205,21 +204,6 @@ def test_what_is_no_output_is_refused(case):
         with pytest.raises(ValueError, match=message):
             refused()
     assert [layer.trainable for layer in base._flatten_layers()] == flags
-
-
-class Batches(keras.utils.PyDataset):
-    """The rows of nested columns, in two batches."""
-
-    def __init__(self, *parts):
-        super().__init__()
-        self.parts = parts
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, number):
-        rows = [slice(120), slice(120, None)][number]
-        return tuple({k: v[rows] for k, v in part.items()} for part in self.parts)
 
 
 @pytest.mark.parametrize("make", [dictionary, as_list])

@@ -6,6 +6,8 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.models import CalibratedModel
+from served import outputs_of
+from symbols import symbols
 from trained_heads import train_head
 
 RNG = np.random.default_rng(0)
@@ -35,10 +37,7 @@ class SiteOffsets(kc.layers.Head):
 
 
 def make_base():
-    inputs = {
-        "price": keras.Input((1,), name="price"),
-        "site": keras.Input((), dtype="int32", name="site"),
-    }
+    inputs = symbols(price=(1,), site="int32")
     hidden = keras.layers.BatchNormalization()(inputs["price"])
     output = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(hidden)
     return keras.Model(inputs, output)
@@ -76,15 +75,11 @@ def test_a_head_without_a_direct_fit(tmp_path):
 
 @pytest.mark.tensorflow
 def test_what_was_trained_is_served(tmp_path):
-    import tensorflow as tf
-
     model = CalibratedModel(make_base(), SiteOffsets())
     train_head(model, X, Y, learning_rate=0.2, batch_size=100)
     path = kc.export_savedmodel(model, tmp_path / "1", X)
-    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
-    served = serve(**{name: tf.constant(values) for name, values in X.items()})
     expected = model.predict(X, verbose=0)
-    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(outputs_of(path, X)["probability"], expected, atol=1e-6)
     rows = kc.base_logits(model, X), Y, {"site": X["site"]}
     with pytest.raises(ValueError, match="no direct fit"):
         kc.refresh_savedmodel(path, *rows, from_logits=True)

@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "below = ops.cumsum(negatives) - 0.5 * negatives",
         "below = ops.cumsum(negatives) - negatives",
-        ("test_histogram_auc", "test_logit_auc"),
+        ("test_histogram_auc", "test_beside_references"),
     ),
     Mutant(
         "is_exact = ops.logical_and(ids == ops.floor(ids), ops.abs(ids) < most)",
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         'return edges.astype(dtype).astype(np.float64) if "float" in dtype else edges',
         "return edges",
-        ("test_expected_calibration_error",),
+        ("test_beside_references",),
     ),
     Mutant(
         "label_weights = weights * ops.sum(labels, axis=-1)",
@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "bad = ~((shares >= 0).all(axis=1) & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))",
         "bad = ~(shares >= 0).all(axis=1)",
-        ("test_class_models",),
+        ("test_refusals",),
     ),
     Mutant(
         "found[output] = max(found.get(output, 0.0), difference)",
@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(
         "bias = bias if math.isnan(losses.bias) else losses.bias",
         "bias = losses.bias",
-        ("test_monitor",),
+        ("test_rolling",),
     ),
     Mutant(
         'ends = np.searchsorted(periods, starts, side="right").tolist()',

@@ -3,7 +3,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,29 +52,6 @@ def test_the_command_asks_what_the_function_asks(folder, capsys):
         main(["compare", folder, "deepfm", "dcn", "--json", *options])
         found = json.loads(capsys.readouterr().out)
         assert (found["metric"], found["num_looks"]) == expected
-
-
-def test_errors_are_said_on_stderr(folder, capsys):
-    for arguments in (
-        ["compare", folder, "deepfm", "dnn"],
-        ["compare", folder, "deepfm", "dcn", "--metric", "f1\n\x1b[31m"],
-        ["compare", folder, "deepfm", "dcn", "--delta", "nan"],
-        ["compare", folder, "deepfm", "dcn", "--maximize", "f1"],
-        ["runs", f"{folder}/nowhere"],
-        ["runs", "\x00"],
-        ["runs", __file__],
-        ["compare", str(Path(__file__).parent), "a", "b"],
-    ):
-        assert main(arguments) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err.startswith("keras-calibration: ")
-        assert captured.err.count("\n") == 1
-        assert "\x1b" not in captured.err
-    for arguments in (["--epoch", "first"], ["--looks", "many"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(["compare", folder, "deepfm", "dcn", *arguments])
-        assert stopped.value.code == 2
 
 
 def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):

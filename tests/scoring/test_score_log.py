@@ -62,26 +62,23 @@ def streamed(weights=None):
     return score(rows, metrics(), by_field, verbose=0)
 
 
-@pytest.mark.parametrize("is_categorical", [False, True])
-def test_the_numbers_of_the_streaming_metrics(is_categorical):
-    site = pd.Categorical(NAMES[SITE]) if is_categorical else NAMES[SITE]
-    log = ScoredLog(frame(site=site), sample_weight="weight", fields=["site", "site_id"])
-    found, expected = score(log, metrics(), verbose=0), streamed(W)
+@pytest.mark.parametrize("form", ["texts", "categories", "without weights", "logits"])
+def test_the_numbers_of_the_streaming_metrics(form):
+    site = pd.Categorical(NAMES[SITE]) if form == "categories" else NAMES[SITE]
+    rows, given, weights = frame(site=site), {"sample_weight": "weight"}, W
+    if form == "without weights":
+        given, weights = {}, None
+    if form == "logits":
+        rows = frame(z=np.log(P / (1 - P))).drop(columns="probability")
+        given["logit"] = "z"
+    log = ScoredLog(rows, fields=["site", "site_id"], **given)
+    found, expected = score(log, metrics(), verbose=0), streamed(weights)
     for name, value in expected.items():
-        bound = BOUND if name in ("calibrated_log_loss", "of_three", "held_out") else TIGHT
+        by_bins = form == "logits" or name in ("calibrated_log_loss", "of_three", "held_out")
+        bound = BOUND if by_bins else TIGHT
         assert found[name] == pytest.approx(value, rel=bound, abs=bound * 0.1), name
         if "site_id" in name:
             assert found[name.replace("_id", "")] == pytest.approx(found[name], rel=1e-13)
-
-
-def test_without_weights_and_from_logits():
-    expected = streamed()
-    found = score(ScoredLog(frame(), fields=["site_id"]), metrics(), verbose=0)
-    logits = frame(z=np.log(P / (1 - P))).drop(columns="probability")
-    from_logits = score(ScoredLog(logits, logit="z", fields=["site_id"]), metrics(), verbose=0)
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=BOUND, abs=BOUND), name
-        assert from_logits[name] == pytest.approx(value, rel=BOUND, abs=BOUND), name
 
 
 def test_metrics_without_sums_get_batches_in_order():

@@ -85,12 +85,24 @@ def solo(ledger, seed, build=build_model, order=None, callbacks=(), rows=TRAININ
     return [np.array(weight) for weight in model.get_weights()]
 
 
-def small(ledger, **arguments):
-    return train(
-        build_small,
-        SMALL,
-        **{"ledger": ledger, "pipeline": "p", "verbose": 0, **SHAPE, **arguments},
-    )
+def run_seeds(ledger, build=build_small, rows=SMALL, **arguments):
+    """The runs of `train`: of a small model and rows, unless others are given."""
+    settings = {"pipeline": "p", "verbose": 0, **SHAPE, **arguments}
+    return train(build, rows, ledger=ledger, **settings)
+
+
+def compiled(*layers, kind=keras.Sequential, **options):
+    """A model of three numbers."""
+    model = kind([keras.Input((3,)), *layers])
+    model.compile(**{"optimizer": "sgd", "loss": "binary_crossentropy", **options})
+    return model
+
+
+class OwnFit(keras.Sequential):
+    """A model with a `fit` of its own."""
+
+    def fit(self, *arguments, **options):
+        return super().fit(*arguments, **options)
 
 
 def ended_seeds(ledger):
@@ -125,17 +137,8 @@ OPTIMIZERS = {
 def test_each_seed_is_what_fit_gives(tmp_path, optimizer):
     build = functools.partial(lambda make: build_model(make()), OPTIMIZERS[optimizer])
     weights = {}
-    runs = train(
-        build,
-        TRAINING,
-        ledger=tmp_path / "together",
-        pipeline="p",
-        seeds=[3, 1, 2],
-        validation_data=HELD_OUT,
-        callbacks=kept_in(weights),
-        verbose=0,
-        **SHAPE,
-    )
+    given = {"validation_data": HELD_OUT, "callbacks": kept_in(weights)}
+    runs = run_seeds(tmp_path / "together", build, TRAINING, seeds=[3, 1, 2], **given)
     for seed in (3, 1):
         for ours, theirs in zip(weights[seed], solo(tmp_path / "solo", seed, build), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -154,28 +157,22 @@ def test_callbacks_act_on_each_seed_alone(tmp_path):
             keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
         ]
 
+    def build():
+        return build_model(keras.optimizers.SGD(0.1))
+
     weights = {}
-    runs = train(
-        lambda: build_model(keras.optimizers.SGD(0.1)),
+    runs = run_seeds(
+        tmp_path / "together",
+        build,
         TRAINING,
-        ledger=tmp_path / "together",
-        pipeline="p",
         seeds=range(3),
         epochs=8,
-        batch_size=32,
         validation_data=HELD_OUT,
         callbacks=kept_in(weights, callbacks),
         configuration="the rate is doubled",
-        verbose=0,
     )
     for seed in range(3):
-        theirs = solo(
-            tmp_path / "solo",
-            seed,
-            lambda: build_model(keras.optimizers.SGD(0.1)),
-            callbacks=callbacks(),
-            epochs=8,
-        )
+        theirs = solo(tmp_path / "solo", seed, build, callbacks=callbacks(), epochs=8)
         for ours, other in zip(weights[seed], theirs, strict=True):
             np.testing.assert_allclose(ours, other, atol=1e-4)
     assert_same_records(runs, Ledger(tmp_path / "solo").runs(), rtol=1e-3)
@@ -194,10 +191,10 @@ def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
         callback = keras.callbacks.LambdaCallback(on_epoch_end=diverge)
         return [callback]
 
-    runs = small(tmp_path / "one", seeds=range(3), callbacks=callbacks, configuration=1)
+    runs = run_seeds(tmp_path / "one", seeds=range(3), callbacks=callbacks, configuration=1)
     assert [run["status"] for run in runs] == ["finished", "diverged", "finished"]
     assert math.isnan(runs[1]["metrics"]["loss"][1])
-    alone = small(tmp_path / "two", seeds=[0, 2], configuration=1)
+    alone = run_seeds(tmp_path / "two", seeds=[0, 2], configuration=1)
     assert_same_records([runs[0], runs[2]], alone, rtol=1e-6)
 
 
@@ -205,8 +202,7 @@ def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
 @pytest.mark.parametrize("num_rows", [32, 64, 1, 31])
 def test_any_number_of_rows(tmp_path, num_rows):
     rows = tuple(array[:num_rows] for array in SMALL)
-    arguments = {"ledger": tmp_path, "pipeline": "p", "seeds": [0], "verbose": 0}
-    run = train(build_small, rows, **arguments, **SHAPE)
+    run = run_seeds(tmp_path, rows=rows, seeds=[0])
     set_seeds(initialization=0, order=0)
     model = build_small()
     for epoch in range(2):
@@ -228,9 +224,7 @@ def test_weights_of_rows_and_lists_of_inputs(tmp_path):
 
     x = [SMALL[0], SMALL[0][:, :1].astype("float64")]
     weight = (SMALL[0][:, 0] > 0).astype("float64")
-    run = train(
-        build, (x, SMALL[1], weight), ledger=tmp_path, pipeline="p", seeds=[5], verbose=0, **SHAPE
-    )[0]
+    (run,) = run_seeds(tmp_path, build, (x, SMALL[1], weight), seeds=[5])
     set_seeds(initialization=5, order=5)
     model = build()
     for epoch in range(2):
@@ -280,38 +274,25 @@ class Watch(keras.callbacks.Callback):
         self.note("on_train_end", [name for name in logs if not name.startswith("seed/")])
 
 
-def vectorized_and_fit(tmp_path, build, callbacks, epochs=3, seeds=(0, 1)):
+def vectorized_and_fit(tmp_path, build, callbacks):
     """The records of the engine and of `fit`."""
-    runs = small_of(tmp_path / "together", build, callbacks, epochs, seeds)
+    given = {"epochs": 3, "callbacks": callbacks}
+    runs = run_seeds(tmp_path / "together", build, seeds=[0, 1], validation_data=SMALL, **given)
     folder = str(tmp_path / "fit")
-    shape = {"epochs": epochs, "validation": SMALL, "callbacks": callbacks}
-    task = SeedTask(build_model=build, rows=SMALL, ledger=folder, pipeline="p", **shape)
-    for seed in seeds:
+    task = SeedTask(
+        build_model=build, rows=SMALL, ledger=folder, pipeline="p", validation=SMALL, **given
+    )
+    for seed in (0, 1):
         fit_seed(task, seed)
     return runs, Ledger(tmp_path / "fit").runs()
-
-
-def small_of(ledger, build, callbacks, epochs, seeds):
-    return train(
-        build,
-        SMALL,
-        ledger=ledger,
-        pipeline="p",
-        seeds=seeds,
-        epochs=epochs,
-        validation_data=SMALL,
-        callbacks=callbacks,
-        verbose=0,
-    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("swap_on_epoch", [False, True])
 def test_weights_that_a_callback_swaps_for_the_validation(tmp_path, swap_on_epoch):
     def build():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
-        model.compile(keras.optimizers.Adam(0.05, use_ema=True), "binary_crossentropy")
-        return model
+        optimizer = keras.optimizers.Adam(0.05, use_ema=True)
+        return compiled(keras.layers.Dense(1, "sigmoid"), optimizer=optimizer)
 
     def callbacks(seed):
         return [keras.callbacks.SwapEMAWeights(swap_on_epoch=swap_on_epoch)]
@@ -338,7 +319,7 @@ def test_callbacks_are_called_as_by_fit(tmp_path, stops_at):
 
 def test_a_stop_before_the_first_batch_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"stop_training before epoch 0.*engine='loop'"):
-        small(tmp_path, seeds=[0], callbacks=lambda seed: [Watch([], "on_epoch_begin")])
+        run_seeds(tmp_path, seeds=[0], callbacks=lambda seed: [Watch([], "on_epoch_begin")])
     assert ended_seeds(tmp_path) == []
 
 
@@ -394,19 +375,9 @@ def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, one_core, ca
     layer, message = NOT_OF_THE_SEED[case]
 
     def build():
-        model = keras.Sequential([keras.Input((3,)), layer(), keras.layers.Dense(1, "sigmoid")])
-        model.compile("sgd", "binary_crossentropy")
-        return model
+        return compiled(layer(), keras.layers.Dense(1, "sigmoid"))
 
-    sweep = functools.partial(
-        train,
-        build,
-        SMALL,
-        ledger=tmp_path,
-        pipeline="p",
-        verbose=0,
-        configuration=1,
-    )
+    sweep = functools.partial(run_seeds, tmp_path, build, epochs=1, configuration=1)
     with pytest.raises(ValueError, match=rf"`build_model`.*seed 4 and seed 5 with .*{message}"):
         sweep(seeds=[4, 5])
     # The first seed was right; alone, so is the other, also when the sweep goes on.
@@ -433,20 +404,10 @@ def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
             "untracked": lambda shape: keras.random.normal(shape, seed=generator),
             "tensorflow": tensorflow_noise,
         }[kind]
-        model = keras.Sequential([keras.Input((3,)), Noise(draw), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
+        return compiled(Noise(draw), keras.layers.Dense(1), loss="mse")
 
     with pytest.raises(ValueError, match=r"`build_model`.*that uses .*SeedGenerator"):
-        train(
-            build,
-            SMALL,
-            ledger=tmp_path,
-            pipeline="p",
-            seeds=[0],
-            verbose=0,
-            configuration=1,
-        )
+        run_seeds(tmp_path, build, seeds=[0], configuration=1)
     assert ended_seeds(tmp_path) == []
 
 
@@ -463,13 +424,13 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
                 interrupts.unlink()
                 raise KeyboardInterrupt
 
-    sweep = functools.partial(small, seeds=range(5), callbacks=lambda seed: [Interrupt()])
+    sweep = functools.partial(run_seeds, seeds=range(5), callbacks=lambda seed: [Interrupt()])
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path)
     assert num_before <= len(ended_seeds(tmp_path)) < 5
     runs = sweep(tmp_path)
     assert sorted(ended_seeds(tmp_path)) == [0, 1, 2, 3, 4]
-    assert_same_records(runs, small(tmp_path / "whole", seeds=range(5)), rtol=1e-6)
+    assert_same_records(runs, run_seeds(tmp_path / "whole", seeds=range(5)), rtol=1e-6)
     assert sweep(tmp_path) == runs
     assert sorted(ended_seeds(tmp_path)) == [0, 1, 2, 3, 4]
 
@@ -485,7 +446,7 @@ def test_random_numbers_and_names_of_the_user_go_on(tmp_path):
     random.seed(5), np.random.seed(5)  # noqa: NPY002
     keras.backend.clear_session()
     first = drawn()
-    small(tmp_path, seeds=[0, 1])
+    run_seeds(tmp_path, seeds=[0, 1])
     assert [first, drawn()] == expected
 
 
@@ -519,49 +480,34 @@ BAD = {
 def test_invalid_arguments_leave_no_trace(tmp_path, case):
     arguments, message = BAD[case]
     with pytest.raises(ValueError, match=message):
-        small(tmp_path / "runs", **{"seeds": [0], **arguments})
+        run_seeds(tmp_path / "runs", **{"seeds": [0], **arguments})
     assert ended_seeds(tmp_path / "runs") == []
 
 
 def test_invalid_data_and_models(tmp_path, one_core):
-    arguments = {"ledger": tmp_path, "pipeline": "p", "seeds": [0], "verbose": 0}
     x, y = SMALL
-    for data, message in [
+    for rows, message in [
         ((x, y[:-1]), "same number of rows"),
         ((x[:0], y[:0]), "same number of rows"),
         (x, r"must be a tuple \(x, y\)"),
         ((x, y, y, y), r"must be a tuple \(x, y\)"),
     ]:
         with pytest.raises(ValueError, match=message):
-            train(build_small, data, **arguments)
-
-    class OwnFit(keras.Sequential):
-        def fit(self, *arguments, **options):
-            return super().fit(*arguments, **options)
-
-    def build(kind, **options):
-        model = kind([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", **options)
-        return model
+            run_seeds(tmp_path, rows=rows, seeds=[0])
 
     widths = iter((1, 1, 2))
-    for bad, message in [
+    for build, message in [
         (lambda: keras.Sequential(), "must return a compiled"),
         (lambda: None, "must return a compiled"),
-        (lambda: build(OwnFit), "OwnFit has a `fit` of its own"),
-        (lambda: build(keras.Sequential, run_eagerly=True), "run_eagerly"),
+        (lambda: compiled(keras.layers.Dense(1), kind=OwnFit), "OwnFit has a `fit` of its own"),
+        (lambda: compiled(keras.layers.Dense(1), run_eagerly=True), "run_eagerly"),
+        (
+            lambda: compiled(keras.layers.Dense(next(widths)), keras.layers.Dense(1)),
+            "seed 0 and seed 0 with another configuration of model",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
-            train(bad, SMALL, **arguments)
-
-    def changing():
-        hidden = keras.layers.Dense(next(widths))
-        model = keras.Sequential([keras.Input((3,)), hidden, keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
-
-    with pytest.raises(ValueError, match=r"seed 0 and seed 0 with another configuration of model"):
-        train(changing, SMALL, **arguments)
+            run_seeds(tmp_path, build, seeds=[0])
     assert ended_seeds(tmp_path) == []
 
 
@@ -574,18 +520,16 @@ def test_a_step_that_returns_other_logs_is_refused(tmp_path):
             return {"own": super().train_step(data)["loss"]}
 
     def build():
-        model = OwnStep([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
+        return compiled(keras.layers.Dense(1), kind=OwnStep, loss="mse")
 
     with pytest.raises(ValueError, match=r"whose step returns \['own'\].*\['loss'\].*loop"):
-        train(build, SMALL, ledger=tmp_path, pipeline="p", seeds=[0], verbose=0)
+        run_seeds(tmp_path, build, seeds=[0])
     fit_seed(SeedTask(build_model=build, rows=SMALL, ledger=str(tmp_path), pipeline="p"), 0)
     assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["own"]
 
 
 def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):
-    small(tmp_path, seeds=[3])
+    run_seeds(tmp_path, seeds=[3])
     task = SeedTask(build_model=build_small, rows=SMALL, ledger=str(tmp_path), pipeline="p")
     fit_seed(task, 3)
     fit_seed(task, 4)
@@ -597,7 +541,7 @@ def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path)
 def test_mixed_precision(tmp_path, policy):
     keras.config.set_dtype_policy(policy)
     try:
-        runs = small(tmp_path, seeds=[0, 1], epochs=4)
+        runs = run_seeds(tmp_path, seeds=[0, 1], epochs=4)
     finally:
         keras.config.set_dtype_policy("float32")
     for run in runs:
@@ -607,8 +551,8 @@ def test_mixed_precision(tmp_path, policy):
 
 @pytest.mark.parametrize("engine", ["vectorized", "loop"])
 def test_progress_is_shown(tmp_path, capsys, engine):
-    small(tmp_path, seeds=[0], engine=engine, verbose=1)
-    small(tmp_path, seeds=[0, 1, 2], engine=engine, verbose=1)
+    run_seeds(tmp_path, seeds=[0], engine=engine, verbose=1)
+    run_seeds(tmp_path, seeds=[0, 1, 2], engine=engine, verbose=1)
     shown = capsys.readouterr().out
     assert "1 of 3 seeds are in the ledger" in shown
     assert "2/2" in shown
@@ -620,15 +564,6 @@ def test_the_loop_trains_what_only_fit_trains(tmp_path):
     """A `fit` of the model's own, and callbacks that act on batches."""
     rates = []
 
-    class OwnFit(keras.Sequential):
-        def fit(self, *arguments, **options):
-            return super().fit(*arguments, **options)
-
-    def build():
-        model = OwnFit([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
-        model.compile("sgd", "binary_crossentropy")
-        return model
-
     def callbacks(seed):
         return [
             keras.callbacks.LambdaCallback(
@@ -636,19 +571,12 @@ def test_the_loop_trains_what_only_fit_trains(tmp_path):
             )
         ]
 
-    runs = train(
-        build,
-        SMALL,
-        ledger=tmp_path,
-        pipeline="p",
-        seeds=[0, 1],
-        engine="loop",
-        verbose=0,
-        callbacks=callbacks,
-        **SHAPE,
-    )
+    def build():
+        return compiled(keras.layers.Dense(1, "sigmoid"), kind=OwnFit)
+
+    runs = run_seeds(tmp_path, build, seeds=[0, 1], engine="loop", callbacks=callbacks)
     assert rates == [0] * 14 + [1] * 14
-    assert_same_records(runs, small(tmp_path / "lanes", seeds=[0, 1]), rtol=1e-5)
+    assert_same_records(runs, run_seeds(tmp_path / "lanes", seeds=[0, 1]), rtol=1e-5)
 
 
 def test_the_order_of_a_seed_does_not_depend_on_other_arguments():
@@ -666,18 +594,15 @@ def test_ray_gives_what_fit_gives_though_a_process_is_killed(tmp_path, monkeypat
     # Ray's processes find the modules of the tests by it.
     monkeypatch.setenv("PYTHONPATH", MODULES)
     callbacks = DieOnce(tmp_path, seed=1)
-    runs = train(
+    runs = run_seeds(
+        tmp_path / "ray",
         build_model,
         TRAINING,
-        ledger=tmp_path / "ray",
-        pipeline="p",
         seeds=range(4),
         validation_data=HELD_OUT,
-        verbose=0,
         engine="ray",
         callbacks=callbacks,
         configuration=1,
-        **SHAPE,
     )
     assert (tmp_path / "died").exists()
     assert sorted(ended_seeds(tmp_path / "ray")) == [0, 1, 2, 3]
@@ -701,11 +626,8 @@ def test_other_processes_have_the_settings_of_this_one(tmp_path, monkeypatch):
         keras.config.set_dtype_policy("mixed_bfloat16")
         keras.config.set_image_data_format("channels_first")
         keras.config.set_epsilon(0.05)
-        sweep = functools.partial(
-            train, build_half, SMALL, pipeline="p", seeds=[0], verbose=0, **SHAPE
-        )
-        runs = sweep(ledger=tmp_path / "ray", engine="ray")
-        alone = sweep(ledger=tmp_path / "alone")
+        runs = run_seeds(tmp_path / "ray", build_half, seeds=[0], engine="ray")
+        alone = run_seeds(tmp_path / "alone", build_half, seeds=[0])
     finally:
         keras.config.set_dtype_policy("float32")
         keras.config.set_image_data_format(image_format)
@@ -719,14 +641,8 @@ def test_a_seed_that_always_fails_is_named_and_the_others_are_kept(tmp_path, mon
     monkeypatch.setenv("PYTHONPATH", MODULES)
     monkeypatch.setattr("keras_calibration.seeds.ray_cluster.num_cores", lambda: 1)
     with pytest.raises(RuntimeError, match=r"Seed 2 failed[^$]*the disk is full"):
-        small(
-            tmp_path,
-            seeds=range(3),
-            engine="ray",
-            callbacks=Fail(2),
-            configuration=1,
-        )
+        run_seeds(tmp_path, seeds=range(3), engine="ray", callbacks=Fail(2), configuration=1)
     assert ended_seeds(tmp_path) == [0, 1]
     assert sum(run["seed"] == 2 for run in Ledger(tmp_path).runs()) == 2
-    runs = small(tmp_path, seeds=range(3), configuration=1)
+    runs = run_seeds(tmp_path, seeds=range(3), configuration=1)
     assert [run["seed"] for run in runs] == [0, 1, 2]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from serving import rest
+from symbols import symbols
 
 pytestmark = pytest.mark.tensorflow
 
@@ -32,11 +33,7 @@ def tensors(rows):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     keras.utils.set_random_seed(0)
-    inputs = {
-        "site": keras.Input((), dtype="string", name="site"),
-        "device": keras.Input((1,), dtype="int64", name="device"),
-        "bid": keras.Input((), name="bid"),
-    }
+    inputs = symbols(site="string", device=((1,), "int64"), bid=())
     site = keras.layers.StringLookup(vocabulary=SITES)(inputs["site"])
     columns = [
         keras.layers.Embedding(5, 3)(site),
@@ -80,22 +77,6 @@ def test_a_number_may_stand_alone_or_in_brackets(served, form, logit):
     calibrated = model.head(tf.constant([[-2.0], [0.5]]), values)
     expected = np.asarray(keras.ops.sigmoid(calibrated))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        {"logit": [-2.0, 0.5], "site": ["news"]},
-        {"logit": [-2.0], "site": ["news", "mail"]},
-        {"logit": [[-2.0, 0.5]], "site": ["news", "mail"]},
-        {"logit": [[[-2.0]], [[0.5]]], "site": ["news", "mail"]},
-        {"logit": -2.0, "site": "news"},
-    ],
-)
-def test_columns_that_do_not_fit_are_refused(served, rows):
-    _, path = served
-    with pytest.raises(tf.errors.InvalidArgumentError, match="shapes_must_fit"):
-        rest.answer(path, json.dumps({"signature_name": "calibrate", "inputs": rows}))
 
 
 def test_what_is_missing_is_nan(served):

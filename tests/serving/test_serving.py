@@ -92,16 +92,6 @@ def test_the_c_program_gives_the_models_probabilities(served, num_rows):
     assert np.abs(received["probability"] - received["uncalibrated_probability"]).max() > 1e-3
 
 
-@pytest.mark.slow
-def test_calibrate_takes_logits_from_elsewhere(served):
-    dtype, model, path = served
-    rows = make_rows(dtype, 50)
-    expected = expected_of(model, rows)
-    inputs = {**as_inputs(rows), "logit": expected["logit"]}
-    received = c_client.serve(path, inputs, "calibrate", ["probability"])
-    np.testing.assert_allclose(received["probability"], expected["probability"], rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.parent.name)
 def test_the_shipped_models_are_served_from_c(sample):
     recorded = json.loads(sample.read_text(encoding="utf-8"))
@@ -136,28 +126,3 @@ def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path
     code, words = told(path, tmp_path, {**inputs, "class_": np.full((4, 1), 10**9)})
     assert code == 1, words
     assert "is not in [0, 6)" in words
-
-
-@pytest.mark.slow
-def test_c_gets_the_same_for_both_forms_of_a_column_and_an_error_for_all_others(served, tmp_path):
-    dtype, _, path = served
-    inputs = {name: np.asarray(values) for name, values in as_inputs(make_rows(dtype, 3)).items()}
-    flat = {name: values.reshape(-1) for name, values in inputs.items()}
-    upright = {name: values[:, None] for name, values in flat.items()}
-    wrong = {
-        "other lengths": {**flat, "bid-price": flat["bid-price"][:1]},
-        "two values a row": {**flat, "bid-price": np.repeat(upright["bid-price"], 2, 1)},
-        "one row": {name: values[None] for name, values in flat.items()},
-        "three dimensions": {**flat, "class_": upright["class_"][:, :, None]},
-    }
-    answers = {}
-    for what, request in {"flat": flat, "upright": upright, **wrong}.items():
-        file = tmp_path / "request"
-        c_client.write_request(file, path, request, as_given=True)
-        answers[what] = c_client.run([str(path), str(file)])
-    assert answers["flat"].returncode == 0, answers["flat"].stderr
-    assert len(answers["flat"].stdout.splitlines()) == 3
-    assert answers["flat"].stdout == answers["upright"].stdout
-    for what in wrong:
-        assert answers[what].returncode == 1, what
-    assert "shapes_must_fit" in answers["other lengths"].stderr

@@ -26,17 +26,6 @@ def platt(logits, labels, weights=None):
     return parameters, hessian
 
 
-def bias(logits, labels, weights=None):
-    """The c at which the predictions of `σ(l + c)` add up to the labels."""
-    weights = np.ones(len(labels)) if weights is None else weights
-    low, high = -30.0, 30.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        too_high = np.sum(weights * (sigmoid(logits + middle) - labels)) > 0
-        low, high = (low, middle) if too_high else (middle, high)
-    return middle
-
-
 def field_ece(labels, probabilities, field, weights=None):
     """Field-ECE by pandas, in which a missing value is a value of its own."""
     import pandas as pd

@@ -1,11 +1,11 @@
 """What the stories are about: rows of known truth, kinds of base models, forms of data."""
 
 import dataclasses
-from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
+
+from batches import Batches
 
 SITES = np.array(["news", "café", "shop", "game"])
 # The base models know the price and the place, are 1.5 too high, and know nothing of the site.
@@ -59,24 +59,15 @@ def _price_and_site(site_dtype="int32"):
     }
 
 
-def _functional(site_dtype="int32", activation="sigmoid"):
-    inputs = _price_and_site(site_dtype)
-    return keras.Model(inputs, _weights(activation=activation)(inputs["price"]))
-
-
 def sequential():
     """A Sequential model that ends in a sigmoid."""
     return keras.Sequential([keras.Input((1,)), _weights()])
 
 
-def sequential_of_logits():
-    """A Sequential model that ends in a logit."""
-    return keras.Sequential([keras.Input((1,)), _weights(activation=None)])
-
-
 def functional():
     """A Functional model on named inputs."""
-    return _functional()
+    inputs = _price_and_site()
+    return keras.Model(inputs, _weights()(inputs["price"]))
 
 
 def functional_of_strings():
@@ -85,24 +76,6 @@ def functional_of_strings():
     ids = keras.layers.StringLookup(vocabulary=list(SITES))(inputs["site"])
     nothing = keras.layers.Embedding(5, 1, embeddings_initializer="zeros")(ids)
     return keras.Model(inputs, _weights()(inputs["price"] + nothing))
-
-
-def activation_layer():
-    """A sigmoid in an `Activation` layer of its own."""
-    inputs = _price_and_site()
-    logit = _weights(activation=None)(inputs["price"])
-    return keras.Model(inputs, keras.layers.Activation("sigmoid")(logit))
-
-
-def sigmoid_of_ops():
-    """A `Dense` layer with the function of `keras.ops`."""
-    return _functional(activation=ops.sigmoid)
-
-
-def nested():
-    """A model around a model."""
-    inputs = _price_and_site()
-    return keras.Model(inputs, sequential()(inputs["price"]))
 
 
 class Subclassed(keras.Model):
@@ -119,22 +92,6 @@ def wrapped_subclass():
     keras.saving.register_keras_serializable(package="stories")(Subclassed)
     inputs = _price_and_site()
     return keras.Model(inputs, Subclassed()(inputs["price"]))
-
-
-def one_output_of_two():
-    """One output of a model of two tasks."""
-    inputs = _price_and_site()
-    outputs = {"click": _weights("click")(inputs["price"]), "buy": _weights("buy")(inputs["price"])}
-    both = keras.Model(inputs, outputs)
-    return keras.Model(both.input, both.output["click"])
-
-
-def shared_layer():
-    """A model whose layers another model also uses."""
-    inputs = _price_and_site()
-    shared = _weights()
-    keras.Model(inputs, shared(inputs["price"] * 2.0))
-    return keras.Model(inputs, shared(inputs["price"]))
 
 
 def bfloat16():
@@ -189,27 +146,11 @@ def _dataset(x, y):
     return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(500)}
 
 
-class Batches(keras.utils.PyDataset):
-    """Batches of 500 rows."""
-
-    def __init__(self, x: Any, y: Any) -> None:
-        super().__init__()
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return -(-len(self.y) // 500)
-
-    def __getitem__(self, number: int) -> Any:
-        part = slice(500 * number, 500 * (number + 1))
-        return {name: column[part] for name, column in self.x.items()}, self.y[part]
-
-
 # What `fit` is given for inputs and labels.
 FORMS = {
     "arrays": lambda x, y: {"x": x, "y": y},
     "labels of shape (n, 1)": lambda x, y: {"x": x, "y": y[:, None].astype("float32")},
-    "labels that are booleans": lambda x, y: {"x": x, "y": y.astype(bool)},
     "tf.data": _dataset,
-    "PyDataset": lambda x, y: {"x": Batches(x, y)},
+    "PyDataset": lambda x, y: {"x": Batches(x, y, size=500)},
     "weights": lambda x, y: {"x": x, "y": y, "sample_weight": np.ones(len(y))},
 }

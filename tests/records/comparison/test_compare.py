@@ -9,11 +9,7 @@ from scipy import stats
 from calibration_records.comparison.verdict import Outcome
 from calibration_records.runs.metric_names import loss_partners
 from keras_calibration.seeds import Ledger, compare
-from keras_calibration.statistics import (
-    bias_share,
-    seeds_needed,
-    surviving_share,
-)
+from keras_calibration.statistics import bias_share, seeds_needed, surviving_share
 
 numbers = itertools.count()
 

@@ -212,16 +212,11 @@ TIMES = {
 @pytest.mark.parametrize("kind", TIMES)
 def test_days_are_those_of_utc_in_every_source(tmp_path, kind, monkeypatch):
     monkeypatch.setenv("TZ", "America/New_York")
-    table = pa.table(
-        {"label": [0, 1] * 10, "probability": np.linspace(0.1, 0.9, 20), "at": TIMES[kind]}
-    )
-    days = [t.date().isoformat() for t in AWARE]
+    y, p, day = np.arange(20) % 2, np.linspace(0.1, 0.9, 20), np.array([t.date() for t in AWARE])
+    table = pa.table({"label": y, "probability": p, "at": TIMES[kind]})
     expected = {
-        day: score(
-            (np.array([0, 1] * 10)[rows], np.linspace(0.1, 0.9, 20)[rows]), LogLoss(), verbose=0
-        )
-        for day in dict.fromkeys(days)
-        if (rows := np.array(days) == day).any()
+        str(each): score((y[day == each], p[day == each]), LogLoss(), verbose=0)
+        for each in np.unique(day)
     }
     for name, source in as_sources(table, tmp_path / "log").items():
         found = score_by_period(ScoredLog(source, timestamp="at"), LogLoss(), verbose=0)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import brentq
+from scipy.special import expit as sigmoid
 from scipy.stats import binom
 
 from calibration_records.monitoring.bounds import (
@@ -25,10 +26,6 @@ def loss_bounds(labels, logits, confidence):
     """The loss, its expectation, and its bounds."""
     losses = PeriodLosses(moments_of(labels, logits))
     return losses.mean_loss(losses.bias), *losses.bounds(confidence)
-
-
-def sigmoid(logits):
-    return 1 / (1 + np.exp(-logits))
 
 
 @pytest.mark.parametrize(

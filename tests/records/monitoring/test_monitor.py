@@ -307,22 +307,3 @@ ALERT, 5 out of bounds:
   once in 1,000,000 years
 ! site b: over-predicts since 2026-03-02: 0.4 predicted, 0.2 observed, 200 rows; by chance less than
   once in 197 years"""
-
-
-def test_the_bias_of_a_period_is_known_until_another_determines_one():
-    """A day of one class has none: the day after it is scored with that of the day before."""
-    table = make_log(num_days=3).to_pandas()
-    is_second = table["timestamp"].dt.day == 2
-    table.loc[is_second, "label"] = 0
-    report = monitor(log_of(table))
-    before = table[table["timestamp"].dt.day == 1]
-    after = table[table["timestamp"].dt.day == 3]
-    logits = [np.log(day["probability"] / (1 - day["probability"])) for day in (before, after)]
-    low, high = -5.0, 5.0
-    for _ in range(60):
-        bias = (low + high) / 2
-        is_high = (1 / (1 + np.exp(-logits[0] - bias))).sum() > before["label"].sum()
-        low, high = (low, bias) if is_high else (bias, high)
-    losses = np.logaddexp(0, logits[1] + bias) - after["label"] * (logits[1] + bias)
-    assert [period.rolling_loss is None for period in report.periods] == [True, False, False]
-    assert report.periods[2].rolling_loss == pytest.approx(losses.mean(), rel=1e-5)

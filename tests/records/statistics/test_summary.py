@@ -12,13 +12,6 @@ from keras_calibration.statistics import summarize
 hostile = st.lists(st.floats(width=64), max_size=12)
 
 
-@pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf]])
-def test_nothing_finite_leaves_every_statistic_undefined(values):
-    summary = summarize(values)
-    assert (summary["count"], summary["num_diverged"]) == (0, len(values))
-    assert all(math.isnan(summary[name]) for name in ("mean", "std", "min", "max"))
-
-
 def test_float32_values_are_summed_in_float64():
     values = np.full(10_000, 0.1, np.float32)
     summary = summarize(values)
@@ -44,6 +37,8 @@ def test_hostile_values(values):
     finite = [value for value in values if math.isfinite(value)]
     assert summary["count"] == len(finite)
     assert summary["num_diverged"] == len(values) - len(finite)
+    if not finite:
+        assert all(math.isnan(summary[name]) for name in ("mean", "std", "min", "max"))
     if finite:
         assert (summary["min"], summary["max"]) == (min(finite), max(finite))
         assert summary["min"] <= summary["mean"] <= summary["max"]

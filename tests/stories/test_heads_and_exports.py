@@ -1,6 +1,6 @@
-"""Stories of hostile users: calibrators, exports, several outputs, seeds.
+"""Stories of hostile users: field values, calibrators, exports, several outputs.
 
-Each was written from the documentation alone, and is held against NumPy, SciPy or scikit-learn.
+Each was written from the documentation alone, and is held against NumPy, pandas or SciPy.
 """
 
 import keras
@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import keras_calibration as kc
+from served import outputs_of
 from stories import references
 from stories.references import sigmoid
 
@@ -38,17 +39,33 @@ def _dense(scale, bias, activation, name="probability_of_all"):
     return keras.layers.Dense(1, activation, name=name, **initializers)
 
 
-def _serve(path, x, signature="serving_default"):
-    import tensorflow as tf
-
-    served = tf.saved_model.load(str(path)).signatures[signature]
-    outputs = served(**{name: tf.constant(column) for name, column in x.items()})
-    return {name: values.numpy() for name, values in outputs.items()}
-
-
 @pytest.fixture(scope="module")
 def sites():
     return Sites()
+
+
+_VALUES = {
+    "negative": lambda site: site - 3,
+    "near 2⁶⁴": lambda site: site.astype("uint64") + 2**63,
+    "fractions": lambda site: site / 3,
+    "strings": lambda site: np.array([f"é{value}" for value in site]),
+    "category": lambda site: pd.Series(site.astype(str)).astype("category"),
+    "dates": lambda site: np.datetime64("2026-01-01") + site,
+    "Int64 with NA": lambda site: pd.Series(site, dtype="Int64").where(site != 3, pd.NA),
+    "NaN": lambda site: np.where(site == 3, np.nan, site),
+}
+
+
+@pytest.mark.parametrize("kind", _VALUES)
+def test_field_values_of_many_kinds(kind, sites):
+    values, p = _VALUES[kind](sites.site), sigmoid(sites.logits)
+    expected = references.field_ece(sites.y, p, values, sites.weights)
+    received = kc.scoring.field_ece(sites.y, p, values, sites.weights)
+    assert received == pytest.approx(expected)
+    columns = {"label": sites.y, "probability": p, "site": values, "w": sites.weights}
+    frame = pd.DataFrame(columns).set_index(sites.order)
+    log = kc.logs.ScoredLog(frame, fields=["site"], sample_weight="w")
+    assert kc.scoring.score(log, verbose=0)["site_field_ece"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["int", "Int64", "bool", "float16"])
@@ -78,42 +95,6 @@ def test_platt_with_weights_of_many_kinds(kind, sites):
     np.testing.assert_allclose(np.ravel(upper), sigmoid(columns @ (scale, bias) + distance), 2e-3)
 
 
-@pytest.mark.parametrize("folds", ["own", "blocks", "time"])
-def test_cross_fitted_platt_by_hand(folds, sites):
-    n = len(sites.y)
-    number = np.arange(n)
-    blocks = {
-        "own": np.random.default_rng(0).integers(0, 3, n),
-        "blocks": number * 5 // n,
-        "time": number * 8 // n,
-    }[folds]
-    p, weights = np.full(n, 0.5), np.zeros(n)
-    for block in np.unique(blocks):
-        others, scored = blocks != block, blocks == block
-        if folds == "time":
-            others = blocks < block
-        if others.any():
-            (scale, bias), _ = references.platt(sites.logits[others], sites.y[others])
-            p[scored] = sigmoid(scale * sites.logits[scored] + bias)
-            weights[scored] = others.mean() if folds == "time" else 1
-    given = {
-        "own": {"folds": pd.Series(blocks * 7 - 3, dtype="Int64", index=sites.order)},
-        "blocks": {"folds": "blocks"},
-        "time": {"time": "order"},
-    }[folds]
-    report = kc.calibrate_scores(
-        sites.logits,
-        sites.y.astype(bool),
-        from_logits=True,
-        methods="platt",
-        verbose=0,
-        **given,
-    ).report
-    (found,) = (score for score in report.scores if score.name == "platt")
-    assert found.log_loss == pytest.approx(references.log_loss(sites.y, p, weights), rel=1e-5)
-    assert found.brier == pytest.approx(np.average((sites.y - p) ** 2, weights=weights), rel=1e-5)
-
-
 def test_rates_of_each_row(tmp_path):
     rng = np.random.default_rng(0)
     inputs = {"l": keras.Input((1,), name="l"), "kept": keras.Input((), name="kept")}
@@ -126,7 +107,7 @@ def test_rates_of_each_row(tmp_path):
     expected = sigmoid(x["l"][:, 0].astype("float64") + np.log(x["kept"].astype("float64")))
     np.testing.assert_allclose(made.predict(x, verbose=0)[:, 0], expected, rtol=1e-5)
     path = kc.export_savedmodel(made, tmp_path / "1")
-    np.testing.assert_allclose(_serve(path, x)["probability"][:, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(outputs_of(path, x)["probability"][:, 0], expected, rtol=1e-5)
     x["kept"][:4] = [0, -1, 1.5, np.nan]
     found = made.predict(x, verbose=0)[:, 0]
     assert np.isnan(found).tolist() == [True] * 4 + [False] * 46
@@ -157,50 +138,6 @@ def test_two_calibrated_outputs(sites, tmp_path):
         np.testing.assert_allclose(found[name][:, 0], sigmoid(scale * logits + bias), atol=1e-4)
     np.testing.assert_allclose(found["cost"][:, 0], 2 * sites.price + 1, rtol=1e-5, atol=1e-5)
     path = kc.export_savedmodel(buy, tmp_path / "1")
-    served = _serve(path, {"price": x})
+    served = outputs_of(path, {"price": x})
     np.testing.assert_allclose(served["probability"], found["buy"], atol=1e-5)
     np.testing.assert_allclose(served["click"], found["click"], atol=1e-5)
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("form", ["weights, a schedule", "moving averages, frames"])
-def test_seeds_against_fit(form, tmp_path):
-    rng = np.random.default_rng(8)
-    x, later_x = (rng.normal(size=(n, 3)).astype("float32") for n in (128, 51))
-    y, later_y = ((rng.random(len(each)) < sigmoid(each[:, 0])) for each in (x, later_x))
-    weights, later_weights = rng.integers(0, 3, 128), rng.integers(0, 3, 51)
-    data, held_out = (x, y, weights), (later_x, later_y, later_weights)
-    given = data
-    if form != "weights, a schedule":
-        data, held_out = data[:2], held_out[:2]
-        given = (pd.DataFrame(x), pd.Series(y, index=rng.permutation(128)))
-
-    def build():
-        schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5)
-        optimizer = {
-            "weights, a schedule": lambda: keras.optimizers.SGD(schedule, momentum=0.9),
-            "moving averages, frames": lambda: keras.optimizers.Adam(
-                0.05, use_ema=True, ema_overwrite_frequency=2
-            ),
-        }[form]()
-        made = keras.Sequential(
-            [
-                keras.Input((3,)),
-                keras.layers.Dense(4, "relu"),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dense(1, "sigmoid", kernel_regularizer="l2"),
-            ]
-        )
-        metrics = [kc.metrics.LogLoss(), keras.metrics.AUC(name="auc")]
-        made.compile(optimizer, "binary_crossentropy", weighted_metrics=metrics)
-        return made
-
-    settings = {"epochs": 3, "batch_size": 200, "validation_data": held_out, "verbose": 0}
-    (run,) = kc.seeds.train(
-        build, given, ledger=tmp_path / "läufe", pipeline="ü", seeds=[3], **settings
-    )
-    kc.seeds.set_seeds(initialization=3, order=3)
-    weight = {"sample_weight": data[2]} if len(data) == 3 else {}
-    history = build().fit(x, y, **weight, **settings).history
-    for name, values in history.items():
-        np.testing.assert_allclose(run["metrics"][name], values, rtol=1e-3, atol=1e-5)
