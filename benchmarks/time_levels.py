@@ -1,7 +1,7 @@
 """Calibration of rows in order of time whose level moves, with a known truth.
 
 `./dev run python benchmarks/time_levels.py [--seeds 10] [--rows 20000]`: a base logit, fifty field
-values, and a level that moves in one of seven ways. The calibrations are fitted to the rows, and
+values, and a level that moves in one of nine ways. The calibrations are fitted to the rows, and
 scored on the next quarter as many: mean and standard error over the seeds of what they lose to the
 truth, in 1e-6 nats a row.
 """
@@ -28,7 +28,9 @@ LEVELS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
     "step at .95": lambda time, _: 0.5 * (time > 0.95),
     "straight line": lambda time, _: 0.6 * time,
     "random walk": lambda time, rng: np.cumsum(rng.normal(0, 0.5, len(time))) * time[1] ** 0.5,
-    "season": lambda time, _: 0.5 * np.sin(16 * np.pi * time),
+    "eight periods": lambda time, _: 0.5 * np.sin(16 * np.pi * time),
+    "four periods": lambda time, _: 0.5 * np.sin(8 * np.pi * (time - 1) + np.pi / 2),
+    "two periods": lambda time, _: 0.5 * np.sin(4 * np.pi * (time - 1) + np.pi / 2),
     "independent days": lambda time, rng: rng.normal(0, 0.4, 81)[(time * 64).astype(int)],
 }
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.special import expit
 
 import keras_calibration as kc
@@ -64,32 +65,46 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
         rows = Rows(logits[others], labels[others], weights[others])
         shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
     each = [k if k in shares else 1 for k in fold]
-    chosen = np.array([shares[k] @ columns[:, row] for row, k in enumerate(each)])
+    stacked = np.array([shares[k] @ columns[:, row] for row, k in enumerate(each)])
+    by_choice = [losses_of(labels, shares[number] @ columns)[scored] for number in numbers]
+    means = [np.average(losses, weights=weights[scored]) for losses in by_choice]
+    of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
+
+    def mean_and_error(values, choice):
+        """The error is that of the rows, or of the blocks, and that of the choice."""
+        mean = np.average(values[scored], weights=weights[scored])
+        away = (weights * (values - mean))[scored]
+        by_row = np.sum(away**2)
+        if isinstance(folds, str):
+            sums = np.bincount(fold[scored], away)[numbers.start :]
+            by_row = max(by_row, len(sums) / (len(sums) - 1) * np.sum(sums**2))
+        return mean, np.sqrt(by_row / weights[scored].sum() ** 2 + choice)
+
+    # The change is shrunk by what chance alone may have given it.
+    slopes = (labels - expit(columns[0])) * (stacked - columns[0])
+    slope, error = mean_and_error(slopes, of_choice)
+    bound = stats.t.ppf(0.99, len(numbers) - 1 if isinstance(folds, str) else np.inf)
+    share = 1 - (bound * error / slope) ** 3
+    assert 0 < share < 1
+    by_chance = share * (1 - share) * slope
+    share = 1.0 if share > 0.98 else share
+    chosen = columns[0] + share * (stacked - columns[0])
     change = losses_of(labels, chosen) - losses_of(labels, columns[0])
     after = report.after
-    mean = np.average(change[scored], weights=weights[scored])
-    assert after.log_loss_change == pytest.approx(mean, abs=2e-7)
+    mean, error = mean_and_error(change, share**2 * of_choice + by_chance**2)
+    assert after.log_loss_change == pytest.approx(mean + by_chance, abs=2e-7)
+    assert after.log_loss_change_error == pytest.approx(error, rel=1e-3)
     squares = (labels - expit(chosen)) ** 2
     brier = np.average(squares[scored], weights=weights[scored])
     assert after.brier == pytest.approx(brier, abs=2e-7)
     predicted, observed = weights[scored] @ expit(chosen[scored]), weights[scored] @ labels[scored]
     assert after.calibration_ratio == pytest.approx(predicted / observed, abs=1e-6)
-    # Used is the mean of the weights, by the rows that they score.
+    # Used is this share of the mean of the weights, by the rows that they score.
     sizes = [weights[fold == number].sum() for number in numbers]
-    used = np.average([shares[number] for number in numbers], axis=0, weights=sizes)
-    for name, share in zip(["identity", *METHODS], used, strict=True):
-        assert report.weights.get(name, 0.0) == pytest.approx(share, abs=0.02)
-    # The error is that of the rows, or of the blocks, and that of the choice by a jackknife.
-    away = (weights * (change - mean))[scored]
-    by_row = np.sum(away**2)
-    if isinstance(folds, str):
-        sums = np.bincount(fold[scored], away)[numbers.start :]
-        by_row = max(by_row, len(sums) / (len(sums) - 1) * np.sum(sums**2))
-    by_choice = [losses_of(labels, shares[number] @ columns)[scored] for number in numbers]
-    means = [np.average(losses, weights=weights[scored]) for losses in by_choice]
-    of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
-    error = np.sqrt(by_row / weights[scored].sum() ** 2 + of_choice)
-    assert after.log_loss_change_error == pytest.approx(error, rel=1e-3)
+    used = share * np.average([shares[number] for number in numbers], axis=0, weights=sizes)
+    used[0] += 1 - share
+    for name, part in zip(["identity", *METHODS], used, strict=True):
+        assert report.weights.get(name, 0.0) == pytest.approx(part, abs=0.02)
 
 
 def test_the_labels_of_a_fold_do_not_change_the_weights_that_score_it():

@@ -15,10 +15,10 @@ from keras_calibration._solvers.standard_errors import mean_and_error
 # The first fit is the model as it is. All weight on others costs this log likelihood, in nats; and
 # its prior odds to each of the others are this power of e.
 _COST_OF_CHANGE = 1.0
-_PRIOR_OF_NO_CHANGE = 4.0
+_PRIOR_OF_NO_CHANGE = 2.0
 _NUM_DRAWS = 1000
 # Smaller weights are left out.
-_SMALLEST_WEIGHT = 0.02
+SMALLEST_WEIGHT = 0.02
 
 
 def cross_fitted_weights(
@@ -59,7 +59,7 @@ def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.n
         array([0.25, 0.75])
     """
     shares = np.bincount(fold, rows.row_weights, len(fold_weights))
-    return _without_small(shares @ fold_weights / shares.sum(), _SMALLEST_WEIGHT)
+    return _without_small(shares @ fold_weights / shares.sum(), SMALLEST_WEIGHT)
 
 
 def combined_weights(
@@ -93,14 +93,14 @@ def combined_weights(
     gain, error = mean_and_error(losses[0] - losses[best], weights, clusters)
     if posterior[0] > 0.5 or (clusters is not None and gain <= error):
         return np.eye(len(posterior))[0]
-    return _without_small(0.5 * posterior + 0.5 * stacked_weights(logits, rows), _SMALLEST_WEIGHT)
+    return _without_small(0.5 * posterior + 0.5 * stacked_weights(logits, rows), SMALLEST_WEIGHT)
 
 
 def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> np.ndarray:
     """How probable it is that each fit predicts best, of its losses (m, n): (m,) with the sum 1.
 
     The mean over a Bayesian bootstrap of the rows, or of the clusters, of the softmax of the summed
-    log likelihoods (pseudo-BMA+), the first with prior odds of e⁴. Drawn are the sums, from the
+    log likelihoods (pseudo-BMA+), the first with prior odds of e². Drawn are the sums, from the
     normal distribution that they have with many rows.
 
     Reference:

@@ -49,12 +49,14 @@ class CandidateScore:
     calibration_ratio: float
     seconds: float
 
-    def with_errors(self, log_loss: float, brier: float) -> Self:
-        """The same figures, whose standard errors include further ones."""
+    def as_chosen(self, by_chance: float, errors: tuple[float, float]) -> Self:
+        """The figures of what was chosen for them: less chance, and with the errors of a choice."""
         return replace(
             self,
-            log_loss_change_error=float(np.hypot(self.log_loss_change_error, log_loss)),
-            brier_change_error=float(np.hypot(self.brier_change_error, brier)),
+            log_loss=self.log_loss + by_chance,
+            log_loss_change=self.log_loss_change + by_chance,
+            log_loss_change_error=float(np.hypot(self.log_loss_change_error, errors[0])),
+            brier_change_error=float(np.hypot(self.brier_change_error, errors[1])),
         )
 
 

@@ -126,8 +126,7 @@ def choose(
     if len(report.weights) > 1:
         head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
         head.build((None, *rows.logits.shape[1:]))
-        if present not in heads.values():
-            remember_fit(head, head.summary_of(rows))
+        remember_fit(head, head.summary_of(rows))
     progress.add()
     return head, replace(
         report,
@@ -203,7 +202,8 @@ def _report(
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
         scores=tuple(
-            score.with_errors(*choice.errors) if score.name == chosen else score for score in scores
+            score.as_chosen(choice.by_chance, choice.errors) if score.name == chosen else score
+            for score in scores
         ),
         chosen=chosen,
         reason=choice.reason,

@@ -28,6 +28,7 @@ from keras_calibration._solvers.field_offsets import (
 from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
+from keras_calibration._solvers.lasting_level import with_lasting_level
 from keras_calibration._solvers.level import NUM_KNOTS, Level, level_column, level_of, line_of_fit
 from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._typing import Features, Shape, Tensor
@@ -314,6 +315,7 @@ class FieldBias(FieldHead):
         kept: dict[str, Any] = no_level if self._follows_time else {}
         last = 0.0
         if level is not None:
+            fit = with_lasting_level(fit, own)
             fit = fit.mapped(line_of_fit(fit, own))
             shown, last = level_of(*level, fit), float(fit.curves[-1][-1])
             kept["level"] = table_of_level(shown)

@@ -1,0 +1,87 @@
+"""What of a level lasts: how far each walk would have foretold the later knots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy import special
+
+from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
+from keras_calibration._solvers.level import NUM_SPREADS
+
+# Shares of the variance of the walk's steps that are tried; 0 is the mean of all knots.
+_SHARES = np.append(0.25 ** np.arange(8), 0.0)
+# The level to come is that of a quarter as many knots. An eighth of them comes before all scores.
+_HORIZON, _FIRST = 4, 8
+# A smaller share must foretell so much better. In simulations with 32 knots, 0.8 lost a step at
+# 85 % of the rows in one of ten samples, 0.6 followed two periods of a season in one of five.
+_EVIDENCE = 0.7
+
+
+def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
+    """A fit with a level, its last curve, of which only what would have lasted is served.
+
+    The standard deviation of a walk is learnt from steps between neighbours. A season of a few
+    periods has such steps too, but its last value says nothing of the time to come. So the walk is
+    also judged by all lags up to a quarter of the knots: from each knot on, the filtered level is
+    held against the mean of the next ones. If a walk with a smaller variance foretells them better
+    beyond chance, its last value is served, and what it leaves out counts as not lasting.
+
+    Args:
+        fit: The fit; the last value of its last curve is the level to come.
+        rows: Its rows; the last of their columns is the time.
+    """
+    column, probability = rows.columns[-1], special.expit(fit.logits(rows))
+    weights, walk, noise = rows.row_weights, *fit.spreads.deviations[-NUM_SPREADS:]
+    information = column.sums(weights * probability * (1 - probability))[:-1]
+    score = column.sums(weights * (rows.labels - probability))[:-1]
+    # One step of Newton's method takes the priors out of the level.
+    variance = 1 / np.maximum(information, 1e-12)
+    level = fit.curves[-1][:-1] + variance * score
+    walks = column.basis[:-1, column.group == 0]
+    steps = walk**2 * np.sum(np.diff(walks, axis=0) ** 2, axis=1)
+    path, path_variance = _filtered(level, variance + noise**2, steps)
+    errors = _forward_errors(level, variance + noise**2, path)
+    best = int(np.argmin(errors))
+    if errors[best] >= _EVIDENCE * errors[0]:
+        return fit
+    away = np.average((level - path[:, best]) ** 2 - variance, weights=information)
+    curve, spreads = fit.curves[-1].copy(), fit.spreads.deviations.copy()
+    curve[-1] = path[-1, best]
+    spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(away, 0.0)))
+    posterior = fit.posterior
+    if posterior is not None:
+        last = np.append(posterior.curve_variances[-1][:-1], path_variance[best])
+        posterior = replace(posterior, curve_variances=[*posterior.curve_variances[:-1], last])
+    return replace(
+        fit,
+        curves=[*fit.curves[:-1], curve],
+        spreads=fit.spreads._replace(deviations=spreads),
+        posterior=posterior,
+    )
+
+
+def _filtered(
+    level: np.ndarray, variance: np.ndarray, steps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The level (K, shares) by the knots up to each, and its variance at the last one (shares,)."""
+    mean, spread = np.full(len(_SHARES), level[0]), np.full(len(_SHARES), variance[0])
+    path = [mean]
+    for value, own, step in zip(level[1:], variance[1:], steps, strict=True):
+        spread = spread + _SHARES * step
+        gain = spread / (spread + own)
+        mean, spread = mean + gain * (value - mean), (1 - gain) * spread
+        path.append(mean)
+    return np.stack(path), spread
+
+
+def _forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Sums of squared errors (shares,) of each knot's path, as a forecast of the next ones."""
+    num_knots, errors = len(level), np.zeros(path.shape[1])
+    horizon = max(num_knots // _HORIZON, 1)
+    for knot in range(max(num_knots // _FIRST, 1) - 1, num_knots - 1):
+        later = slice(knot + 1, knot + 1 + horizon)
+        mean = np.average(level[later], weights=1 / variance[later])
+        errors += len(level[later]) / horizon * (mean - path[knot]) ** 2
+    return errors

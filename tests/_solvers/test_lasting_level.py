@@ -1,0 +1,83 @@
+"""What of a level lasts: walks are followed, seasons are not, and the filter is the exact one."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from keras_calibration._solvers import lasting_level
+from keras_calibration.layers import FieldBias
+
+# The level at times of which those after 1 are to come.
+LASTING = {
+    "step": lambda time: 0.5 * (time > 0.85),
+    "line": lambda time: 0.6 * time,
+}
+
+
+def served(level, num_rows=20_000, seed=0, weights_are="importance", copies=1):
+    """The level that a head serves after rows in order of time, and what it says of it."""
+    generator = np.random.default_rng(seed)
+    time = np.arange(num_rows) / num_rows
+    logits = generator.normal(-1, 1, num_rows)
+    labels = (generator.random(num_rows) < expit(logits + level(time))).astype(float)
+    head = FieldBias({}, follows_time=True)
+    weights = np.full(num_rows, float(copies)) if copies > 1 else None
+    head.fit(logits, labels, {}, weights, time=time, weights_are=weights_are)
+    return float(np.asarray(head(np.zeros(1)))[0, 0]), head.level()
+
+
+@pytest.mark.parametrize("phase", [0.0, np.pi / 2], ids=["at the mean", "at the top"])
+@pytest.mark.parametrize("periods", [2, 3, 4, 5.7, 8])
+def test_the_last_phase_of_a_season_is_not_served(periods, phase):
+    logit, level = served(lambda time: 0.5 * np.sin(2 * np.pi * periods * (time - 1) + phase))
+    assert abs(logit) < 0.15
+    # What repeats does not last: it is in the noise, whose size is that of the season.
+    assert level.noise == pytest.approx(0.5**0.5 * 0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_what_lasts_is_served(name):
+    logit, level = served(LASTING[name])
+    assert logit == pytest.approx(LASTING[name](1.0), abs=0.12)
+    assert level.last == pytest.approx(
+        logit - np.mean(LASTING[name](np.arange(1000) / 1000)), abs=0.1
+    )
+
+
+def test_the_filter_is_the_mean_given_the_knots_up_to_each():
+    generator = np.random.default_rng(0)
+    level, variance = generator.normal(size=6), generator.uniform(0.1, 1, 6)
+    steps = generator.uniform(0.1, 1, 5)
+    path, spread = lasting_level._filtered(level, variance, steps)
+    for column, share in enumerate(lasting_level._SHARES):
+        places = share * np.append(0, np.cumsum(steps))
+        for last in range(1, 7):
+            # A walk from a start of which nothing is known.
+            covariance = 1e5 + np.minimum(places[:last, None], places[:last])
+            gain = covariance[-1] @ np.linalg.inv(covariance + np.diag(variance[:last]))
+            assert path[last - 1, column] == pytest.approx(gain @ level[:last], abs=1e-3)
+        left = covariance[-1, -1] - gain @ covariance[-1]
+        assert spread[column] == pytest.approx(left, abs=1e-3)
+
+
+def test_forward_errors_are_those_of_each_origin():
+    generator = np.random.default_rng(1)
+    level, variance = generator.normal(size=16), generator.uniform(0.1, 1, 16)
+    path = generator.normal(size=(16, 2))
+    expected = np.zeros(2)
+    for knot in range(1, 15):
+        later = range(knot + 1, min(knot + 5, 16))
+        shares = np.array([1 / variance[k] for k in later])
+        mean = sum(s * level[k] for s, k in zip(shares, later, strict=True)) / shares.sum()
+        expected += len(later) / 4 * (mean - path[knot]) ** 2
+    found = lasting_level._forward_errors(level, variance, path)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_few_times_are_no_error():
+    for num_times in (2, 3, 5):
+        times = np.arange(600) % num_times
+        labels = np.arange(600) % 7 < 2 + times
+        head = FieldBias({}, follows_time=True)
+        head.fit(np.zeros(600), labels, {}, time=times)
+        assert np.isfinite(head.level().last)
