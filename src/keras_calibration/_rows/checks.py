@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
-from calibration_records._columns import refuse_rows
+from calibration_records._columns import check_same_rows, refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
@@ -90,10 +90,12 @@ def check_rows(
     """
     of_classes = is_of_classes(logits)
     scores = numbers_of(logits, "Logits") if of_classes else flat_numbers(logits, "logits")
-    scores = scores.astype(np.float64)
+    scores, weights = scores.astype(np.float64), checked_weights(sample_weight)
     if not (num_rows := len(scores)):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    weights = checked_weights(sample_weight, num_rows)
+    columns = {"logits": scores, "labels": labels, "weights": weights}
+    sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
+    check_same_rows("Logits, labels and weights", sizes)
     counts = np.ones(num_rows, bool) if weights is None else weights > 0
     given = scores[counts]
     if from_logits:
@@ -122,7 +124,7 @@ def _shares_of(labels: ArrayLike, scores: np.ndarray, counts: np.ndarray) -> np.
     """Labels (n,) in [0, 1], or shares of the classes (n, K); raises for others that count."""
     if scores.ndim == 2:
         return class_shares(labels, *scores.shape, counts)
-    shares = flat_numbers(labels, "labels", len(scores))
+    shares = flat_numbers(labels, "labels")
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
         advice = _look_swapped("logits") if are_swapped else label_advice(shares[counts])

@@ -124,11 +124,11 @@ def column_that_counts(
     return array[numbers] if array.ndim and len(array) == num_rows else column
 
 
-def checked_weights(sample_weight: ArrayLike | None, num_rows: int) -> np.ndarray | None:
+def checked_weights(sample_weight: ArrayLike | None) -> np.ndarray | None:
     """Weights (n,), finite, not negative, not all 0."""
     if sample_weight is None:
         return None
-    weights = flat_numbers(sample_weight, "weights", num_rows)
+    weights = flat_numbers(sample_weight, "weights")
     bad, expected = ~(np.isfinite(weights) & (weights >= 0)), "finite and not negative"
     refuse_rows(bad, weights, f"Sample weights must be {expected}.", "Drop these rows.")
     if not weights.any():

@@ -238,9 +238,7 @@ class Spec:
 
     def warn_if_unfitted(self) -> None:
         """Warns if the head changes no probability and has not been fitted."""
-        before, after = (
-            self.expected[name] for name in ("uncalibrated_probability", "probability")
-        )
+        before, after = self.expected["uncalibrated_probability"], self.expected["probability"]
         if np.array_equal(before, after, equal_nan=True) and not self.head.is_as_fitted:
             warn(
                 f"The head {self.head.name!r} changes no probability. It seems that it has never "
