@@ -123,7 +123,7 @@ def check_rows(
 def _shares_of(labels: ArrayLike, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Labels (n,) in [0, 1], or shares of the classes (n, K); raises for others that count."""
     if scores.ndim == 2:
-        return class_shares(labels, *scores.shape, counts)
+        return class_shares(labels, len(scores), scores.shape[1], counts)
     shares = flat_numbers(labels, "labels")
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()

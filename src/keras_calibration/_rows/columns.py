@@ -95,6 +95,25 @@ def take(columns: Any, numbers: np.ndarray | slice) -> Any:
     return None if columns is None else columns[numbers]
 
 
+def column_that_counts(
+    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
+) -> Any:
+    """The rows of a column with the numbers from `weights.rows_that_count`, if it has as many rows.
+
+    For use before a column is read: a row of weight 0 may hold what no column may. Other numbers
+    are of `num_rows`.
+
+    Example:
+        >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
+        [3, 3]
+    """
+    if numbers is None:
+        return column
+    array = as_array(column, name)
+    num_rows = len(numbers) if num_rows is None else num_rows
+    return array[numbers] if array.ndim and len(array) == num_rows else column
+
+
 def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
     """A column of ids as an array of integers or strings; symbolic tensors unchanged.
 

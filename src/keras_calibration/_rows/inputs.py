@@ -13,14 +13,19 @@ from keras import ops
 
 from calibration_records._columns import (
     by_name,
+    exact_ids,
     holds,
     is_table,
     numbers_or_strings,
     refuse_rows,
     suggestion,
 )
-from keras_calibration._rows.columns import column_of, ids_of, is_sparse, is_symbolic
-from keras_calibration._rows.weights import column_that_counts
+from keras_calibration._rows.columns import (
+    column_of,
+    column_that_counts,
+    is_sparse,
+    is_symbolic,
+)
 from keras_calibration._typing import Inputs, Tensor
 
 
@@ -218,7 +223,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     if is_text:
         return column
     if is_id or "int" in dtype:
-        array = ids_of(values, name, f"integers ({dtype})" if "int" in dtype else "ids")
+        array = exact_ids(array, name, f"integers ({dtype})" if "int" in dtype else "ids")
         low, high = _exact_numbers(dtype)
         refuse_rows(
             ((array < low) | (array > high)).reshape(-1),

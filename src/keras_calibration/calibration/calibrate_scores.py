@@ -19,10 +19,15 @@ from calibration_records._columns import (
 from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.columns import (
+    as_array,
+    column_of,
+    column_that_counts,
+    ids_of,
+    warn_of_lost_digits,
+)
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose

@@ -14,10 +14,14 @@ from numpy.typing import ArrayLike
 from calibration_records._check import refused
 from calibration_records._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.columns import (
+    column_of,
+    column_that_counts,
+    ids_of,
+    warn_of_lost_digits,
+)
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import column_that_counts
 from keras_calibration.layers.field_ids import id_fields, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
 
