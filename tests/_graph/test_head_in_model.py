@@ -285,13 +285,13 @@ def test_another_output_of_the_head_is_not_exported(tmp_path):
 def test_models_without_a_head_to_be_found():
     inputs = new_inputs()
     without = keras.Model(inputs, layers.Dense(1, "sigmoid")(inputs["price"]))
-    with pytest.raises(ValueError, match=r"without a head.*kc.calibrate"):
+    with pytest.raises(ValueError, match=r"the heads \[\] elsewhere.*kc.calibrate"):
         fit(without)
     with pytest.raises(ValueError, match=r"Functional or Sequential.*Received: int"):
         fit(3)
     followed = new_head()(dense(inputs["price"]), inputs)
     followed = keras.Model(inputs, layers.Dense(1, "sigmoid")(followed))
-    with pytest.raises(ValueError, match="followed by other layers"):
+    with pytest.raises(ValueError, match=r"the heads \['.*'\] elsewhere"):
         fit(followed)
 
     class Own(keras.Model):
@@ -300,7 +300,7 @@ def test_models_without_a_head_to_be_found():
 
     with pytest.raises(ValueError, match=r"Functional or Sequential.*Received: Own"):
         fit(Own())
-    with pytest.raises(ValueError, match="inside of another layer"):
+    with pytest.raises(ValueError, match=r"the heads \['.*'\] elsewhere"):
         fit(keras.Model(inputs, functional()(inputs)))
     with pytest.raises(ValueError, match="must come from a calibration head"):
         kc.base_logits(two_outputs_one_head(), X, calibrated_output="other")

@@ -91,7 +91,11 @@ LOGITS, LABELS, COLUMNS = make_rows()
         ((np.c_[1 - LABELS, LABELS], LABELS), {"from_logits": False}, r"predict_proba\(x\)\[:, 1"),
         ((np.zeros((9, 3, 1)), np.zeros(9)), {}, "`scores`"),
         ((LOGITS, LABELS, COLUMNS), {}, "must name the features"),
-        ((LOGITS, LABELS, COLUMNS), {"fields": ["sites"]}, r"must name columns.*\['sites'\]"),
+        (
+            (LOGITS, LABELS, COLUMNS),
+            {"fields": ["sites"]},
+            r"must hold all features.*without \['sites'\]",
+        ),
         ((LOGITS, LABELS, {"score": LOGITS}), {"numeric": ["score"]}, "kept for the input"),
         ((LOGITS, LABELS, LABELS), {"fields": ["site"]}, "mapping of names to arrays"),
         ((LOGITS, LABELS[:-1]), {}, "same number of rows"),

@@ -47,7 +47,7 @@ TWO, TWO_CLASSES = [0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]]
     ("labels", "predictions", "weights", "message"),
     [
         ([0, 1, 1], TWO, None, "`y_true` must .* 3 entries for 2"),
-        ([0, 1], TWO_CLASSES, None, "one pr"),
+        ([0, 1], TWO_CLASSES, None, "`y_pred` must have shape"),
         ([0, 1], TWO, [1.0, 1.0, 1.0], "`sample_weight` must .* 3 entries for 2"),
         ([[0, 1], [1, 0]], TWO, None, "`y_true` must have shape"),
         (np.zeros(6), np.full(6, 0.5), np.ones((3, 2, 1)), "shape"),
@@ -81,7 +81,7 @@ def test_rows_of_classes_that_do_not_align_are_refused(labels, predictions, weig
         (3, [0, 1], TWO, None, "field=ids"),
         (3, [0, 1], TWO, [0, 1, 2], "3 field values"),
         (3, [0, 1, 1], TWO, [0, 1], "`y_true` must .* 3 entries"),
-        (3, [0, 1], TWO_CLASSES, [0, 1], "one probability per row"),
+        (3, [0, 1], TWO_CLASSES, [0, 1], "`y_pred` must have shape"),
         (6, [0, 1], TWO, (np.zeros(2, int),) * 2, "4 field values"),
     ],
 )

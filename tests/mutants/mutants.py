@@ -179,8 +179,8 @@ MUTANTS = (
         ("test_publish", "test_export_savedmodel"),
     ),
     Mutant(
-        "return self.share(output) * self.largest(output) / (1 if is_sum else 4)",
-        "return self.share(output) * self.largest(output)",
+        "return share * self.largest_others.get(output, self.largest_logit) / (1 if is_sum else 4)",
+        "return share * self.largest_others.get(output, self.largest_logit)",
         ("test_publish", "test_export_savedmodel"),
     ),
     Mutant(

@@ -69,11 +69,6 @@ class HeadInModel:
         return {name for feature, name in self.input_of.items() if feature in fields}
 
     @property
-    def computed(self) -> dict[str, keras.KerasTensor]:
-        """The features that the model computes from its inputs."""
-        return {f: t for f, t in self.features.items() if f not in self.input_of}
-
-    @property
     def output_name(self) -> str:
         """The name of the calibrated output."""
         return output_names(self.model)[self.position]
@@ -98,11 +93,12 @@ class HeadInModel:
 
     @cached_property
     def base_outputs(self) -> dict[str, Any]:
-        """Symbolic `logit`, (batch, 1) or (batch, K) in the head's dtype, and computed features."""
+        """The `logit`, (batch, 1) or (batch, K) in the head's dtype, and computed features."""
         logit, dtype = self.logit, self.head.compute_dtype
         logit = logit if len(logit.shape) == 2 else ops.expand_dims(logit, 1)
         logit = logit if logit.dtype == dtype else ops.cast(logit, dtype)
-        return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in self.computed.items()}}
+        computed = {f: t for f, t in self.features.items() if f not in self.input_of}
+        return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in computed.items()}}
 
     @cached_property
     def base_part(self) -> LogitModel:
@@ -231,14 +227,10 @@ def _why_none(model: keras.Model) -> str:
     """Why a model has no head that could be fitted or exported."""
     heads = [layer.name for layer in flatten_layers(model) if isinstance(layer, Head)]
     last = {source_of(tensor)[0].name for tensor in keras.tree.flatten(symbolic_output(model))}
-    without = "without a head. Put a head before its last activation, or use kc.calibrate."
-    elsewhere = (
-        f"with the head {', '.join(map(repr, heads))}, which is inside of another layer, or "
-        f"followed by other layers; its last layers are {sorted(last)}. Call the head on the "
-        "logit, and only keras.layers.Activation('sigmoid') on the result."
-    )
     return (
         "The model must have a calibration head, a layer such as kc.layers.NeuralCalibration, "
         "whose output is the model's output or its sigmoid (softmax for classes). Received: the "
-        f"model {model.name!r} {elsewhere if heads else without}"
+        f"model {model.name!r} with the last layers {sorted(last)}, and the heads {heads} "
+        "elsewhere. Call a head on the logit, and only keras.layers.Activation('sigmoid') on the "
+        "result, or use kc.calibrate."
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_calibration._rows.inputs import expected_inputs, refused_in_graphs
+from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 
 # Rows of a step of `predict`.
@@ -18,8 +18,7 @@ class LogitModel(keras.Model):
 
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
         """The outputs for the rows of arrays or of a data set, as arrays."""
-        with refused_in_graphs():
-            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
+        return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

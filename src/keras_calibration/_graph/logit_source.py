@@ -75,18 +75,13 @@ def logit_source(
             f"layer is {operation.name!r} ({type(operation).__name__}). End it in a sigmoid or a "
             'linear layer, or make a CalibratedModel with base_output="probability" or "logit".'
         )
-    if kind == "probability" and base_output == "logit":
+    if {kind, base_output} == {"probability", "logit"}:
+        last = f"a {activation}" if kind == "probability" else "a linear layer"
         raise ValueError(
-            'Argument `base_output` must be "auto" or "probability" for a base model that ends in '
-            f"a {activation}, here in {operation.name!r}. Received: base_output='logit'. The head "
-            f"already gets the logit before the {activation}."
-        )
-    if kind == "logit" and base_output == "probability":
-        raise ValueError(
-            'Argument `base_output` must be "auto" or "logit" for a base model that ends in a '
-            f"linear layer, here {operation.name!r}. Received: base_output='probability'. The "
-            "values of a linear layer are not limited to [0, 1]. If they are probabilities, add "
-            f"keras.ops.clip({expression}, 0, 1) as the output."
+            f'Argument `base_output` must be "auto" or "{kind}" for a base model that ends in '
+            f"{last}, here in {operation.name!r}. Received: base_output={base_output!r}. The head "
+            f"gets the logit before the {activation}. If the values of a linear layer are "
+            f"probabilities, add keras.ops.clip({expression}, 0, 1) as the output."
         )
     if source.to_logits is None and base_output == "probability":
         has_classes = num_columns > 1

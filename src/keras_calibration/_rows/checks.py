@@ -8,19 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
-from calibration_records._columns import refuse_rows
+from calibration_records._columns import check_same_rows, refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import flat_numbers
+from keras_calibration._rows.columns import flat_numbers, numbers_of
 from keras_calibration._rows.labels import class_shares, label_advice
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import (
     check_weights_are,
     checked_weights,
-    column_that_counts,
     counts_of,
-    rows_that_count,
     warn_of_weights,
 )
 
@@ -67,16 +65,7 @@ def read_rows(
     if labels is None:
         raise refused("labels", "given, one for each row of a fit", labels)
     check_weights_are(weights_are)
-    values = np.asarray(logits)
-    if (numbers := rows_that_count(sample_weight)) is not None:
-        values = column_that_counts(values, "logits", numbers)
-    if from_logits:
-        warn_of_probabilities(values, labels)
-    else:
-        warn_if_swapped(labels, values, "probabilities", labels_first=False)
-        check_probabilities(np.asarray(values, np.float64), argument)
-        logits = logits_of_probabilities(values)
-    rows = check_rows(logits, labels, sample_weight, both_classes)
+    rows = check_rows(logits, labels, sample_weight, both_classes, from_logits, argument)
     warn_of_contradicted_ends(rows)
     if rows.weights is None:
         return rows
@@ -91,38 +80,57 @@ def check_rows(
     labels: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
     both_classes: bool = False,
+    from_logits: bool = True,
+    argument: str = "logits",
 ) -> Rows:
     """Logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
     Logits (n, K) are of K classes, with labels as numbers or shares of the classes. Rows of weight
-    0 are left out, whatever they hold. With `both_classes=True`, the rows must be of all classes.
+    0 are left out, whatever they hold. Warns of logits that look like probabilities or labels.
     """
     of_classes = is_of_classes(logits)
-    scores = np.asarray(logits, np.float64) if of_classes else flat_numbers(logits, "logits")
+    scores = numbers_of(logits, "Logits") if of_classes else flat_numbers(logits, "logits")
+    scores, weights = scores.astype(np.float64), checked_weights(sample_weight)
     if not (num_rows := len(scores)):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    weights = checked_weights(sample_weight, num_rows)
+    columns = {"logits": scores, "labels": labels, "weights": weights}
+    sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
+    check_same_rows("Logits, labels and weights", sizes)
     counts = np.ones(num_rows, bool) if weights is None else weights > 0
-    shares = None
-    if labels is not None and not of_classes:
-        shares = flat_numbers(labels, "labels", num_rows)
-    is_finite, remedy = np.isfinite(scores), "Check these rows for missing features."
-    is_finite = is_finite.all(axis=1) if of_classes else is_finite
-    refuse_rows(~is_finite, scores, "Logits must be finite.", remedy, counts)
-    if labels is not None and of_classes:
-        shares = class_shares(labels, num_rows, scores.shape[1], counts)
+    given = scores[counts]
+    if from_logits:
+        is_bad = ~np.isfinite(scores).reshape(num_rows, -1).all(axis=1)
+        remedy = "Check these rows for missing features."
+        refuse_rows(is_bad, scores, "Logits must be finite.", remedy, counts)
+    else:
+        check_probabilities(given, argument)
+        scores = logits_of_probabilities(scores)
+    if of_classes:
         scores = np.clip(scores, -_LARGEST_CLASS_LOGIT, _LARGEST_CLASS_LOGIT)
-    elif shares is not None and (bad := ~((shares >= 0) & (shares <= 1))).any():
-        are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
-        advice = _look_swapped("logits") if are_swapped else label_advice(shares[counts])
-        expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
-        refuse_rows(bad, shares, expected, advice, counts)
+    shares = None if labels is None else _shares_of(labels, scores, counts)
     rows = Rows(scores, shares, weights)
     if not counts.all():
         rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
-        refuse_absent_classes(rows.shares.sum(axis=0), rows.num_given or num_rows)
+        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
+    if from_logits:
+        _warn_of_probabilities(given, rows.labels)
+    else:
+        warn_if_swapped(rows.labels, given, "probabilities")
     return rows
+
+
+def _shares_of(labels: ArrayLike, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Labels (n,) in [0, 1], or shares of the classes (n, K); raises for others that count."""
+    if scores.ndim == 2:
+        return class_shares(labels, len(scores), scores.shape[1], counts)
+    shares = flat_numbers(labels, "labels")
+    if (bad := ~((shares >= 0) & (shares <= 1))).any():
+        are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
+        advice = _look_swapped("logits") if are_swapped else label_advice(shares[counts])
+        expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
+        refuse_rows(bad, shares, expected, advice, counts)
+    return shares
 
 
 def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
@@ -167,26 +175,23 @@ def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False)
     return np.log(odds)
 
 
-def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) -> None:
+def _warn_of_probabilities(logits: np.ndarray, labels: np.ndarray | None) -> None:
     """Warns if logits look like probabilities, or like labels passed in their place.
 
     Class logits do if all are in [0, 1] and every row has the sum 1.
     """
-    values = np.asarray(logits)
-    if not (values.size and values.dtype.kind in "iubf"):
+    if logits.min() < 0 or logits.max() > 1:
         return
-    if not (values.min() >= 0 and values.max() <= 1):
-        return
-    if is_of_classes(values):
-        if len(values) > _HANDFUL and np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
+    if is_of_classes(logits):
+        if len(logits) > _HANDFUL and np.allclose(logits.sum(axis=1), 1.0, atol=1e-3):
             warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."))
         return
-    distinct = np.unique(values)
+    distinct = np.unique(logits)
     if len(distinct) > _HANDFUL:
         seen = f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}."
         warn(_LOOK_LIKE_PROBABILITIES.format(seen))
     elif labels is not None:
-        warn_if_swapped(labels, values, "logits", labels_first=False)
+        warn_if_swapped(labels, logits, "logits")
 
 
 def warn_of_contradicted_ends(rows: Rows) -> None:
@@ -198,16 +203,15 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
-    are_ends = np.abs(np.abs(rows.logits) - _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
-    if not are_ends.any():
-        return
-    ends = rows.take(np.flatnonzero(are_ends.reshape(len(are_ends), -1).any(axis=1)))
-    are_certain = are_ends | (rows.logits == 0) if rows.logits.ndim == 2 else are_ends
-    if are_certain.all():
+    of_classes = rows.logits.ndim == 2
+    least = rows.logits if of_classes else -np.abs(rows.logits)
+    are_ends = np.abs(least + _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
+    are_certain = are_ends | (rows.logits == 0) if of_classes else are_ends
+    if not are_ends.any() or are_certain.all():
         return  # Decisions, not votes: there are no other rows to outweigh.
-    logits = ends.logits if ends.logits.ndim == 2 else np.stack([-ends.logits, ends.logits], axis=1)
-    is_wrong = (logits < 1e-4 - _FARTHEST_LOGIT) & (ends.shares > 0)
-    if num_wrong := np.count_nonzero(is_wrong.any(axis=1)):
+    missed = rows.labels if of_classes else np.where(rows.logits < 0, rows.labels, 1 - rows.labels)
+    is_wrong = (are_ends & (missed > 0)).reshape(len(rows), -1).any(axis=1)
+    if num_wrong := np.count_nonzero(is_wrong):
         warn(
             f"{num_wrong:,} of {len(rows):,} rows have a probability of exactly 0 or 1, and a "
             "label that says otherwise. Each counts as a logit of ±36.7, of which a few outweigh "
@@ -226,12 +230,10 @@ def are_0_or_1(values: np.ndarray) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
-def warn_if_swapped(
-    labels: ArrayLike, predictions: np.ndarray, what: str = "predictions", labels_first: bool = True
-) -> None:
+def warn_if_swapped(labels: ArrayLike, predictions: np.ndarray, what: str = "predictions") -> None:
     """Warns if labels and predictions look swapped: the predictions are 0 and 1, and no label is.
 
-    `what` names the predictions, and `labels_first` tells the order of the arguments.
+    `what` names the predictions: in a fit, they are its first argument; else the labels are.
 
     Example:
         >>> warn_if_swapped(np.array([0, 1]), np.array([0.2, 0.7]))
@@ -239,14 +241,12 @@ def warn_if_swapped(
     # The first rows mostly tell.
     if is_of_classes(predictions) or not all(map(are_0_or_1, (predictions[:100], predictions))):
         return
-    distinct = np.unique(np.asarray(labels))
-    # A fit refuses labels outside [0, 1], with the same remedy.
-    is_refused = not labels_first and not (distinct[0] >= 0 and distinct[-1] <= 1)
-    if len(np.unique(predictions)) == 2 and len(distinct) > _HANDFUL and not is_refused:
-        warn(_look_swapped(what, labels_first))
+    if len(np.unique(predictions)) == 2 and len(np.unique(np.asarray(labels))) > _HANDFUL:
+        warn(_look_swapped(what))
 
 
-def _look_swapped(what: str, labels_first: bool = False) -> str:
-    order = f"labels first, then the {what}" if labels_first else f"{what} first, then the labels"
+def _look_swapped(what: str) -> str:
+    order = ("labels", what) if what == "predictions" else (what, "labels")
     seen = f"all {what} are 0 or 1, but the labels are not"
-    return f"Labels and {what} look swapped: {seen}. Pass the {order}."
+    advice = f"Pass the {order[0]} first, then the {order[1]}."
+    return f"Labels and {what} look swapped: {seen}. {advice}"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from calibration_records import _columns
+from calibration_records._check import one_column
 from calibration_records._columns import exact_ids, refuse_fractions
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
@@ -22,10 +23,8 @@ _MOST_LOST = 0.01
 
 def is_symbolic(values: object) -> bool:
     """Whether values are a tensor that a graph will compute, so that they cannot be read."""
-    if isinstance(values, keras.KerasTensor):
-        return True
     if not ops.is_tensor(values):
-        return False
+        return isinstance(values, keras.KerasTensor)
     if keras.backend.backend() == "jax":
         import jax
 
@@ -60,19 +59,10 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
     return _columns.numbers_of(_in_numpy(values), what)
 
 
-def flat_numbers(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
+def flat_numbers(values: ArrayLike, name: str) -> np.ndarray:
     """Logits, labels or weights (n,) or (n, 1) as an array (n,) in float64."""
     array = numbers_of(values, name.capitalize()).astype(np.float64)
-    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
-        raise ValueError(
-            "Logits, labels and weights must have shape (n,) or (n, 1), one value per row. "
-            f"Received: {name} of shape {array.shape}."
-        )
-    if num_rows is not None and len(array) != num_rows:
-        raise ValueError(
-            f"Logits and {name} must have the same number of rows. "
-            f"Received: {num_rows} logits and {len(array)} {name}."
-        )
+    one_column(name, array.shape)
     return array.reshape(-1)
 
 
@@ -103,6 +93,25 @@ def take(columns: Any, numbers: np.ndarray | slice) -> Any:
         is_mask = numbers.dtype == bool
         return ops.take(columns, np.flatnonzero(numbers) if is_mask else numbers, axis=0)
     return None if columns is None else columns[numbers]
+
+
+def column_that_counts(
+    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
+) -> Any:
+    """The rows of a column with the numbers from `weights.rows_that_count`, if it has as many rows.
+
+    For use before a column is read: a row of weight 0 may hold what no column may. Other numbers
+    are of `num_rows`.
+
+    Example:
+        >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
+        [3, 3]
+    """
+    if numbers is None:
+        return column
+    array = as_array(column, name)
+    num_rows = len(numbers) if num_rows is None else num_rows
+    return array[numbers] if array.ndim and len(array) == num_rows else column
 
 
 def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:

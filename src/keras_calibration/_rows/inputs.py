@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._columns import by_name, holds, is_table, numbers_or_strings, suggestion
-from keras_calibration._rows.columns import column_of, ids_of, is_sparse, is_symbolic
-from keras_calibration._rows.weights import column_that_counts
+from calibration_records._columns import (
+    by_name,
+    exact_ids,
+    holds,
+    is_table,
+    numbers_or_strings,
+    refuse_rows,
+    suggestion,
+)
+from keras_calibration._rows.columns import (
+    column_of,
+    column_that_counts,
+    is_sparse,
+    is_symbolic,
+)
 from keras_calibration._typing import Inputs, Tensor
-
-# How the assertions of graphs start.
-_REFUSED = "The input"
 
 
 def inputs_of(
@@ -215,8 +223,15 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     if is_text:
         return column
     if is_id or "int" in dtype:
-        array = ids_of(values, name, f"integers ({dtype})" if "int" in dtype else "ids")
-        _check_exact(array, name, dtype)
+        array = exact_ids(array, name, f"integers ({dtype})" if "int" in dtype else "ids")
+        low, high = _exact_numbers(dtype)
+        refuse_rows(
+            ((array < low) | (array > high)).reshape(-1),
+            array.reshape(-1),
+            f"Input {name} of the model must hold integers from {low} to {high}: Keras keeps no "
+            f"others apart in {dtype}.",
+            f'Declare it as keras.Input((), dtype="int64", name={name}), or number them anew.',
+        )
     if dtype == "bool" or array.dtype.name == dtype:
         return array
     with np.errstate(over="ignore"):
@@ -238,24 +253,11 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
     wide = tf.cast(values, tf.float64)
     is_exact = (wide == tf.floor(wide)) & (wide >= low) & (wide <= high)
     message = (
-        f"{_REFUSED} {name} of the model must hold whole numbers from {low} to {high}, "
+        f"The input {name} of the model must hold whole numbers from {low} to {high}, "
         f"without missing ones, because {given} or {dtype} holds no others exactly. Received:"
     )
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])]):
         return tf.identity(values)
-
-
-@contextlib.contextmanager
-def refused_in_graphs() -> Iterator[None]:
-    """Reports a column that a graph has refused as it is reported for arrays."""
-    try:
-        yield
-    except Exception as error:  # of TensorFlow, which may not be there
-        refused = re.search(rf"assertion failed: \[({_REFUSED}.*?)\] \[(.*)\]", str(error))
-        if refused is None:
-            raise
-        message = f"{refused[1]} {refused[2]}.".replace("\\'", "'")
-        raise ValueError(message) from error
 
 
 def _exact_numbers(dtype: str) -> tuple[int, int]:
@@ -266,17 +268,3 @@ def _exact_numbers(dtype: str) -> tuple[int, int]:
     # JAX computes in int32 unless it is told otherwise.
     limits = np.iinfo(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
     return int(limits.min), int(limits.max)
-
-
-def _check_exact(array: np.ndarray, name: str, dtype: str) -> None:
-    """Raises if an integer is beyond what the input keeps apart."""
-    low, high = _exact_numbers(dtype)
-    flat = array.reshape(-1)
-    if flat.dtype.kind not in "iu" or not flat.size or low <= flat.min() <= flat.max() <= high:
-        return
-    row = int(np.argmax((flat < low) | (flat > high)))
-    raise ValueError(
-        f"Input {name} of the model must hold integers from {low} to {high}: Keras keeps no others "
-        f"apart in {dtype}. Received: {flat[row]} in row {row}. Declare it as "
-        f'keras.Input((), dtype="int64", name={name}), or number the values anew.'
-    )

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import same_rows
+from calibration_records._check import one_column, same_rows
 from calibration_records._columns import warn_of_other_order
 from calibration_records._limits import SUM_TOLERANCE
 from keras_calibration._ops.field_sums import id_tensor, refuse_strings
@@ -54,14 +54,13 @@ def logit_rows(
 def real_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str) -> Rows:
     """As `probability_rows`, for labels and predictions that may be any real numbers."""
     rows = aligned_rows(y_true, y_pred, sample_weight)
-    labels, predictions, weights = _weightless_replaced(*rows, dtype)
-    return labels, predictions, _nan_where_negative(weights)
+    return _weightless_replaced(*rows, dtype)
 
 
 def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
     """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
     labels, predictions, weights = _weightless_replaced(labels, predictions, weights, dtype)
-    return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
+    return nan_outside_unit_interval(labels), predictions, weights
 
 
 def rows_with_all_digits(
@@ -85,12 +84,7 @@ def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -
     """Labels, predictions and weights as flat tensors of equal length, each of its own dtype."""
     warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
     predictions = as_tensor(y_pred, "Predictions")
-    shape = tuple(predictions.shape)
-    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
-        raise ValueError(
-            "Argument `y_pred` must hold one probability per row (in regression, one prediction), "
-            f"with shape (n,) or (n, 1). Received: shape {shape}."
-        )
+    one_column("y_pred", tuple(predictions.shape))
     predictions = ops.reshape(predictions, (-1,))
     labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
     # Mostly, the first rows tell whether the two are swapped, and no more are read.
@@ -113,15 +107,14 @@ def as_tensor(values: Any, what: str) -> Tensor:
 
 
 def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
-    """Rows cast to one dtype, of which those of weight 0 have a valid label and prediction.
+    """Rows cast to one dtype, with valid labels and predictions where the weight is 0.
 
-    They are no rows, whatever they hold; 0 · NaN would be NaN.
+    They are no rows, whatever they hold; 0 · NaN would be NaN. Negative weights become NaN.
     """
-    labels, predictions, weights = (
-        ops.cast(rows, dtype) for rows in (labels, predictions, weights)
-    )
+    labels, predictions, weights = (ops.cast(v, dtype) for v in (labels, predictions, weights))
     counts = weights != 0
-    return ops.where(counts, labels, 0.0), ops.where(counts, predictions, 0.5), weights
+    labels, predictions = ops.where(counts, labels, 0.0), ops.where(counts, predictions, 0.5)
+    return labels, predictions, _nan_where_negative(weights)
 
 
 def class_rows(
@@ -243,11 +236,7 @@ def _nan_where_negative(weights: Tensor) -> Tensor:
 
 def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
-    shape = tuple(values.shape)
-    if len(shape) > 1 and any(size not in (1, None) for size in shape[1:]):
-        raise ValueError(
-            f"Argument `{name}` must have shape (n,) or (n, 1). Received: shape {shape}."
-        )
+    one_column(name, tuple(values.shape))
     values = ops.reshape(values, (-1,))
     received, expected = values.shape[0], predictions.shape[0]
     same_rows(name, received, expected, "prediction")

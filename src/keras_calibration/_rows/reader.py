@@ -11,13 +11,17 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import check_same_rows, is_table, warn_of_other_order
-from calibration_records._times import times_of
+from calibration_records._columns import (
+    by_name,
+    check_same_rows,
+    is_table,
+    warn_of_other_order,
+)
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, as_csr, is_sparse, numbers_of, take
-from keras_calibration._rows.inputs import inputs_of, structured
+from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import ORDER, time_given, with_times
+from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import checked_weights, rows_that_count
 from keras_calibration._typing import Data, Inputs, Tensor
 
@@ -79,17 +83,16 @@ class Reader:
                     f"x={type(x).__name__} and y or sample_weight. Put them into the batches, "
                     "(x, y) or (x, y, sample_weight)."
                 )
-            inputs, y, sample_weight, time = self._of_batches(x, time)
+            x, y, sample_weight = self._in_memory(x, time)
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
-            y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
-            standing_in = rows_that_count(sample_weight)
-            inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
-            time = time_given(time, x)
+        y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
+        standing_in = rows_that_count(sample_weight)
+        inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
         labels, num_given = numbers_of(y, "Labels"), _num_rows(inputs, y, sample_weight)
-        weights = checked_weights(sample_weight, num_given)
+        weights = checked_weights(sample_weight)
         numbers = None
         if weights is not None and not weights.all():
             numbers = np.flatnonzero(weights)
@@ -101,43 +104,16 @@ class Reader:
         rows = read_rows(logits, labels, weights, weights_are=weights_are)
         features = {name: as_array(column) for name, column in features.items()}
         rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
-        return with_times(rows, time)
+        return with_times(rows, time, x)
 
-    def _of_batches(
-        self, batches: Iterable, time: ArrayLike | str | None
-    ) -> tuple[Inputs, np.ndarray, np.ndarray | None, ArrayLike | str | None]:
-        """Inputs, labels, weights and times of a data set, in memory."""
-        parts, times = [], []
-        for batch in _iterate(batches):
-            parts.append(self._batch(batch))
-            if isinstance(time, str) and time != ORDER:
-                times.append(times_of(time_given(time, batch[0]), "time"))
+    def _in_memory(self, batches: Iterable, time: Any) -> tuple[Data, Any, Any]:
+        """The columns that are read, labels and weights of a data set, as arrays."""
+        inputs = inputs_by_name(self.structure, self.structure)
+        parts = [_arrays(batch, inputs, time) for batch in _iterate(batches)]
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
-        inputs, labels, *weights = keras.tree.map_structure(
-            lambda *arrays: np.concatenate(arrays), *parts
-        )
-        inputs = keras.tree.map_structure(_as_input, inputs)
-        return inputs, labels, next(iter(weights), None), np.concatenate(times) if times else time
-
-    def _batch(self, batch: Any) -> tuple[Inputs, ...]:
-        """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
-        is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
-        if not is_pair or batch[1] is None:
-            raise ValueError(
-                "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
-                f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
-            )
-        x, *others = batch if batch[-1] is not None else batch[:-1]
-        inputs = keras.tree.map_structure(as_array, inputs_of(x, self.structure, self.ids))
-        found = [_one_output(part, self.label_names) for part in others]
-        arrays = inputs, *map(numbers_of, found, ("Labels", "Weights"))
-        if not all(array.ndim for array in keras.tree.flatten(arrays)):
-            raise ValueError(
-                "The development set must consist of batches. Received: single rows. Pass, for "
-                "example, dataset.batch(256)."
-            )
-        return arrays
+        x, y, *weights = keras.tree.map_structure(lambda *each: np.concatenate(each), *parts)
+        return x, y, next(iter(weights), None)
 
 
 def as_inputs(
@@ -152,6 +128,27 @@ def as_inputs(
         return x
     inputs = inputs_of(x, expected, ids, also, standing_in)
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
+
+
+def _arrays(batch: Any, inputs: Collection[str], time: Any) -> tuple[Any, ...]:
+    """Inputs, labels and, if given, weights of a batch; of columns, those of inputs and times."""
+    if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)) or batch[1] is None:
+        raise ValueError(
+            "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
+            f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
+        )
+    x, *others = batch if batch[-1] is not None else batch[:-1]
+    x = by_name(x)
+    if isinstance(x, Mapping) and all(name in x for name in inputs):
+        wanted = {*inputs, time} if isinstance(time, str) else inputs
+        x = {name: column for name, column in x.items() if name in wanted}
+    arrays: tuple[Any, ...] = keras.tree.map_structure(as_array, (x, *others))
+    if not all(array.ndim for array in keras.tree.flatten(arrays)):
+        raise ValueError(
+            "The development set must consist of batches. Received: single rows. Pass, for "
+            "example, dataset.batch(256)."
+        )
+    return arrays
 
 
 def is_batches(x: Data) -> bool:
@@ -199,12 +196,10 @@ def _iterate(batches: Iterable) -> Iterator:
 
 def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
     """The number of rows; raises unless inputs, labels and weights have the same, at least one."""
-    named = [
-        (f"input {'.'.join(map(str, path)) or 'x'}", array)
-        for path, array in keras.tree.flatten_with_path(inputs)
-    ]
-    named += [("labels", labels), *([] if weights is None else [("sample weights", weights)])]
-    num_rows = {name: (*np.shape(array), 0)[0] for name, array in named}
+    paths = keras.tree.flatten_with_path(inputs)
+    columns = {f"input {'.'.join(map(str, path)) or 'x'}": column for path, column in paths}
+    columns |= {"labels": labels} if weights is None else {"labels": labels, "weights": weights}
+    num_rows = {name: (*np.shape(column), 0)[0] for name, column in columns.items()}
     check_same_rows("Inputs, labels and weights", num_rows)
     if not num_rows["labels"]:
         raise ValueError("The development set is empty. Pass at least one row of each class.")

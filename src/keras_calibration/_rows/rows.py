@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.line import Line
@@ -78,3 +79,27 @@ class Rows:
     def seen(self, line: Line) -> Rows:
         """The same rows, with logits mapped by a line."""
         return replace(self, logits=line(self.logits))
+
+
+def describe_logits(
+    logits: ArrayLike, rows: str, weights: np.ndarray | None = None
+) -> dict[str, Any]:
+    """The distribution of base logits, with which a refresh compares those of new rows."""
+    values = np.asarray(logits, "float64")
+    values = values.reshape(len(values), -1)
+    weights = np.ones(len(values)) if weights is None else weights
+    # All logits of a row count together as one row.
+    shares = np.broadcast_to(weights[:, None] / values.shape[1], values.shape)
+    values, shares = (each[np.isfinite(values)] for each in (values, shares))
+    if not len(values):
+        return {"rows": rows, "num_rows": 0}
+    levels = (0.01, 0.1, 0.5, 0.9, 0.99)
+    quantiles = np.quantile(values, levels, weights=shares, method="inverted_cdf")
+    return {
+        "rows": rows,
+        "num_rows": round(float(shares.sum())),
+        "min": values.min(),
+        "max": values.max(),
+        "mean": np.average(values, weights=shares),
+        "quantiles": dict(zip(map(str, levels), quantiles, strict=True)),
+    }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import one_of
 from calibration_records._columns import refuse_rows
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
+from keras_calibration._rows.columns import flat_numbers, numbers_of
 
 # What the sample weights of a fit are: known up to a common factor, or numbers of rows.
 WEIGHTS_ARE = ("importance", "counts")
@@ -105,30 +103,11 @@ def rows_that_count(sample_weight: ArrayLike | None) -> np.ndarray | None:
     return np.where(weights == 0, np.argmax(weights != 0), np.arange(len(weights)))
 
 
-def column_that_counts(
-    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
-) -> Any:
-    """The rows of a column with the numbers from `rows_that_count`, if it has as many rows.
-
-    For use before a column is read: a row of weight 0 may hold what no column may. Other numbers
-    are of `num_rows`.
-
-    Example:
-        >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
-        [3, 3]
-    """
-    if numbers is None:
-        return column
-    array = as_array(column, name)
-    num_rows = len(numbers) if num_rows is None else num_rows
-    return array[numbers] if array.ndim and len(array) == num_rows else column
-
-
-def checked_weights(sample_weight: ArrayLike | None, num_rows: int) -> np.ndarray | None:
+def checked_weights(sample_weight: ArrayLike | None) -> np.ndarray | None:
     """Weights (n,), finite, not negative, not all 0."""
     if sample_weight is None:
         return None
-    weights = flat_numbers(sample_weight, "weights", num_rows)
+    weights = flat_numbers(sample_weight, "weights")
     bad, expected = ~(np.isfinite(weights) & (weights >= 0)), "finite and not negative"
     refuse_rows(bad, weights, f"Sample weights must be {expected}.", "Drop these rows.")
     if not weights.any():

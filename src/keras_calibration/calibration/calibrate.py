@@ -178,17 +178,13 @@ def calibrate(
 
 
 def _check_model(model: keras.Model) -> None:
-    if isinstance(model, keras.Model):
-        return
-    remedy = "Pass a trained Keras model with a sigmoid or logit output."
-    if hasattr(model, "predict_proba") or hasattr(model, "shape") or isinstance(model, list):
-        remedy = (
-            "To calibrate scores without a Keras model, use keras_calibration.calibrate_scores("
-            "probabilities, labels); of scikit-learn, model.predict_proba(x)[:, 1]."
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            "Argument `model` must be a trained Keras model with a sigmoid or logit output. "
+            f"Received: {type(model).__name__}. To calibrate scores without a Keras model, use "
+            "keras_calibration.calibrate_scores(probabilities, labels); of scikit-learn, "
+            "model.predict_proba(x)[:, 1]."
         )
-    raise ValueError(
-        f"Argument `model` must be a Keras model. Received: {type(model).__name__}. {remedy}"
-    )
 
 
 def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:

@@ -10,21 +10,24 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import known
 from calibration_records._columns import (
-    by_name,
-    check_one_value_a_row,
     check_same_rows,
     names_of,
+    select_features,
     warn_of_other_order,
 )
 from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.columns import (
+    as_array,
+    column_of,
+    column_that_counts,
+    ids_of,
+    warn_of_lost_digits,
+)
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import column_that_counts
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose
@@ -130,29 +133,22 @@ def calibrate_scores(
             "name. Rename the column."
         )
     if isinstance(scores, ScoredLog):
-        given = {"labels": labels, "features": features, "sample_weight": sample_weight}
-        _check_log_alone(scores, {**given, "from_logits": from_logits or None}, time)
+        _check_log_alone(scores, [labels, features, sample_weight, from_logits or None], time)
         from_logits = scores.logit is not None
-        rows, columns = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
+        rows = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
     else:
         warn_of_other_order(
             scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
         )
-        rows = read_rows(
-            _one_a_row(scores),
-            labels,
-            sample_weight,
-            from_logits=from_logits,
-            weights_are=weights_are,
-            argument="scores",
-        )
-        columns = _used_columns(features, rows, names, id_names(fields))
-        rows = with_times(rows, time, features)
-    served = {name: _as_served(columns[name], name in fields) for name in columns}
+        _check_shape(tuple(np.shape(scores)))
+        read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+        rows = read_rows(scores, labels, sample_weight, argument="scores", **read)
+        rows = _with_columns(with_times(rows, time, features), features, names, id_names(fields))
+    columns = {name: _as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
-        head, report = choose(replace(rows, features=served), asked, gap)
+        head, report = choose(replace(rows, features=columns), asked, gap)
     base_output = "logit" if from_logits else "probability"
-    calibrated = CalibratedModel(_model_of(rows.logits, served), head, base_output)
+    calibrated = CalibratedModel(_model_of(rows.logits, columns), head, base_output)
     calibrated.report = report
     return calibrated
 
@@ -177,12 +173,13 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
         return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
 
 
-def _check_log_alone(log: ScoredLog, given: Mapping[str, Any], time: Any) -> None:
+def _check_log_alone(log: ScoredLog, given: list[Any], time: Any) -> None:
     """Raises if arguments are given that a log names itself."""
-    if names := [name for name, value in given.items() if value is not None]:
+    if any(value is not None for value in given):
         raise ValueError(
-            f"Arguments {names} must be left out with a ScoredLog, which names its columns. "
-            "Received: a log and these. Name them in ScoredLog(source, label=…, logit=…, …)."
+            "Arguments `labels`, `features`, `sample_weight` and `from_logits` must be left out "
+            "with a ScoredLog, which names its columns. Received: a log and one of these. Name "
+            "them in ScoredLog(source, label=…, logit=…, …)."
         )
     if time is not None and (not isinstance(time, str) or time != log.timestamp):
         raise ValueError(
@@ -191,46 +188,35 @@ def _check_log_alone(log: ScoredLog, given: Mapping[str, Any], time: Any) -> Non
         )
 
 
-def _used_columns(
-    features: Data | None, rows: Rows, names: list[str], ids: Collection[str]
-) -> dict[str, np.ndarray]:
-    """The named columns of the rows that count as arrays; `ids` as integers or strings."""
+def _with_columns(
+    rows: Rows, features: Data | None, names: list[str], ids: Collection[str]
+) -> Rows:
+    """The rows with the named columns as arrays; `ids` as integers or strings."""
     if features is not None and not names:
         raise ValueError(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'
         )
-    columns = by_name({} if features is None else features)
-    if not isinstance(columns, Mapping):
-        raise ValueError(
-            "Argument `features` must be a mapping of names to arrays, or a data frame. Received: "
-            f"{type(features).__name__}. The order of the arguments is scores, labels, features, "
-            "sample_weight."
-        )
-    what = "Arguments `fields` and `numeric` must name columns of `features`"
-    known(what, names, sorted(columns, key=str))
-    read, num_given = {}, len(rows) if rows.num_given is None else rows.num_given
-    for name in names:
-        column = column_that_counts(columns[name], repr(name), rows.numbers, num_given)
+    columns = select_features({} if features is None else features, names, "calibrate_scores")
+    read = {}
+    for name, given in columns.items():
+        column = column_that_counts(given, repr(name), rows.numbers, rows.num_given)
         if name in ids:
             column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:
             column = column_of(column, repr(name))
             warn_of_lost_digits(column, name)
         read[name] = as_array(column)
-        check_one_value_a_row(read[name], name, "Feature")
         check_same_rows("Scores and features", {"scores": len(rows), name: len(read[name])})
-    return read
+    return replace(rows, features=read)
 
 
-def _one_a_row(scores: ArrayLike) -> np.ndarray:
-    """The scores as an array (n,) or (n, 1), or of K classes (n, K)."""
-    array = as_array(column_of(scores, "scores"))
-    if array.ndim not in (1, 2) or array.shape[1:] in ((0,), (2,)):
+def _check_shape(shape: tuple[int, ...]) -> None:
+    """Raises unless scores are (n,) or (n, 1), or of at least 3 classes (n, K)."""
+    if len(shape) not in (1, 2) or shape[1:] in ((0,), (2,)):
         raise ValueError(
             "Argument `scores` must have shape (n,) or (n, 1), one score per row, or (n, K) for at "
-            f"least 3 classes. Received: shape {array.shape}. For two classes, pass of "
+            f"least 3 classes. Received: shape {shape}. For two classes, pass of "
             "scikit-learn's predict_proba the second column, predict_proba(x)[:, 1]; of two "
             "logits, their difference."
         )
-    return array

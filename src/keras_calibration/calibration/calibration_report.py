@@ -180,7 +180,11 @@ class CalibrationReport(ShownAsText):
         if len(self.weights) > 1:
             parts = sorted(self.weights.items(), key=lambda part: -part[1])
             chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
-        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason, *self._notes_of_head()]
+        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
+        if self.present is not None:
+            seen = ", which was fitted to these rows: it is scored by fits of it to the other folds"
+            seen = seen if self.is_present_cross_fitted else ""
+            notes.append(f"'identity' is the model with its head {self.present!r}{seen}.")
         if field_name in self.noise_floor:
             ece, deviation, *_ = self.noise_floor[field_name]
             notes.append(
@@ -196,23 +200,12 @@ class CalibrationReport(ShownAsText):
             )
         notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
-            more = f"; and {len(self.still_off) - 1} more, see `still_off`."
-            more = more if len(self.still_off) > 1 else ""
-            notes.append(f"Still off beyond chance, most of all: {self.still_off[0]}{more}")
+            most, *others = self.still_off
+            more = f"; and {len(others)} more, see `still_off`." if others else ""
+            notes.append(f"Still off beyond chance, most of all: {most}{more}")
         if self.smallest_gain:
             notes.append(
                 f"No evidence for a change: these {self.num_rows:,} rows could have shown a gain "
                 f"of {self.smallest_gain:.5f} nats a row. The model stays as it is."
             )
         return notes
-
-    def _notes_of_head(self) -> list[str]:
-        """What has become of the head that the model had."""
-        if self.present is None:
-            return []
-        share = self.weights.get("identity", 0.0)
-        kept = f"has the weight {share:.2f}" if share else "is replaced"
-        becomes = "stays" if share == 1 else kept
-        note = f"'identity' is the model with its head {self.present!r}, which {becomes}."
-        seen = "That head was fitted to these rows: it is scored by fits of it to the other folds."
-        return [f"{note} {seen}" if self.is_present_cross_fitted else note]

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from calibration_records._check import known
-from calibration_records._columns import check_one_value_a_row, names_of, suggestion, text_of
+from calibration_records._check import known, refused
+from calibration_records._columns import check_one_value_a_row, names_of, text_of
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, ids_of, warn_of_lost_digits
 from keras_calibration._typing import Features
@@ -155,14 +155,10 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
 
 def check_numeric(names: Sequence[str], columns: Features) -> None:
     """Raises if a numeric column is missing or does not hold numbers."""
-    wrong = [n for n in names if n not in columns or as_array(columns[n]).dtype.kind not in "iubf"]
-    if wrong:
-        raise ValueError(
-            "Argument `numeric` must name inputs of the model that hold numbers. Received: "
-            f"{wrong}; the inputs are {sorted(columns)}. Name strings and ids in `fields`."
-            + suggestion([name for name in wrong if name not in columns], columns)
-        )
+    known("Argument `numeric` must name inputs of the model", names, sorted(columns))
     for name in names:
+        if as_array(columns[name]).dtype.kind not in "iubf":
+            raise refused("numeric", "columns of numbers", name, "Name others in `fields`.")
         check_one_value_a_row(columns[name], name, "Numeric column")
         warn_of_lost_digits(columns[name], name)
 

@@ -16,7 +16,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import canonical_order, single_rows
-from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
+from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import CandidateFit, Race
 from keras_calibration.calibration.candidates import (
     DEFAULT,
@@ -62,20 +62,13 @@ class Asked:
     folds: Folds | None
     verbose: int | str
 
-    def __post_init__(self) -> None:
-        """Refuses `methods` of another form."""
-        given = names_of(self.methods)
-        if not given or not all(isinstance(name, str) for name in given):
-            raise ValueError(
-                f"Argument `methods` must be one of {list(_NUM_FOLDS)}, the name of a candidate, "
-                f"or a list of names. Received: methods={self.methods!r}."
-            )
-
     @property
     def names(self) -> list[str]:
         """The names of candidates in `methods`; empty for all that are possible."""
-        is_effort = isinstance(self.methods, str) and self.methods in _NUM_FOLDS
-        return [] if is_effort else names_of(self.methods)
+        if isinstance(self.methods, str) and self.methods in _NUM_FOLDS:
+            return []
+        named = names_of(self.methods) if np.iterable(self.methods) else []
+        return named or [str(self.methods)]
 
 
 def choose(
@@ -116,7 +109,13 @@ def choose(
         race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
-    _warn_if_worse(report.after, forced)
+    change, error = report.after.log_loss_change, report.after.log_loss_change_error
+    if change > error:  # only one that was requested: else the model stays as it is
+        warn(
+            f"The calibration {forced!r} makes the cross-fitted log loss worse: {change:+.6f} ± "
+            f'{error:.6f} nats per row. Use methods="default": it mostly leaves a model unchanged '
+            "that is right already."
+        )
     heads = {name: race.head_of(name) for name in race.fits if name in report.weights}
     if present is not None and IDENTITY in heads:
         heads[IDENTITY] = present
@@ -163,19 +162,6 @@ def _logits_of_present(
         head.fit_checked(rows.take(fitted).as_given())
         logits[scored] = head_logits(head, part.logits, part.features)
     return logits
-
-
-def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
-    """Warns if the chosen calibration is worse than none by more than a standard error."""
-    remedy = "These rows say too little to choose: use more, or keep the model as it is."
-    if forced is not None:
-        remedy = 'Use methods="default": it mostly leaves a model unchanged that is right already.'
-    if chosen.log_loss_change > chosen.log_loss_change_error:
-        warn(
-            f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
-            f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
-            f"{remedy}"
-        )
 
 
 def _report(

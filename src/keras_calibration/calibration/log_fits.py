@@ -14,8 +14,8 @@ from calibration_records.logs.embedded import log_batches
 from calibration_records.logs.query import SAMPLED, Query, field_column, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import TOTALS, whole_numbers
-from keras_calibration._rows.checks import check_rows, read_rows
-from keras_calibration._rows.columns import take
+from keras_calibration._rows.checks import read_rows, refuse_absent_classes
+from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import check_counts, check_weights_are
@@ -112,7 +112,8 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
         feature: _feature_values(table[f"key_value_{place}"], feature, vocabularies, numeric)
         for place, feature in enumerate(layer.feature_names or ())
     }
-    rows = check_rows(logits, labels, weights, both_classes=True)
+    rows = Rows(logits, labels, weights)
+    refuse_absent_classes(rows.shares.T @ weights, len(rows))
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
         rows = replace(rows, times=days, time_unit="day")
@@ -283,8 +284,8 @@ def log_rows(
     numeric: Sequence[str],
     follows_time: bool,
     weights_are: str,
-) -> tuple[Rows, dict[str, np.ndarray]]:
-    """The rows of a log in memory, and their columns by name; raises if they are too many."""
+) -> Rows:
+    """The rows of a log in memory, with their columns; raises if they are too many."""
     used = [*fields, *numeric]
     log = replace(log, fields=used)
     selection = Selection("day" if follows_time else None)
@@ -296,24 +297,17 @@ def log_rows(
             f'where="hash(row_key) % {-(-num_rows // MOST_ROWS)} = 0". To fit a head to all rows, '
             "call `fit_calibrator`."
         )
-    names = [
-        "l",
-        "y",
-        *(["w"] if log.sample_weight is not None else []),
-        *(["t"] if follows_time else []),
-    ]
-    names += [field_column(name) for name in used]
+    names = ["l", "y", *map(field_column, used)]
+    names += ["w"] if log.sample_weight is not None else []
+    names += ["t"] if follows_time else []
     batches = list(log_batches(log, names, selection))
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
     rows = read_rows(read["l"], read["y"], read.get("w"), weights_are=weights_are)
     if follows_time:
         rows = with_times(rows, read["t"].astype("int64").astype("datetime64[s]"))
     vocabularies = fields if isinstance(fields, Mapping) else {}
-    columns = {
-        name: _feature_values(read[field_column(name)], name, vocabularies, numeric)
-        for name in used
-    }
-    return rows, columns if rows.numbers is None else take(columns, rows.numbers)
+    columns = {n: _feature_values(read[field_column(n)], n, vocabularies, numeric) for n in used}
+    return replace(rows, features=columns if rows.numbers is None else take(columns, rows.numbers))
 
 
 def _feature_values(
@@ -324,14 +318,7 @@ def _feature_values(
     Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
     """
     if feature in numeric:
-        try:
-            return values.astype("float64")  # texts may be of numbers
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"The numeric column {feature!r} must hold numbers. Received: {error}. Name texts "
-                "in the `fields` of the head, with a StringLookup; make numbers of times, for "
-                "example of days, with `where` or in the source."
-            ) from error
+        return numbers_of(values, feature)
     if values.dtype.kind == "f":  # a missing value makes floats of a column of ids
         return np.where(np.isnan(values), -1.0, values)
     if values.dtype != object:

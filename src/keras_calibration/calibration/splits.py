@@ -120,11 +120,10 @@ def splits_of(
         if fitted.any():
             parts.append((np.flatnonzero(fitted), np.flatnonzero(own)))
     if len(parts) < 2:  # they could not disagree
-        too_few = f"that a gap of {gap:g} leaves too few fits for"
-        cause = too_few if gap else "of which there must be at least three with rows"
         raise ValueError(
             "Argument `time` must tell at least two blocks of rows from the rows before them. "
-            f"Received: times, {cause}. Use a smaller gap, rows of a longer time, or no `time`."
+            f"Received: too few times, or a gap of {gap:g} leaves too few fits. Use a smaller gap, "
+            "rows of a longer time, or no `time`."
         )
     for fitted, scored in parts:
         if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import keras
-
 from keras_calibration._typing import Features, Tensor
 
 if TYPE_CHECKING:
@@ -37,21 +35,13 @@ def with_checked_inputs(
     """
 
     def checked(given: Features) -> Any:
-        rows, column = _checked(given, specs)
-        result = function(rows)
-        read = _operations_before(result)
-        for name, values in rows.items():
-            if values.op not in read:
-                _assert_rows(given[name], column, specs[name])
-        return result
+        return function(_checked(given, specs))
 
     return checked
 
 
-def _checked(
-    given: Features, specs: Mapping[str, tf.TensorSpec]
-) -> tuple[dict[str, Tensor], Tensor]:
-    """The inputs in the shapes of the signature, and the shape (rows, 1); fails for others.
+def _checked(given: Features, specs: Mapping[str, tf.TensorSpec]) -> dict[str, Tensor]:
+    """The inputs in the shapes of the signature; fails for others where a result depends on them.
 
     Converters leave out assertions. The check therefore consists of operations that fail: a minimum
     that takes no shape of more than two sizes, and reshapes to the least number of rows.
@@ -66,35 +56,10 @@ def _checked(
             sizes = shape if _is_column(specs[name]) else shape[:1]
             least = tf.minimum(least, sizes, name=f"{specs[name].name}/sizes")
         column = tf.maximum(least, [0, 1])  # Of no rows, both are 0.
-        rows = {
+        return {
             name: _in_rows(values, shapes[name], column, specs[name])
             for name, values in given.items()
         }
-    return rows, column
-
-
-def _operations_before(result: Any) -> set[Any]:
-    """The operations of a graph that lead to tensors."""
-    waiting, found = [tensor.op for tensor in keras.tree.flatten(result)], set()
-    while waiting:
-        operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
-            waiting.extend(tensor.op for tensor in operation.inputs)
-    return found
-
-
-def _assert_rows(values: Tensor, column: Tensor, spec: tf.TensorSpec) -> None:
-    """Checks an input that no result depends on: a reshape of it would be left out.
-
-    Other formats leave out the input itself.
-    """
-    import tensorflow as tf
-
-    shape = tf.shape(values)
-    num_rows = tf.size(values) if _is_column(spec) else shape[0]
-    message = f"The input {spec.name!r} must have as many rows as the others. Received: shape"
-    tf.debugging.Assert(tf.equal(num_rows, column[0]), [message, shape], name=CHECK)
 
 
 def _is_column(spec: tf.TensorSpec) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import keras
 import numpy as np
 
 from calibration_records import __version__
-from keras_calibration._rows.logit_range import describe_logits
+from keras_calibration._rows.rows import describe_logits
 from keras_calibration.export.head_file import HEAD_FILE
 from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.spec import Spec
@@ -26,19 +25,9 @@ from keras_calibration.layers.head import Head
 PROVENANCE_FILE = "provenance.json"
 
 
-def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
-    """Writes the provenance into `assets.extra`."""
-    (extra / PROVENANCE_FILE).write_text(provenance_text(provenance) + "\n", encoding="utf-8")
-
-
 def provenance_text(provenance: Mapping[str, Any]) -> str:
     """The provenance as JSON; numbers that are not finite become null."""
     return json.dumps(_plain(provenance), indent=1, allow_nan=False, ensure_ascii=False)
-
-
-def describe_files(savedmodel: Path) -> dict[str, Any]:
-    """Time of the export, package versions, and a hash of graph, weights and head."""
-    return {**describe_versions(), "files_sha256": files_sha256(savedmodel)}
 
 
 def describe_versions() -> dict[str, Any]:
@@ -98,12 +87,8 @@ def describe_fit(summary: FitSummary | None) -> dict[str, Any] | None:
     """The figures of a fit, without those of single rows."""
     if summary is None:
         return None
-    figures = dataclasses.asdict(summary)
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in figures.items()
-        if name != "logits" and not isinstance(value, np.ndarray)
-    }
+    figures = dataclasses.asdict(summary).items()
+    return {n: v for n, v in figures if n != "logits" and not isinstance(v, np.ndarray)}
 
 
 def _plain(value: Any) -> Any:

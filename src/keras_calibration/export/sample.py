@@ -38,20 +38,13 @@ def first_rows(columns: Features, specs: _Specs) -> dict[str, Tensor]:
 def sample_rows(sample: Inputs, found: HeadInModel, specs: _Specs) -> dict[str, Tensor]:
     """The first rows of a sample, in the form that a model takes, by the model's inputs."""
     flat = keras.tree.flatten(found.reader.inputs(sample))
-    if len(flat) != len(specs):
+    num_rows = [(*getattr(column, "shape", ()), 0)[0] for column in flat]
+    if len(flat) != len(specs) or len(set(num_rows)) != 1 or not num_rows[0]:
         raise ValueError(
-            f"Argument `sample` must have the model's inputs {sorted(specs)}. Received: "
-            f"{len(flat)} arrays."
+            "Argument `sample` must have as many rows, at least one, in each of the inputs "
+            f"{sorted(specs)}. Received: {num_rows} rows."
         )
-    columns = dict(zip(specs, flat, strict=True))
-    rows = first_rows(columns, specs)
-    num_rows = {name: len(values) for name, values in rows.items()}
-    if len(set(num_rows.values())) != 1 or 0 in num_rows.values():
-        raise ValueError(
-            "Argument `sample` must have the same number of rows in every input, at least one. "
-            f"Received: {num_rows}."
-        )
-    return rows
+    return first_rows(dict(zip(specs, flat, strict=True)), specs)
 
 
 def random_rows(specs: _Specs, layers: Iterable[keras.layers.Layer]) -> dict[str, Tensor]:

@@ -40,12 +40,6 @@ class Target:
         target = self.path if version is None else self.path / str(version)
         if version != NEXT and os.path.lexists(target):
             raise self._exists(target)
-        above = next(folder for folder in target.absolute().parents if folder.exists())
-        if not above.is_dir():
-            raise ValueError(
-                f"Argument `path` must be in a folder. Received: path={str(target)!r}, and "
-                f"{str(above)!r} is a file."
-            )
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[Path]:
@@ -94,11 +88,10 @@ class Target:
             return target
 
     def _exists(self, path: Path) -> ValueError:
-        kind = "file" if self.is_file else "folder"
-        new = "another name" if self.is_file else f'a new folder, such as version="{NEXT}"'
+        new = "file" if self.is_file else f'folder, such as version="{NEXT}"'
         return ValueError(
-            f"Argument `path` must be a new {kind}. Received: path={str(path)!r}, which exists. An "
-            f"export never overwrites: choose {new}."
+            f"Argument `path` must be new. Received: path={str(path)!r}, which exists. An export "
+            f"never overwrites: choose a new {new}."
         )
 
 

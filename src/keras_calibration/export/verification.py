@@ -50,18 +50,11 @@ class Tolerance:
     largest_logit: float
     largest_others: Mapping[str, float] = field(default_factory=dict)
 
-    def share(self, output: str) -> float:
-        """The allowed share of the largest value for an output."""
-        return self.head if output == "probability" else self.base
-
-    def largest(self, output: str) -> float:
-        """The largest value, of an output or of the logits, to which its differences relate."""
-        return self.largest_others.get(output, self.largest_logit)
-
     def allowed(self, output: str) -> float:
         """The largest allowed difference for an output."""
+        share = self.head if output == "probability" else self.base
         is_sum = output == "logit" or output in self.largest_others
-        return self.share(output) * self.largest(output) / (1 if is_sum else 4)
+        return share * self.largest_others.get(output, self.largest_logit) / (1 if is_sum else 4)
 
 
 def tolerance_for(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -19,13 +20,16 @@ from calibration_records._columns import (
     warn_of_other_order,
 )
 from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.columns import (
+    column_of,
+    column_that_counts,
+    ids_of,
+    warn_of_lost_digits,
+)
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import column_that_counts
 from keras_calibration.layers.field_ids import id_fields, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.network_trainer import weights_of
 
 if TYPE_CHECKING:
     from keras_calibration.layers.head import Head
@@ -41,15 +45,19 @@ def rows_to_fit(
     time: ArrayLike | str | None = None,
     from_logits: bool = True,
     weights_are: str = "importance",
+    argument: str = "logits",
 ) -> Rows:
-    """The arguments of `Head.fit` as rows for `fit_checked`; raises for those that it refuses."""
+    """The arguments of `Head.fit` as rows for `fit_checked`; raises for those that it refuses.
+
+    `argument` names the logits in messages.
+    """
     warn_of_other_order(
         logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
     )
     check_fit(head, time)
     head.check_logits(np.shape(logits))
     read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-    rows = read_rows(logits, labels, sample_weight, **read)
+    rows = read_rows(logits, labels, sample_weight, argument=argument, **read)
     if time is not None:
         rows = with_times(rows, time, features)
     num_given = len(rows) if rows.num_given is None else rows.num_given
@@ -141,3 +149,8 @@ def hash_of_weights(head: Head) -> str:
     """SHA-256 hash of the values of all weights of a head."""
     values = (np.ascontiguousarray(weight).tobytes() for weight in head.get_weights())
     return hashlib.sha256(b"".join(values)).hexdigest()
+
+
+def weights_of(layer: keras.layers.Layer) -> list[np.ndarray]:
+    """A copy of the weights: `get_weights` may return views of memory that is reused."""
+    return [np.array(weight) for weight in layer.get_weights()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import numpy as np
@@ -16,8 +16,6 @@ from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.level import Level
-from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_ids import called_features
@@ -39,6 +37,10 @@ from keras_calibration.layers.logits import (
     check_same_rows,
 )
 from keras_calibration.layers.posterior import Posterior, interval_width
+
+if TYPE_CHECKING:
+    from keras_calibration._solvers.level import Level
+    from keras_calibration._solvers.logit_histogram import LogitHistogram
 
 
 class Head(keras.layers.Layer):
@@ -78,7 +80,6 @@ class Head(keras.layers.Layer):
         >>> @keras.saving.register_keras_serializable(package="my_package")
         ... class MobileOffset(Head):
         ...     '''An offset for the rows of mobile devices.'''
-        ...
         ...     @property
         ...     def feature_names(self):
         ...         return ("is_mobile",)
@@ -321,9 +322,8 @@ class Head(keras.layers.Layer):
             >>> from keras_calibration.layers import BiasCorrection
             >>> layer = BiasCorrection()
             >>> summary = layer.fit(np.zeros(100), np.arange(100) < 20)
-            >>> lower, upper = layer.interval([0.0])  # about 20 of 100
-            >>> lower.round(3), upper.round(3)
-            (array([0.133]), array([0.29]))
+            >>> [bound.round(3) for bound in layer.interval([0.0])]  # about 20 of 100
+            [array([0.133]), array([0.29])]
         """
         confidence_level("level", level)
         values: np.ndarray = np.atleast_1d(logits)

@@ -19,7 +19,7 @@ from keras_calibration._ops.piecewise_linear import (
     running_maximum,
     slope_change_penalty,
 )
-from keras_calibration._rows.checks import check_rows, warn_of_probabilities
+from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.ilps_fit import fit_ilps, strictly_increasing
@@ -191,7 +191,6 @@ class ILPS(HistogramHead):
         """
         features_of(self, features, len(np.atleast_1d(logits)))
         self.check_logits(np.shape(logits))
-        warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
         # The smallest gap between knots is one of logits that spread as much as on the bins.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY

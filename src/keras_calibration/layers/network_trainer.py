@@ -16,6 +16,7 @@ from keras_calibration._seeds import generator_of
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fits import weights_of
 from keras_calibration.layers.head_logits import head_log_losses
 
 # About this many batches per epoch, within these bounds of the batch size.
@@ -195,8 +196,3 @@ def copy_of(network: _Layer, **changes: Any) -> _Layer:
             f"Received: {network!r}, which cannot be copied ({type(error).__name__}: {error}). "
             "Give its class a `get_config` that returns all arguments of its constructor."
         ) from error
-
-
-def weights_of(network: keras.layers.Layer) -> list[np.ndarray]:
-    """A copy of the weights: `get_weights` may return views of memory that is reused."""
-    return [np.array(weight) for weight in network.get_weights()]

@@ -11,7 +11,6 @@ import keras
 from calibration_records._check import instance
 from keras_calibration._graph.base_logits import (
     BaseLogits,
-    check_base_model,
     probability_of,
     serialized_base,
     trainable_flags_kept,
@@ -114,20 +113,18 @@ class CalibratedModel(FieldMetricsModel):
     ) -> None:
         remedy = "Use one of this package, ILPS() for example, or subclass layers.Head."
         instance("head", head, Head, "a `Head`", remedy)
-        check_base_model(base_model, calibrated_output)
-        inputs = named_inputs(symbolic_input(base_model))
-        features = inputs_by_name(inputs, inputs)
-        names = features if head.feature_names is None else head.feature_names
-        missing = [name for name in names if name not in features]
-        if missing:
-            raise ValueError(
-                f"Argument `base_model` must have an input for each feature of the head, "
-                f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
-                f"without {missing}. Add them as inputs, even if it does not use them."
-            )
-        features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
             base = BaseLogits(base_model, base_output, calibrated_output, name="base")
+            inputs = named_inputs(symbolic_input(base_model))
+            features = inputs_by_name(inputs, inputs)
+            names = features if head.feature_names is None else head.feature_names
+            if missing := [name for name in names if name not in features]:
+                raise ValueError(
+                    f"Argument `base_model` must have an input for each feature of the head, "
+                    f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
+                    f"without {missing}. Add them as inputs, even if it does not use them."
+                )
+            features = {name: features[name] for name in names}
             probability = probability_of(head(base(inputs), features), head, "probability")
             super().__init__(inputs=inputs, outputs=probability, **kwargs)
         base.freeze()

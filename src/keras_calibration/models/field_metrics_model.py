@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from keras_calibration._graph.outputs import symbolic_input
-from keras_calibration._rows.inputs import refused_in_graphs
 from keras_calibration._rows.reader import as_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
@@ -94,18 +93,15 @@ class FieldMetricsModel(keras.Model):
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (self._entering(held_out[0]), *held_out[1:])
-        with refused_in_graphs():
-            return super().fit(self._entering(x), *args, **kwargs)
+        return super().fit(self._entering(x), *args, **kwargs)
 
     def evaluate(self, x: Data = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
-        with refused_in_graphs():
-            return super().evaluate(self._entering(x), *args, **kwargs)
+        return super().evaluate(self._entering(x), *args, **kwargs)
 
     def predict(self, x: Data, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
-        with refused_in_graphs():
-            return super().predict(self._entering(x), *args, **kwargs)
+        return super().predict(self._entering(x), *args, **kwargs)
 
     def _entering(self, x: Data) -> Data:
         """Arrays and tables as the model and its field metrics read them, exactly.

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._graph.outputs import output_names
-from keras_calibration._rows.logit_range import describe_logits
 from keras_calibration._rows.reader import given_labels
-from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary

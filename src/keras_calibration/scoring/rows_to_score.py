@@ -10,8 +10,8 @@ import numpy as np
 
 from calibration_records._check import known
 from calibration_records._columns import by_name, check_same_rows, warn_of_other_order
-from keras_calibration._rows.columns import field_values, numbers_of, take
-from keras_calibration._rows.weights import column_that_counts, rows_that_count
+from keras_calibration._rows.columns import column_that_counts, field_values, numbers_of, take
+from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._typing import Tensor
 
 

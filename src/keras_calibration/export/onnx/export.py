@@ -14,7 +14,7 @@ import numpy as np
 from calibration_records._columns import text_of
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.onnx.graph import onnx_packages, to_onnx
-from keras_calibration.export.onnx.lookups import is_lookup, why_not
+from keras_calibration.export.onnx.lookups import why_not
 from keras_calibration.export.provenance import (
     describe_model,
     describe_versions,
@@ -133,8 +133,7 @@ def _texts(values: np.ndarray, name: str) -> np.ndarray:
 def _check(spec: Spec) -> None:
     """Raises if there are tables that ONNX does not have, or names that it takes once only."""
     for layer in spec.lookups:
-        why = why_not(layer) if is_lookup(layer) else f"is a {type(layer).__name__}"
-        if why is not None:
+        if (why := why_not(layer)) is not None:
             raise ValueError(
                 "The lookups of the model must be StringLookup or IntegerLookup layers with one "
                 f"id for all unknown values, because ONNX has no hash of TensorFlow's. Received: "

@@ -55,7 +55,7 @@ def to_onnx(
 
     Args:
         function: From tensors by name to outputs by name.
-        inputs: Name → shape and dtype.
+        inputs: Name → shape and dtype, and the name again, which the converter takes from there.
         layers: The layers that it calls, at any depth.
     """
     import tensorflow as tf
@@ -64,7 +64,6 @@ def to_onnx(
     from onnx import helper
 
     traced = tf.function(function, autograph=False)
-    signature = {name: _named(name, spec) for name, spec in inputs.items()}
     with (
         warnings.catch_warnings(),
         without_notices("tensorflow", logging.ERROR),
@@ -79,17 +78,17 @@ def to_onnx(
         written = {**handlers(), **lookups}
         converted, _ = tf2onnx.convert.from_function(
             traced,
-            [signature],
+            [dict(inputs)],
             opset=OPSET,
             extra_opset=[helper.make_opsetid(ML_DOMAIN, ML_OPSET)],
             custom_op_handlers={name: (handler, []) for name, handler in written.items()},
         )
-        concrete = traced.get_concrete_function(signature)
+        concrete = traced.get_concrete_function(dict(inputs))
     _keep_inputs(converted, inputs, concrete)
     correct(converted)
     check_rows(converted, inputs)
     for value in converted.graph.input:
-        _set_shape(value, signature[value.name].shape)
+        _set_shape(value, inputs[value.name].shape)
     for value in converted.graph.output:
         _set_shape(value, concrete.structured_outputs[value.name].shape)
     return converted
@@ -130,10 +129,3 @@ def _set_shape(value: onnx.ValueInfoProto, shape: tf.TensorShape) -> None:
             dim.dim_param = "batch"
         elif size is not None:
             dim.dim_value = size
-
-
-def _named(name: str, spec: tf.TensorSpec) -> tf.TensorSpec:
-    """A spec with the name of its input: the converter takes it from there."""
-    import tensorflow as tf
-
-    return tf.TensorSpec(spec.shape, spec.dtype, name=name)

@@ -18,19 +18,16 @@ _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _SCOPE = "onnx_lookup_"
 
 
-def is_lookup(layer: keras.layers.Layer) -> bool:
-    """Whether a layer is a table from values to ids."""
-    return isinstance(layer, _LOOKUPS)
-
-
 def why_not(layer: keras.layers.Layer) -> str | None:
-    """Why a lookup cannot be a `LabelEncoder`; None if it can.
+    """Why a layer cannot be a `LabelEncoder`; None if it can.
 
     Example:
         >>> why_not(keras.layers.StringLookup(vocabulary=["a"]))
         >>> why_not(keras.layers.StringLookup(vocabulary=["a"], num_oov_indices=2))
         'has num_oov_indices=2'
     """
+    if not isinstance(layer, _LOOKUPS):
+        return f"is a {type(layer).__name__}"
     if layer.invert:
         return "is inverted"
     if layer.num_oov_indices != 1:
@@ -48,7 +45,7 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
     each lookup is traced under a name that tells its vocabulary, and all that the layer does around
     it (masks, unknown values) is in the encoder.
     """
-    lookups = list({id(layer): layer for layer in layers if is_lookup(layer)}.values())
+    lookups = list({id(layer): layer for layer in layers if isinstance(layer, _LOOKUPS)}.values())
     tables = [_table(layer) for layer in lookups]
 
     def write(context: Any, node: Any, name: str, arguments: object) -> None:

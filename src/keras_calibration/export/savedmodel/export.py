@@ -13,7 +13,13 @@ import keras
 from calibration_records._check import instance
 from keras_calibration._typing import Inputs
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
-from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
+from keras_calibration.export.provenance import (
+    PROVENANCE_FILE,
+    describe_model,
+    describe_versions,
+    files_sha256,
+    provenance_text,
+)
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING, Format, Request, publish
 from keras_calibration.export.savedmodel.files import EXTRA
 from keras_calibration.export.savedmodel.signatures import write_signatures
@@ -68,7 +74,8 @@ def export_savedmodel(
     an id outside its table on a CPU, returns zeros on a GPU, and uses the nearest id under XLA. A
     missing feature or a wrong dtype is an error of the request, which names the input. One value
     per row may come as (n,) or (n, 1), whatever the signature declares; any other shape, or numbers
-    of rows that differ, is an error that the graph raises when it runs, in every server. NaN in a
+    of rows that differ, of inputs that the answer depends on is an error that the graph raises when
+    it runs, in every server. NaN in a
     numeric column of the head's `FieldNetwork` is a missing value. A NaN logit gives a NaN
     probability, never an error. Rows do not affect each other.
 
@@ -147,8 +154,9 @@ class SavedModelFormat(Format):
     def sign(self, path: Path, differences: Mapping[str, float]) -> None:
         """Writes the provenance, with the hash of the files and the differences."""
         verification = {"rows": self.rows_are, "largest_differences": differences}
-        told = {**self.told, **describe_files(path), "verification": verification}
-        write_provenance(path / EXTRA, told)
+        hashed = {"files_sha256": files_sha256(path), "verification": verification}
+        text = provenance_text({**self.told, **describe_versions(), **hashed})
+        (path / EXTRA / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 @dataclass

@@ -6,15 +6,19 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._rows.logit_range import describe_logits
-from keras_calibration._rows.times import time_given
+from calibration_records._columns import select_features
+from calibration_records._warn import warn
+from keras_calibration._rows.checks import is_of_classes
+from keras_calibration._rows.inputs import entering
+from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
 from keras_calibration.export.provenance import (
     PROVENANCE_FILE,
@@ -23,7 +27,6 @@ from keras_calibration.export.provenance import (
     files_sha256,
 )
 from keras_calibration.export.publish import CALIBRATE, Request, publish
-from keras_calibration.export.refresh import columns_of, fit, logits_of, warn_of_other_logits
 from keras_calibration.export.sample import first_rows
 from keras_calibration.export.savedmodel.export import SavedModelFormat
 from keras_calibration.export.savedmodel.files import EXTRA, collection_keys, replace_tensors
@@ -31,8 +34,11 @@ from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS
 from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
 from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
+from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fits import rows_to_fit
 from keras_calibration.layers.posterior import without_posterior
+from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
@@ -121,34 +127,34 @@ def refresh_savedmodel(
     source = _version(Path(path))
     before = _provenance_of(source)
     saved = SavedHead.read(source / EXTRA / HEAD_FILE)
-    logits = logits_of(predictions, from_logits)
-    warn_of_other_logits(logits, before["logits"])
-    columns = columns_of(saved, features)
-    summary = fit(
-        saved.head,
-        logits,
-        labels,
-        from_logits,
-        settings,
-        features=columns,
-        sample_weight=sample_weight,
-        # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
-        time=time_given(time, features) if saved.head.follows_time else None,
-        weights_are=weights_are,
-    )
-    rows = first_rows({"logit": logits, **columns}, tensor_specs(saved.inputs))
+    if is_of_classes(predictions) and not from_logits:
+        raise ValueError(
+            "Argument `from_logits` must be True for classes, because the probabilities leave open "
+            "a constant of each row, on which the scales of the head depend. Received: "
+            f"from_logits=False and predictions of shape {np.shape(predictions)}. Pass the logged "
+            "`logit`."
+        )
+    # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
+    time = time if saved.head.follows_time else None
+    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+    read |= {"time": time, "argument": "predictions"}
+    rows = rows_to_fit(saved.head, predictions, labels, features, sample_weight, **read)
+    _warn_of_other_logits(rows.logits, before["logits"])
+    rows = _entering(saved, rows)
+    summary = refit(saved.head, rows, settings, only_if_better=False)
+    sample = first_rows({"logit": rows.logits, **rows.features}, tensor_specs(saved.inputs))
     with tf.device("CPU:0"):
-        expected = head_outputs(saved.head, rows, before["interval"])
+        expected = head_outputs(saved.head, sample, before["interval"])
     told = {
         **before,
         "head": describe_head(saved.head),
         "fit": describe_fit(summary),
-        "logits": describe_logits(logits, "fit"),
+        "logits": describe_logits(rows.logits, "fit", rows.weights),
         "refreshed_from": {"version": source.name, **{n: before[n] for n in _KEPT if n in before}},
     }
-    request = Request(CALIBRATE, by_signature(rows), lambda _: expected)
+    request = Request(CALIBRATE, by_signature(sample), lambda _: expected)
     form = _Refreshed(source, saved, told)
-    return publish(Target(source.parent, NEXT), form, [request], tolerance_for(rows["logit"]))
+    return publish(Target(source.parent, NEXT), form, [request], tolerance_for(sample["logit"]))
 
 
 @dataclass
@@ -172,11 +178,32 @@ class _Refreshed(SavedModelFormat):
         self.saved.model.save(path / EXTRA / HEAD_FILE)
 
 
+def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) -> None:
+    """Warns if the logits do not look like those of the previous version."""
+    if before and before["num_rows"] and not before["min"] <= np.median(logits) <= before["max"]:
+        warn(
+            f"The median of the logits, {np.median(logits):g}, is outside the range of the "
+            f"previous version's logits, {before['min']:g} to {before['max']:g}. Check that they "
+            "are of the same base model.",
+        )
+
+
+def _entering(saved: SavedHead, rows: Rows) -> Rows:
+    """The rows with the features that a head reads in the dtypes of its inputs."""
+    inputs, ids = saved.inputs, id_fields(saved.head.field_readers())
+    names = sorted(name for name in inputs if name != "logit")
+    columns = select_features(rows.features, names, "The head")
+    return replace(
+        rows,
+        features={n: entering(c, repr(n), inputs[n], n in ids) for n, c in columns.items()},
+    )
+
+
 def _version(path: Path) -> Path:
     """The folder of the SavedModel: `path`, or the highest version in it."""
     versions = versions_in(path)
-    source = path if (path / "saved_model.pb").is_file() or not versions else None
-    source = source or path / str(versions[-1])
+    is_version = (path / "saved_model.pb").is_file() or not versions
+    source = path if is_version else path / str(versions[-1])
     if not (source / "saved_model.pb").is_file():
         raise ValueError(
             "Argument `path` must be the folder of a SavedModel, or the folder of its versions. "
