@@ -18,6 +18,8 @@ _STARTING_SCALE = 0.1
 _SAME_CURVE = 0.1
 # A standard deviation that changes by less than this share counts as the same for the others.
 _SAME_SCALE = 0.01
+# Blocks whose likelihoods are computed at once.
+_BLOCKS_TOGETHER = 1 << 14
 
 Array: TypeAlias = np.ndarray
 # Gradient (blocks, p), Hessian of each block (blocks, p, p), and with common functions (…, p, q).
@@ -78,7 +80,7 @@ class Effect:
 
     def scale_likelihoods(
         self, gradient: Array, precision: Array
-    ) -> Iterator[Callable[[float], float]]:
+    ) -> Iterator[Callable[[Array], Array]]:
         """The log likelihood of s of each group, given the others of now, up to a constant.
 
         Args:
@@ -103,15 +105,14 @@ class Effect:
         for group, log_likelihood in enumerate(self.scale_likelihoods(gradient, precision)):
             scales = _SCALES
             for _ in range(4):  # each time, on a finer grid between the neighbours of the best
-                likelihoods = [log_likelihood(scale) for scale in scales]
-                best = int(np.argmax(likelihoods + log_prior(scales)))
+                best = int(np.argmax(log_likelihood(scales) + log_prior(scales)))
                 low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]
                 scales = np.geomspace(low, high, 7)
             self.deviations[group] = scales[3]
 
 
-def _scale_likelihood(information: Array, scores: Array) -> Callable[[float], float]:
-    """The log likelihood of s for scores (blocks, p) that are distributed as N(0, s² H² + H)."""
+def _scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Array]:
+    """The log likelihoods of s (m,) for scores (blocks, p) with the law N(0, s² H² + H)."""
     if information.shape[1] == 1:  # there may be millions of them
         curvatures, along = information[:, :, 0], scores
     else:
@@ -120,9 +121,13 @@ def _scale_likelihood(information: Array, scores: Array) -> Callable[[float], fl
     informed = curvatures > 1e-12 * max(curvatures.max(initial=0.0), 1.0)
     curvatures, squares = curvatures[informed], along[informed] ** 2
 
-    def log_likelihood(scale: float) -> float:
-        spread = 1 + scale**2 * curvatures
-        return 0.5 * float(np.sum(scale**2 * squares / spread - np.log(spread)))
+    def log_likelihood(scales: Array) -> Array:
+        total, variances = np.zeros(len(scales)), scales[:, None] ** 2
+        for start in range(0, len(curvatures), _BLOCKS_TOGETHER):
+            part = slice(start, start + _BLOCKS_TOGETHER)
+            spread = 1 + variances * curvatures[part]
+            total += 0.5 * np.sum(variances * squares[part] / spread - np.log(spread), axis=1)
+        return total
 
     return log_likelihood
 
@@ -239,7 +244,7 @@ class CurvesEffect(Effect):
 
     def scale_likelihoods(
         self, gradient: Array, precision: Array
-    ) -> Iterator[Callable[[float], float]]:
+    ) -> Iterator[Callable[[Array], Array]]:
         """The log likelihood of each s, given the others: those before it as they are set by then.
 
         Given the others as they were at the start, the s of columns that say the same would all

@@ -79,7 +79,7 @@ def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> l
     gradient, precision, _ = sums
     squares = []
     for likelihood in effect.scale_likelihoods(gradient, precision):
-        densities = np.array([likelihood(s) for s in _SPREADS]) + 2 * np.log(_SPREADS)
+        densities = likelihood(_SPREADS) + 2 * np.log(_SPREADS)
         squares.append(_shares(densities, log_prior) @ _SPREADS**2)
     factor = covariance_factor(precision[0] + np.diag(1 / np.array(squares)[effect.group]))
     return [np.sum(each**2, axis=1) for each in effect.on_knots(factor)]

@@ -54,7 +54,7 @@ def improve_spreads(
     tables = _tables_of(fit)
     if len(tables) < 2 or factor == 0:
         return 0.0
-    likelihoods: list[Callable[[float], float]] = []
+    likelihoods: list[Callable[[np.ndarray], np.ndarray]] = []
     num_effective = 0.0
     for number, table in enumerate(tables):
         by_value, precision, _ = fit.derivatives(number).sums
@@ -62,7 +62,7 @@ def improve_spreads(
         num_effective += float(np.sum(precision / (precision + table.shrinkage)))
     if factor is None and num_effective <= _SPARSE_SHARE * fit.num_rows:
         return 0.0
-    on_grid = np.array([[likelihood(scale) for scale in _GRID] for likelihood in likelihoods])
+    on_grid = np.stack([likelihood(_GRID) for likelihood in likelihoods])
     spreads = pooled_spreads(on_grid, log_prior)
     if factor is not None:
         _set_spreads(fit, factor * spreads)

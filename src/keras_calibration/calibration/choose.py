@@ -30,6 +30,7 @@ from keras_calibration.calibration.candidates import (
 )
 from keras_calibration.calibration.cross_fitted_scores import (
     Choice,
+    codes_of,
     combined,
     noise_floors,
     scores_of,
@@ -172,7 +173,7 @@ def _report(
     forced: str | None,
 ) -> CalibrationReport:
     num_rows, rows = len(rows), splits.weighted(rows)
-    columns = {name: rows.features[name] for name in fields}
+    columns = {name: codes_of(rows.features[name]) for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if forced is None:
         _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +20,12 @@ from keras_calibration._solvers.stacking import (
     mean_weights,
 )
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration._typing import Features, Tensor
+from keras_calibration._typing import Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.calibration.candidates import IDENTITY
 from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
-from keras_calibration.metrics.field_error import noise_floors_of
+from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 
@@ -185,12 +185,13 @@ def _squares(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
 def scores_of(
     rows: Rows,
     fitted: Mapping[str, np.ndarray],
-    fields: Features,
+    fields: Mapping[str, np.ndarray],
     seconds: Mapping[str, float],
     clusters: np.ndarray | None = None,
 ) -> list[CandidateScore]:
-    """The figures of each candidate, the identity first."""
+    """The figures of each candidate, the identity first; `fields` by `codes_of`."""
     scores: list[CandidateScore] = []
+    field_errors = FieldECE(1), FieldRCE(1)
     before: tuple[np.ndarray, ...] = ()
     for name, logits in fitted.items():
         values = head_log_losses(rows.labels, logits), _squares(rows.labels, logits)
@@ -200,7 +201,10 @@ def scores_of(
             mean_and_error(after - first, rows.weights, clusters)
             for after, first in zip(values, before, strict=True)
         )
-        errors = {field: _field_errors(rows, logits, fields[field]) for field in fields}
+        errors = {
+            field: _errors_by(field_errors, _sums(rows, logits, codes))
+            for field, codes in fields.items()
+        }
         outcomes = outcome_columns(rows.labels, logits)
         scores.append(
             CandidateScore(
@@ -221,15 +225,15 @@ def scores_of(
 
 
 def noise_floors(
-    rows: Rows, logits: np.ndarray, fields: Features
+    rows: Rows, logits: np.ndarray, fields: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[float, float, float, float]]:
     """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true.
 
     For classes, their means over the classes: of the standard deviation, an upper bound.
     """
     metrics, floors = (FieldECE(1), FieldRCE(1)), {}
-    for field, values in fields.items():
-        found = [noise_floors_of(metrics, s, _NUM_DRAWS) for s in _sums(rows, logits, values)]
+    for field, codes in fields.items():
+        found = [noise_floors_of(metrics, s, _NUM_DRAWS) for s in _sums(rows, logits, codes)]
         floors[field] = tuple(np.mean(found, axis=0).reshape(-1).tolist())
     return floors
 
@@ -275,18 +279,22 @@ def _farthest_ratio(
     return float(ratios[np.argmax(np.abs(np.log(ratios)))])
 
 
-def _field_errors(rows: Rows, logits: np.ndarray, values: Tensor) -> tuple[float, float]:
-    """Field-ECE and Field-RCE; means over classes."""
-    # The errors depend on the sums alone, not on the size of a metric's own state.
-    sums = ops.convert_to_tensor(np.stack(_sums(rows, logits, values)))
-    ece, rce = (ops.convert_to_numpy(each.error(sums)) for each in (FieldECE(1), FieldRCE(1)))
-    return float(ece.mean()), float(rce.mean())
+def codes_of(values: Tensor) -> np.ndarray:
+    """The values of a field as whole numbers from 0, in their order."""
+    _, codes = np.unique(as_array(values).reshape(-1), return_inverse=True)
+    return codes.astype("int32")
 
 
-def _sums(rows: Rows, logits: np.ndarray, values: Tensor) -> list[np.ndarray]:
+def _errors_by(metrics: Sequence[FieldError], sums: list[np.ndarray]) -> list[float]:
+    """The field errors of these metrics; means over classes."""
+    # They depend on the sums alone, not on the size of a metric's own state.
+    tensor = ops.convert_to_tensor(np.stack(sums))
+    return [float(ops.convert_to_numpy(metric.error(tensor)).mean()) for metric in metrics]
+
+
+def _sums(rows: Rows, logits: np.ndarray, codes: np.ndarray) -> list[np.ndarray]:
     """The `field_sums` of each class, or of the positive one alone."""
-    distinct, ids = np.unique(as_array(values).reshape(-1), return_inverse=True)
     pairs = zip(*(columns.T for columns in outcome_columns(rows.labels, logits)), strict=True)
-    weights, ids = rows.row_weights, ids.astype("int32")
-    sums = [field_sums(y, p, weights, ids, len(distinct)) for y, p in pairs]
+    weights, num_values = rows.row_weights, int(codes.max()) + 1
+    sums = [field_sums(y, p, weights, codes, num_values) for y, p in pairs]
     return [ops.convert_to_numpy(each) for each in sums]
