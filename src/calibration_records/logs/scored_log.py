@@ -47,7 +47,8 @@ class ScoredLog:
         sample_weight: Column of the weights, finite and not negative, or None.
         fields: Columns of the fields, each a name, or a tuple of names for a cross.
         timestamp: Column of the times: timestamps (without a time zone: UTC), dates, ISO 8601
-            texts, or seconds since 1970. Days and other periods are those of UTC.
+            texts, or seconds since 1970 (other numbers, such as 20260307, are refused or warned
+            about). Days and other periods are those of UTC.
         row_key: Column that identifies a row, whole numbers or strings. Metrics that divide the
             rows into folds do it by a hash of this column. By default, it is the number of the row
             in the source, before `where`, as in Keras; sources without an order, such as those of
