@@ -22,6 +22,7 @@ from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import column_that_counts
@@ -162,8 +163,10 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
         dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
-        inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
-    return keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
+        inputs[feature] = keras.KerasTensor((None, *column.shape[1:]), dtype, name=feature)
+    inputs = named_inputs(inputs)
+    name = free_name("base_score", layer_names(inputs))
+    return keras.Model(inputs, keras.layers.Identity(name=name)(inputs[SCORE]))
 
 
 def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:

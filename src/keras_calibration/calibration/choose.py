@@ -12,6 +12,7 @@ from calibration_records._columns import names_of, suggestion
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.inputs import free_name
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
@@ -129,6 +130,9 @@ def choose(
         if present not in heads.values():
             remember_fit(head, head.summary_of(rows))
     progress.add()
+    if head is not present:
+        # It becomes a layer of a model with inputs of these names.
+        head.name = free_name(head.name, given.features)
     return head, replace(
         report,
         time_unit=rows.time_unit,
