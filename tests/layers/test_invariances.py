@@ -31,7 +31,9 @@ CLASSES = np.argmax(0.6 * CLASS_LOGITS + RNG.gumbel(size=CLASS_LOGITS.shape), ax
 IMPORTANCES = RNG.exponential(size=NUM_ROWS)
 COUNTS = RNG.integers(1, 4, NUM_ROWS)
 
-pytestmark = pytest.mark.filterwarnings("ignore:The logits look like probabilities")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The logits look like probabilities", "ignore:Argument `settings` says nothing"
+)
 
 
 NAMES = sorted(HEADS)

@@ -94,6 +94,8 @@ class ScoredLog:
         fields = tuple(names if len(names) > 1 else names[0] for names in columns)
         if len({*map(field_name, fields)}) < len(fields):
             raise refused("fields", "fields of different names", self.fields)
+        if self.logit is not None and self.probability != "probability":
+            raise refused("probability", "left out with `logit`", self.probability)
         object.__setattr__(self, "fields", fields)
 
     def of(self, source: Any) -> ScoredLog:

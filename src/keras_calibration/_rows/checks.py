@@ -66,7 +66,7 @@ def read_rows(
     """
     if labels is None:
         raise refused("labels", "given, one for each row of a fit", labels)
-    check_weights_are(weights_are)
+    check_weights_are(weights_are, sample_weight is not None)
     values = np.asarray(logits)
     if (numbers := rows_that_count(sample_weight)) is not None:
         values = column_that_counts(values, "logits", numbers)

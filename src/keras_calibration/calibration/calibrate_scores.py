@@ -18,6 +18,7 @@ from calibration_records._columns import (
     names_of,
     warn_of_other_order,
 )
+from calibration_records._warn import warn
 from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
@@ -125,14 +126,15 @@ def calibrate_scores(
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     time, gap = time_and_gap(time, folds)
     asked = Asked(methods, fields, names_of(numeric), folds, verbose)
-    if SCORE in (names := [*fields, *asked.numeric]):
+    names = [*fields, *asked.numeric]
+    if bad := [name for name in names if name == SCORE or "/" in name]:
         raise ValueError(
-            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
-            "name. Rename the column."
+            f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
+            f"slash in its name. Received: features {bad}. Rename the columns."
         )
     if isinstance(scores, ScoredLog):
         given = {"labels": labels, "features": features, "sample_weight": sample_weight}
-        _check_log_alone(scores, {**given, "from_logits": from_logits or None}, time)
+        _check_log_alone(scores, {**given, "from_logits": from_logits or None}, time, bool(names))
         from_logits = scores.logit is not None
         rows, columns = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
     else:
@@ -180,13 +182,15 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
         return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
 
 
-def _check_log_alone(log: ScoredLog, given: Mapping[str, Any], time: Any) -> None:
-    """Raises if arguments are given that a log names itself."""
+def _check_log_alone(log: ScoredLog, given: Mapping[str, Any], time: Any, has_names: bool) -> None:
+    """Raises if arguments are given that a log names itself; warns if its fields are not used."""
     if names := [name for name, value in given.items() if value is not None]:
         raise ValueError(
             f"Arguments {names} must be left out with a ScoredLog, which names its columns. "
             "Received: a log and these. Name them in ScoredLog(source, label=…, logit=…, …)."
         )
+    if log.fields and not has_names:
+        warn(f"The log's fields, {list(log.fields)}, are not used: pass `fields` or `numeric` too.")
     if time is not None and (not isinstance(time, str) or time != log.timestamp):
         raise ValueError(
             "Argument `time` must be the name of the log's column of times. Received: "

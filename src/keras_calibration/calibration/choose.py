@@ -49,6 +49,8 @@ from keras_calibration.layers.refit import is_fitted_to
 BLEND = "blend"
 # Five do not choose better than three, but the members of a network learn from more rows.
 _NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
+# The candidates that use numeric columns.
+_OF_NUMBERS = ("additive", "trees", "neural")
 # Of the network, where it makes its own folds.
 _NUM_MEMBERS = 3
 
@@ -110,6 +112,8 @@ def choose(
     num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
+    if numeric and not any(each.name.startswith(_OF_NUMBERS) for each in tried):
+        warn(f"No candidate of methods={asked.methods!r} uses the columns in `numeric`.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
         steps = 1 + len(tried)

@@ -105,6 +105,9 @@ class FieldNetwork(keras.layers.Layer):
         self.numeric = tuple(names_of(numeric))
         self.embedding_dim = embedding_dim
         self.hidden_units = tuple(hidden_units)
+        if (num_numeric_knots, num_coarse_knots) != (64, 16) and not self.numeric:
+            received = (num_numeric_knots, num_coarse_knots)
+            raise refused("num_numeric_knots", "left out without `numeric`", received)
         self.num_numeric_knots = num_numeric_knots
         self.regularization = float(regularization)
         self.seed, self.num_coarse_knots = seed, num_coarse_knots

@@ -31,6 +31,7 @@ from keras_calibration.layers.fits import (
     remember_fit,
     rows_to_fit,
     unchanged_if_refused,
+    warn_of_settings,
 )
 from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
 from keras_calibration.layers.logits import (
@@ -243,6 +244,7 @@ class Head(keras.layers.Layer):
         """
         how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
         rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
+        warn_of_settings(self, settings)
         return self.fit_checked(rows, settings, verbose)
 
     def fit_checked(

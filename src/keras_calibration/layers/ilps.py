@@ -124,7 +124,10 @@ class ILPS(HistogramHead):
     ) -> None:
         super().__init__(**kwargs)
         self.knots = knots if isinstance(knots, str) else _checked_knots(knots)
-        self.num_knots = num_knots if isinstance(knots, str) else len(self.knots)
+        if not isinstance(knots, str):
+            one_of("num_knots", num_knots, (20, len(self.knots)), "The list of knots has a length.")
+            num_knots = len(self.knots)
+        self.num_knots = num_knots
         self.extrapolation = extrapolation
         self.monotonic = monotonic
         self.smoothness = smoothness if isinstance(smoothness, str) else float(smoothness)
