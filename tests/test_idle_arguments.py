@@ -50,6 +50,9 @@ WARNED = {
     "numbers": lambda: scores(features={"x": Z}, numeric=["x"]),
     "fields of a log": lambda: scores_of_log(log(fields=["site"])),
     "gap": lambda: scores(time=(DAY * 86_400.0, 7), methods="identity"),
+    "knots of no column": lambda: layers.FieldBias({"site": 3}, num_knots=8),
+    "knots of no number": lambda: layers.FieldNetwork({"site": 3}, num_numeric_knots=8),
+    "coarse knots": lambda: layers.FieldNetwork({"site": 3}, num_coarse_knots=8),
 }
 REFUSED = {
     "gap without times": lambda: scores(time=(None, 7)),
@@ -59,9 +62,6 @@ REFUSED = {
     "since": lambda: kc.monitor(monitor_sums(log(timestamp="at")), Periods(since="2025-01-01")),
     "folds of a share": lambda: metrics.CalibratedLogLoss(num_folds=5, bias_fraction=0.5),
     "number of given knots": lambda: layers.ILPS(num_knots=7, knots=[-1.0, 0.0, 1.0]),
-    "knots of no column": lambda: layers.FieldBias({"site": 3}, num_knots=8),
-    "knots of no number": lambda: layers.FieldNetwork({"site": 3}, num_numeric_knots=8),
-    "coarse knots": lambda: layers.FieldNetwork({"site": 3}, num_coarse_knots=8),
     "members": lambda: layers.NeuralCalibration(layers.ILPS(), num_members=3),
 }
 

@@ -127,7 +127,7 @@ def calibrate_scores(
     time, gap = time_and_gap(time, folds)
     asked = Asked(methods, fields, names_of(numeric), folds, verbose)
     names = [*fields, *asked.numeric]
-    if bad := [name for name in names if name == SCORE or "/" in name]:
+    if bad := [name for name in names if name == SCORE or "/" in str(name)]:
         raise ValueError(
             f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
             f"slash in its name. Received: features {bad}. Rename the columns."

@@ -113,7 +113,8 @@ def choose(
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     if numeric and not any(each.name.startswith(_OF_NUMBERS) for each in tried):
-        warn(f"No candidate of methods={asked.methods!r} uses the columns in `numeric`.")
+        methods = f"methods={asked.methods!r}"
+        warn(f"No candidate of {methods} uses the columns in `numeric`: the report alone does.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
         steps = 1 + len(tried)
