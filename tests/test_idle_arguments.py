@@ -53,6 +53,7 @@ WARNED = {
     "knots of no column": lambda: layers.FieldBias({"site": 3}, num_knots=8),
     "knots of no number": lambda: layers.FieldNetwork({"site": 3}, num_numeric_knots=8),
     "coarse knots": lambda: layers.FieldNetwork({"site": 3}, num_coarse_knots=8),
+    "number of given knots": lambda: layers.ILPS(num_knots=7, knots=[-1.0, 0.0, 1.0]),
 }
 REFUSED = {
     "gap without times": lambda: scores(time=(None, 7)),
@@ -61,7 +62,6 @@ REFUSED = {
     "probability": lambda: log(probability="p"),
     "since": lambda: kc.monitor(monitor_sums(log(timestamp="at")), Periods(since="2025-01-01")),
     "folds of a share": lambda: metrics.CalibratedLogLoss(num_folds=5, bias_fraction=0.5),
-    "number of given knots": lambda: layers.ILPS(num_knots=7, knots=[-1.0, 0.0, 1.0]),
     "members": lambda: layers.NeuralCalibration(layers.ILPS(), num_members=3),
 }
 

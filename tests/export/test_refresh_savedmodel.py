@@ -95,7 +95,6 @@ HEADS = {
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.filterwarnings("ignore:Argument `settings` says nothing")
 @pytest.mark.parametrize("kind", slow_except(HEADS.keys() - {"blend", "trees"}, HEADS))
 def test_only_the_head_is_another(kind, tmp_path):
     model = kc.models.CalibratedModel(base_model(), HEADS[kind]())

@@ -7,9 +7,6 @@ import pytest
 from backends import HAS_FLOAT64, ON_TENSORFLOW, dtype_of, gradients_by_weights
 from keras_calibration.layers import FieldNetwork
 
-# The sizes of all networks of these tests.
-pytestmark = pytest.mark.filterwarnings("ignore:Numbers of knots say nothing")
-
 
 def model_of(network, features):
     inputs = {

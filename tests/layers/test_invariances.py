@@ -31,9 +31,7 @@ CLASSES = np.argmax(0.6 * CLASS_LOGITS + RNG.gumbel(size=CLASS_LOGITS.shape), ax
 IMPORTANCES = RNG.exponential(size=NUM_ROWS)
 COUNTS = RNG.integers(1, 4, NUM_ROWS)
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The logits look like probabilities", "ignore:Argument `settings` says nothing"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:The logits look like probabilities")
 
 
 NAMES = sorted(HEADS)

@@ -23,8 +23,6 @@ SITE = RNG.integers(0, 3, N)
 # Of which float32 has not all digits.
 SOFT = np.clip((RNG.random(N) < 1 / (1 + np.exp(-SCORE - 0.3 * SITE))) * 0.9 + 1e-9, 0, 1)
 WEIGHTS = RNG.uniform(0.5, 2, N)
-# Passed to every head, also to those without a network.
-pytestmark = pytest.mark.filterwarnings("ignore:Argument `settings` says nothing")
 SETTINGS = kc.layers.FitSettings(max_epochs=2)
 HEADS = {
     "PlattScaling": PlattScaling,

@@ -12,6 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import integer, not_negative, one_of, refused
+from calibration_records._warn import warn
 from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
@@ -125,7 +126,8 @@ class ILPS(HistogramHead):
         super().__init__(**kwargs)
         self.knots = knots if isinstance(knots, str) else _checked_knots(knots)
         if not isinstance(knots, str):
-            one_of("num_knots", num_knots, (20, len(self.knots)), "The list of knots has a length.")
+            if num_knots not in (20, len(self.knots)):
+                warn("Argument `num_knots` says nothing beside a list of knots.")
             num_knots = len(self.knots)
         self.num_knots = num_knots
         self.extrapolation = extrapolation
