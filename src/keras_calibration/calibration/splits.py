@@ -124,7 +124,7 @@ def splits_of(
         if rows.times is not None:
             earlier = fold < number
             fitted = earlier & (rows.times <= rows.times[own].min() - gap)
-            num_left_out += np.count_nonzero(earlier & ~fitted)
+            num_left_out += int(np.count_nonzero(earlier & ~fitted))
         if fitted.any():
             parts.append((np.flatnonzero(fitted), np.flatnonzero(own)))
     if len(parts) < 2:  # they could not disagree
@@ -142,7 +142,7 @@ def splits_of(
                 "all of one class. Use other folds, or more rows."
             )
     is_forward = rows.times is not None
-    if gap and not num_left_out and rows.time_unit != "day":
+    if rows.times is not None and gap and not num_left_out and rows.time_unit != "day":
         warn(
             f"The gap of {gap:g} leaves out no row. It is in the unit of the times, which span "
             f"{np.ptp(rows.times):g}: of times in seconds, a week is 604800."

@@ -275,7 +275,7 @@ class SeedVariance(keras.callbacks.Callback):
 
     def _directions(self) -> dict[str, str]:
         """The directions of the metrics, from Keras or else from their names."""
-        by_metric = {}
+        by_metric: dict[str, str | None] = {}
         for metric in _flatten(self.model.metrics):
             # Field metrics have the name of their field before their own.
             named = getattr(metric, "named_metrics", lambda metric=metric: [(metric.name, metric)])
@@ -283,7 +283,7 @@ class SeedVariance(keras.callbacks.Callback):
         # Keras puts the name of an output before its metrics.
         outputs = getattr(self.model, "output_names", None) or ()
         outputs = "|".join(map(re.escape, outputs if len(outputs) > 1 else ()))
-        directions = {}
+        directions: dict[str, str] = {}
         for name in self._metrics:
             own = name.removeprefix("val_")
             plain = re.sub(rf"^({outputs})_", "", own)

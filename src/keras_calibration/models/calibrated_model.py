@@ -110,6 +110,10 @@ class CalibratedModel(FieldMetricsModel):
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7 and 8.
     """
 
+    base: BaseLogits
+    head: Head
+    report: CalibrationReport | None = None
+
     def __init__(
         self,
         base_model: keras.Model,
@@ -123,7 +127,7 @@ class CalibratedModel(FieldMetricsModel):
             # `keras.models.clone_model` passes the symbolic inputs and output of new layers.
             super().__init__(inputs=base_model, outputs=head, **kwargs)
             found = find_head(self)
-            self.base, self.head, self.report = found.base_layer, found.head, None
+            self.base, self.head = found.base_layer, found.head  # type: ignore[assignment]
             return
         remedy = "Use one of this package, ILPS() for example, or subclass layers.Head."
         instance("head", head, Head, "a `Head`", remedy)
@@ -153,7 +157,6 @@ class CalibratedModel(FieldMetricsModel):
         base.freeze()
         self.base = base
         self.head = head
-        self.report: CalibrationReport | None = None
 
     @property
     def base_model(self) -> keras.Model:
