@@ -51,7 +51,7 @@ def test_what_keras_clones_computes_the_same(own):
     model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"s": 3}))
     model.compile("sgd", "mse", field_metrics={"s": [kc.metrics.FieldECE(3)]})
     x = {"x": X, "s": np.arange(len(X)) % 3}
-    kc.fit_head(model, x, Y, verbose=0)
+    kc.fit_head(model, x, Y, only_if_better=False, verbose=0)
     clone = keras.models.clone_model(model, **own)
     assert type(clone) is kc.models.CalibratedModel
     clone.set_weights(model.get_weights())
