@@ -18,7 +18,7 @@ import numpy as np
 from calibration_records._limits import EXACT_WHOLE_NUMBERS
 from calibration_records._warn import warn
 
-_NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
+NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
 
 
 def is_table(values: object) -> bool:
@@ -128,7 +128,7 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
     """
     name = what.lower()
     array = as_array(values, name)
-    values = array.reshape(-1).tolist() if array.dtype.kind in "OSUT" else []
+    values = array.reshape(-1).tolist() if array.dtype.kind in "OSU" else []
     if texts := [value for value in values if isinstance(value, str | bytes)]:
         text = max(texts, key=str)
         raise ValueError(
@@ -189,7 +189,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     if is_list and array.dtype.kind in "US":
         # NumPy makes strings of the numbers and of NaN beside strings.
         array = np.asarray(values, dtype=object)
-    return array
+    # NumPy's strings of any length, with its missing values.
+    return array.astype(object) if array.dtype.kind == "T" else array
 
 
 def column_of(values: Any, name: str) -> np.ndarray:
@@ -296,7 +297,7 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
             warn(f"Input {name} has {found}. They are read as empty strings.")
         strings = ["" if value is None else text_of(value, name) for value in values]
         return np.array(strings, dtype=np.str_).reshape(array.shape)
-    if not all(issubclass(kind, _NUMBERS) for kind in kinds):
+    if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
         raise _refused_input(name, "hold numbers or strings", f"objects of the types {names}")
     numbers = np.asarray([np.nan if value is None else value for value in values])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration_records._columns import as_array, is_missing, numbers_of
+from calibration_records._columns import NUMBERS, as_array, is_missing, numbers_of
 
 DAY = np.timedelta64(86_400_000_000, "us")
 
@@ -26,11 +26,14 @@ def times_of(values: Any, name: str) -> np.ndarray:
         array = np.array([_moment(each) for each in array.flat], dtype="datetime64[us]")
     if array.dtype.kind == "M":
         return array.astype("datetime64[us]").reshape(-1)
-    if array.dtype.kind in "SUT" or any(isinstance(each, str) for each in array.flat[:10]):
-        raise ValueError(
-            f"Argument `{name}` must hold numbers or dates. Received: strings, such as "
-            f"{array.flat[0]!r}. Convert them, for example with pandas.to_datetime."
-        )
+    is_no_time = array.dtype.kind in "SUm"
+    for each in array.flat if is_no_time or array.dtype.kind == "O" else ():
+        if is_no_time or not (is_missing(each) or isinstance(each, NUMBERS)):
+            raise ValueError(
+                f"Argument `{name}` must hold numbers or dates. Received: {type(each).__name__} "
+                f"values, such as {each!r}. Convert them, for example strings with "
+                "pandas.to_datetime, and periods of pandas with to_timestamp."
+            )
     return numbers_of(array, "Times").astype(np.float64).reshape(-1)
 
 

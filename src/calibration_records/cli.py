@@ -199,6 +199,8 @@ def _runs(options: argparse.Namespace) -> tuple[str, int]:
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
     from calibration_records.comparison.compare import compare
 
+    if both := {*options.maximize} & {*options.minimize}:
+        raise refused("--maximize", "of other metrics than --minimize", sorted(both))
     ways = dict.fromkeys(options.maximize, "max") | dict.fromkeys(options.minimize, "min")
     comparison = compare(
         _open(options),

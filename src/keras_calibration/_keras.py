@@ -58,10 +58,15 @@ def sequential_output(model: keras.Sequential) -> Any:
 
 
 def metric_direction(metric: keras.metrics.Metric) -> str | None:
-    """`"max"` or `"min"`, where a Keras metric says which way is better.
+    """`"max"` or `"min"`, where the class of a metric says which way is better.
 
+    What a class of the user's own inherits says nothing: it may return 1 minus the value.
     Public: none; Keras sets it on its own metrics, for its tuner.
     """
+    kind = type(metric)
+    is_ours = kind.__module__.partition(".")[0] in ("keras", "keras_calibration")
+    if not (is_ours or "_direction" in vars(kind)):
+        return None
     return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", ""))
 
 

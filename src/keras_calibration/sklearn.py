@@ -130,6 +130,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if is_frozen and not (self.cv is None is groups):
+            warn("Arguments `cv` and `groups` say nothing to a frozen classifier.")
         if is_frozen:
             self.estimator_ = base
             scores, fold = self._scores(base, X), np.zeros(len(labels), np.int64)

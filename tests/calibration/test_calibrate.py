@@ -85,6 +85,7 @@ def names_of(report):
     return [score.name for score in report.scores]
 
 
+@pytest.mark.filterwarnings("ignore:No candidate of methods")
 def test_methods():
     x, y = make_rows(lambda logit, site, price: logit + 0.5, 1500)
     quick = kc.calibrate(base_model(), x, y, **BOTH, methods="quick", verbose=0).report
@@ -109,6 +110,7 @@ def test_methods():
         kc.calibrate(base_model(), x, y, **BOTH, methods="neurl")
 
 
+@pytest.mark.filterwarnings("ignore:No candidate of methods")
 def test_segments_that_are_still_off_are_named():
     x, y = make_rows(lambda logit, site, price: logit + np.where((site == 2) & (price > 0), 1.5, 0))
     x["site"] = x["site"] % 3

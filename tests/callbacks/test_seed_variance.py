@@ -15,7 +15,8 @@ from calibration_records.comparison.pipeline_runs import gather_runs
 from calibration_records.runs.metric_names import main_metric
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio
+from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio, FieldECE
+from keras_calibration.models import FieldMetricsModel
 from keras_calibration.seeds import Ledger
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
@@ -429,21 +430,51 @@ def test_records_which_direction_is_better(tmp_path):
         def update_state(self, y_true, y_pred, sample_weight=None):
             super().update_state(y_pred)
 
-    uplift, lower = HitRate(name="uplift"), HitRate(name="lower")
-    uplift._direction = "up"
-    metrics = [uplift, lower, keras.metrics.R2Score(name="fit"), CalibrationRatio()]
+    class Uplift(HitRate):
+        _direction = "up"
+
+    class Improvement(keras.metrics.MeanSquaredError):
+        def result(self):
+            return 1 - super().result()
+
+    metrics = [
+        Uplift(name="uplift"),
+        HitRate(name="lower"),
+        Improvement(name="better"),
+        keras.metrics.R2Score(name="fit"),
+        CalibrationRatio(),
+    ]
     model = make_model(1)
     model.compile(loss="binary_crossentropy", metrics=metrics, run_eagerly=True)
     callback = SeedVariance(tmp_path, "small", 1, verbose=0)
     fit(callback, 1, epochs=1, model=model)
     (run,) = Ledger(tmp_path).runs()
-    held_out = {f"val_{name}" for name in ("loss", "uplift", "lower", "fit", "calibration_ratio")}
+    names = ("loss", "uplift", "lower", "better", "fit", "calibration_ratio")
+    held_out = {f"val_{name}" for name in names}
     assert held_out <= set(run["metrics"])
     assert {name: way for name, way in run["directions"].items() if name in held_out} == {
         "val_loss": "min",
         "val_uplift": "max",
         "val_fit": "max",
     }
+
+
+def test_directions_of_several_outputs_and_of_field_metrics(tmp_path):
+    inputs = {"x": keras.Input((1,), name="x"), "neg": keras.Input((), dtype="int32", name="neg")}
+    outputs = [keras.layers.Dense(1, "sigmoid", name=n)(inputs["x"]) for n in ("buy", "loss")]
+    several = keras.Model(inputs, outputs)
+    several.compile("sgd", "mse", metrics=[["auc"], ["mae"]])
+    by_field = FieldMetricsModel(inputs, outputs[0])
+    by_field.compile("sgd", "mse", field_metrics={"neg": [FieldECE(2)]})
+    x, y = {"x": X[:, :1], "neg": np.arange(len(X)) % 2}, Y
+    for model, labels in ((several, [y, y]), (by_field, y)):
+        model.fit(x, labels, verbose=0, callbacks=[SeedVariance(tmp_path, "a", 1, verbose=0)])
+    of_several, of_fields = (run["directions"] for run in Ledger(tmp_path).runs())
+    assert of_several == {
+        **dict.fromkeys(("loss", "buy_loss", "loss_loss", "loss_mae"), "min"),
+        "buy_auc": "max",
+    }
+    assert of_fields == {"loss": "min", "neg_field_ece": "min"}
 
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}

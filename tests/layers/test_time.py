@@ -1,6 +1,7 @@
 """Heads that follow time: the same facts in any form, what is refused, and what is kept."""
 
 import datetime
+import warnings
 
 import keras
 import numpy as np
@@ -109,6 +110,29 @@ def test_counts_are_rows_and_labels_may_be_turned_round():
     np.testing.assert_allclose(predictions(mirrored, -logits, features), -expected, atol=1e-4)
 
 
+DATES = pd.date_range("2026-01-01", periods=400).repeat(NUM_ROWS // 400 + 1)[:NUM_ROWS]
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        *(
+            (DATES.strftime(form).astype(int), "as digits")
+            for form in ("%Y%m%d", "%Y%m%d%H", "%Y%j")
+        ),
+        (DATES.strftime("%Y%m").astype(float), "as digits, such as 202601"),
+        (pd.to_datetime(np.arange(NUM_ROWS)), "in 1970.*unit='D'"),
+        (20260301 + np.arange(NUM_ROWS) % 31, None),  # of one month, as far apart as days
+        (200_000 + np.arange(NUM_ROWS), None),
+        (DATES, None),
+    ],
+)
+def test_dates_as_numbers_are_warned_about(time, message):
+    logits, labels, features, _ = make_rows()
+    with warnings.catch_warnings() if message is None else pytest.warns(UserWarning, match=message):
+        fitted(logits, labels, features, time=time)
+
+
 @pytest.mark.parametrize(
     ("time", "message"),
     [
@@ -118,11 +142,13 @@ def test_counts_are_rows_and_labels_may_be_turned_round():
         (np.full(NUM_ROWS, np.nan), "Times must be known"),
         (np.full(NUM_ROWS, np.inf), "Times must be known"),
         (["2026-03-01"] * NUM_ROWS, "must hold numbers or dates"),
+        (np.full(NUM_ROWS, "2026-03-01", np.dtypes.StringDType()), "Received: str values"),
+        (pd.Series(pd.period_range("2026-03-01", periods=NUM_ROWS)), "Period values.*to_timestamp"),
+        (np.arange(NUM_ROWS) * np.timedelta64(1, "D"), "Received: timedelta64 values"),
         (1e-300 * np.arange(NUM_ROWS), "that floats tell apart"),
         (1e300 * np.arange(NUM_ROWS), "that floats tell apart"),
         (np.uint64(2**63) + np.arange(NUM_ROWS, dtype="uint64"), "that floats tell apart"),
     ],
-    ids=range(9),
 )
 def test_bad_times_are_refused_and_change_nothing(time, message):
     logits, labels, features, _ = make_rows()

@@ -68,7 +68,7 @@ RULES = {
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 # For each class, a value other than the default of every argument but `name` and `dtype`.
 LOGITS_TOO = {"from_logits": True}
-FOLDS = {"num_folds": 3, "bias_fraction": 0.2, "seed": 5}
+FOLDS = {"num_folds": 2, "bias_fraction": 0.2, "seed": 5}
 ARGUMENTS = {
     "CalibratedLogLoss": {**FOLDS, **LOGITS_TOO},
     "LogLoss": LOGITS_TOO,

@@ -42,6 +42,27 @@ def test_hdf5_is_refused_with_the_way_to_save(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "own", [{}, {"input_tensors": None, "clone_function": lambda layer: layer}]
+)
+def test_what_keras_clones_computes_the_same(own):
+    inputs = {"x": keras.Input((2,), name="x"), "s": keras.Input((), dtype="int32", name="s")}
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
+    model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"s": 3}))
+    model.compile("sgd", "mse", field_metrics={"s": [kc.metrics.FieldECE(3)]})
+    x = {"x": X, "s": np.arange(len(X)) % 3}
+    kc.fit_head(model, x, Y, only_if_better=False, verbose=0)
+    clone = keras.models.clone_model(model, **own)
+    assert type(clone) is kc.models.CalibratedModel
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert clone.evaluate(x, Y, verbose=0, return_dict=True)["s_field_ece"] >= 0
+    assert [v.trainable for v in clone.variables] == [v.trainable for v in model.variables]
+    restored = kc.models.CalibratedModel.from_config(clone.get_config())
+    assert restored.head.name == clone.head.name == model.head.name
+    clone.fit(x, Y, verbose=0)
+
+
 def test_inputs_without_a_name_of_their_own_get_a_stable_one(tmp_path):
     model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
     assert model.input.name == "inputs"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time as now
+from collections.abc import Iterable, Mapping
 
 from calibration_records.logs.query import quoted
 
@@ -14,6 +15,7 @@ _NUMBERS = (*WHOLE, "HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _ISO_TIME = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?)?"
 # The year 5138, in seconds. Milliseconds are beyond it.
 _LARGEST_TIME = 10**11
+_YEAR = 365 * 86400
 
 
 def _kind_of(column: str, types: Mapping[str, str]) -> str:
@@ -88,6 +90,22 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
         f"The timestamp column {column!r} must hold times, dates, ISO 8601 strings or seconds "
         f"since 1970. Received: {types[column]}."
     )
+
+
+def is_odd_time(time: str, column: str, types: Mapping[str, str]) -> str:
+    """Whether a time is in 1970, as days or 20260301 are in seconds; or a number, years ahead."""
+    odd = f"abs(epoch({time})) < {_YEAR}"
+    if _kind_of(column, types) in _NUMBERS:  # 2026030112 is in 2034
+        odd += f" OR epoch({time}) > {int(now.time()) + 2 * _YEAR}"
+    return odd
+
+
+def are_merged(columns: Iterable[str], types: Mapping[str, str]) -> str:
+    """Whether a value is beyond what its type of floats counts, where ids have become equal."""
+    most = {"FLOAT": 2**24, "DOUBLE": 2**53}
+    found = [(quoted(each), most[types[each]]) for each in columns if types[each] in most]
+    tests = [f"(isfinite({name}) AND abs({name}) >= {end})" for name, end in found]
+    return " OR ".join(tests) or "false"
 
 
 def is_time(time: str) -> str:

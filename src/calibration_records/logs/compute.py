@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import datetime
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from calibration_records._progress import ProgressBar
+from calibration_records._warn import warn
 from calibration_records.logs.embedded import Embedded
-from calibration_records.logs.query import CHECKED, Query, total_sums
+from calibration_records.logs.query import Query, total_sums
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import ScoredLog
 from calibration_records.logs.sums import TOTALS, LogSums
@@ -20,6 +22,16 @@ _EXPECTED = {
     "prediction": "Probabilities must be in [0, 1], not logits, and logits finite.",
     "weight": "Sample weights must be finite and not negative.",
     "time": "Times must be times, dates, ISO 8601 texts or seconds since 1970.",
+}
+_CONVERT = (
+    "Convert other numbers: milliseconds / 1000, days * 86400, and of 20260307 "
+    "strptime(day::VARCHAR, '%Y%m%d')."
+)
+_ODD = {
+    "time": "times in 1970, or in years to come{}. Numbers are read as seconds since 1970. "
+    f"{_CONVERT} Leave placeholders such as 0 out with `where`.",
+    "id": "ids or field values in floats, of 2**24 and more in float32 or 2**53 and more in float64"
+    ", where neighbours are equal. Write the column as integers or strings in the first place.",
 }
 
 
@@ -61,17 +73,15 @@ def log_sums(
         from calibration_records.logs.ray_blocks import ray_sums
 
         sums = ray_sums(log, queries, selection)
-        if check and (kind := _invalid(sums)):
-            raise _refusal(sums, kind)
+        if check:
+            _check_totals(sums)
         return sums
     bar, tables = ProgressBar(len(queries), "passes", verbose), {}
     with Embedded(log) as opened:
         for name, query in queries.items():
             tables[name] = opened.sums(query, selection)
-            if check and name == TOTALS and (kind := _invalid(LogSums(tables))):
-                raise _refusal(
-                    LogSums(tables), kind, opened.first_row(f"NOT valid_{kind}", selection)
-                )
+            if check and name == TOTALS:
+                _check_totals(LogSums(tables), lambda rows: opened.first_row(rows, selection))
             bar.add()
     return LogSums(tables)
 
@@ -81,20 +91,35 @@ def is_ray(source: Any) -> bool:
     return type(source).__module__.partition(".")[0] == "ray"
 
 
-def _invalid(sums: LogSums) -> str | None:
-    """What is invalid in some rows."""
-    totals = sums.table(TOTALS) if sums.names else {}
-    return next((kind for kind in CHECKED if totals and totals[f"invalid_{kind}"][0]), None)
+def _check_totals(
+    sums: LogSums, first_row: Callable[[str], Mapping[str, Any]] | None = None
+) -> None:
+    """Raises for invalid rows, and warns of values that are read as what they may not be."""
+    totals, first = sums.table(TOTALS) if sums.names else {}, None
+    for name in totals:
+        state, _, kind = name.partition("_")
+        if state not in ("invalid", "odd") or not totals[name][0]:
+            continue
+        if first_row is not None:
+            first = first_row(f"NOT valid_{kind}" if state == "invalid" else name)
+        if state == "invalid":
+            raise _refusal(sums, kind, first)
+        example = ""
+        if first is not None and kind == "time":
+            day = datetime.datetime.fromtimestamp(first["t"], datetime.UTC).date()
+            example = f", for example {first['given_time']} as {day}"
+        warn(f"{totals[name][0]:,.0f} of {sums.num_rows:,} rows have {_ODD[kind].format(example)}")
 
 
 def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -> ValueError:
     """How many rows are invalid, and which is the first, if it is known."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
+    remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:
         file = f" of the log, in {first['given_file']}" if first["given_file"] else ""
         value, row = first[f"given_{kind}"], first["given_row"]
         example = f", for example a {kind} of {value} in row {row}{file}"
     return ValueError(
         f"{_EXPECTED[kind]} Received: {count:,} invalid {kind}s in {sums.num_rows:,} rows"
-        f"{example}. Check the name of the column, or leave these rows out with `where`."
+        f"{example}. {remedy} Or leave these rows out with `where`."
     )

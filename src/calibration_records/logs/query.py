@@ -100,15 +100,16 @@ def field_column(name: str) -> str:
     return quoted(f"field {name}")
 
 
-# What may be invalid: `logs.rows` has a column `valid_…` of each.
-CHECKED = ("label", "prediction", "weight", "time")
+# What may be invalid: `logs.rows` has a column `valid_…` of each. And what may be something else
+# than it is read as: it has a column `odd_…` of each.
+_CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id")
 
 
 def total_sums() -> Query:
-    """Numbers of rows, and of invalid rows by what is invalid."""
-    return Query(
-        {}, {"rows": "1"} | {f"invalid_{each}": f"(NOT valid_{each})::INT" for each in CHECKED}
-    )
+    """Numbers of rows, of invalid rows by what is invalid, and of odd ones."""
+    invalid = {f"invalid_{each}": f"(NOT valid_{each})::INT" for each in _CHECKED}
+    odd = {f"odd_{each}": f"(odd_{each} IS TRUE)::INT" for each in _DOUBTED}
+    return Query({}, {"rows": "1", **invalid, **odd})
 
 
 def label_sums(names: Sequence[str], weighted: bool = True) -> Query:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records.logs.columns import (
     WHOLE,
+    are_merged,
     field_value,
+    is_odd_time,
     is_time,
     key_of,
     number_of,
@@ -53,6 +55,8 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         "given_row": quoted(ROW_NUMBER),
         "given_file": quoted(FILE_NAME) if FILE_NAME in types else "NULL",
         "valid_time": "true",
+        "odd_time": "false",
+        "odd_id": are_merged((*field_columns(log), *filter(None, [log.row_key])), types),
         **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
     # A row of weight 0 is no row, whatever it holds.
@@ -63,6 +67,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
             "given_time": quoted(log.timestamp or ""),
             "t": f"epoch(date_trunc('{selection.period}', {time}))::BIGINT",
             "valid_time": is_time(time),
+            "odd_time": is_odd_time(time, log.timestamp or "", types),
         }
         conditions += _period_conditions(time, selection.ends)
     # The line break ends a comment.

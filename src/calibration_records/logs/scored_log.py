@@ -47,7 +47,8 @@ class ScoredLog:
         sample_weight: Column of the weights, finite and not negative, or None.
         fields: Columns of the fields, each a name, or a tuple of names for a cross.
         timestamp: Column of the times: timestamps (without a time zone: UTC), dates, ISO 8601
-            texts, or seconds since 1970. Days and other periods are those of UTC.
+            texts, or seconds since 1970 (other numbers, such as 20260307, are refused or warned
+            about). Days and other periods are those of UTC.
         row_key: Column that identifies a row, whole numbers or strings. Metrics that divide the
             rows into folds do it by a hash of this column. By default, it is the number of the row
             in the source, before `where`, as in Keras; sources without an order, such as those of
@@ -85,14 +86,17 @@ class ScoredLog:
         """Refuses arguments of another form."""
         if self.num_threads is not None:
             at_least("num_threads", self.num_threads, 1, "Pass None for all cores.")
-        columns = [(each,) if isinstance(each, str) else tuple(each) for each in self.fields]
+        columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]
         are_names = all(isinstance(name, str) for names in columns for name in names)
         if isinstance(self.fields, str) or not are_names:
             expected = "a list of names of columns, or of tuples of names"
-            raise refused("fields", expected, self.fields, "Pass, for example, fields=['site'].")
+            remedy = "Pass, for example, fields=['site'], and '0' for a column 0 of a data frame."
+            raise refused("fields", expected, self.fields, remedy)
         fields = tuple(names if len(names) > 1 else names[0] for names in columns)
         if len({*map(field_name, fields)}) < len(fields):
             raise refused("fields", "fields of different names", self.fields)
+        if self.logit is not None and self.probability != "probability":
+            raise refused("probability", "left out with `logit`", self.probability)
         object.__setattr__(self, "fields", fields)
 
     def of(self, source: Any) -> ScoredLog:

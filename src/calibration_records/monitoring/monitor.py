@@ -88,6 +88,9 @@ def monitor(
     elif not isinstance(log, LogSums) or ROWS + periods.length not in log.names:
         expected = "a ScoredLog, or the result of `monitor_sums` for the same period"
         raise refused("log", expected, log)
+    elif periods.ends != (None, None):
+        remedy = "Pass them to `monitor_sums`."
+        raise refused("period", "without since= and until= for sums", period, remedy)
     if not log.num_rows:
         between = f"since={periods.since!r} and until={periods.until!r}"
         raise ValueError(f"The log has no rows with {between}. Check the file and the times.")

@@ -5,16 +5,51 @@ from collections.abc import Collection
 
 BIAS_SUFFIX = "_bias"
 DIRECTIONS = ("min", "max")
+# Closed lists: a word inside of a longer name says nothing (`loss_improvement`, `auc_gap`). Left
+# out is what has its best value in between (`bias`, `calibration_ratio`), or is a loss to some and
+# a gain to others (`cosine_similarity`, `gini`, `score`).
+# scikit-learn negates these losses, so that all of its scorers grow.
+_NEGATED = frozenset(
+    "brier_score log_loss max_error mean_absolute_error mean_absolute_percentage_error "
+    "mean_gamma_deviance mean_poisson_deviance mean_squared_error mean_squared_log_error "
+    "median_absolute_error negative_likelihood_ratio root_mean_squared_error "
+    "root_mean_squared_log_error".split()
+)
+_MINIMIZED = (
+    frozenset(
+        "bce binary_crossentropy binary_error binary_logloss brier brier_loss brier_score_loss "
+        "calibrated_categorical_log_loss calibrated_log_loss calibrated_quadratic_loss "
+        "categorical_crossentropy categorical_hinge cross_entropy crossentropy ece error "
+        "error_rate expected_calibration_error field_ece field_rce hamming_loss hinge hinge_loss "
+        "kl_divergence logcosh logloss loss mae mape mce mean_squared_logarithmic_error merror "
+        "mlogloss mse msle multi_error multi_logloss negative_log_likelihood nll "
+        "normalized_entropy perplexity poisson rce rmse rmsle sparse_categorical_crossentropy "
+        "squared_hinge".split()
+    )
+    | _NEGATED
+)
 _MAXIMIZED = frozenset(
-    "auc accuracy acc precision recall f1 fbeta ndcg mrr map hit hits r2 iou dice similarity "
-    "correlation specificity sensitivity".split()
+    "acc accuracy adjusted_mutual_info_score adjusted_rand_score auc auc_roc aucpr auprc auroc "
+    "average_precision average_precision_score balanced_accuracy binary_accuracy binary_io_u "
+    "categorical_accuracy completeness_score concordance_correlation d2_absolute_error_score "
+    "d2_brier_score d2_log_loss_score dice explained_variance f1_score fbeta_score "
+    "fowlkes_mallows_score gauc hit_rate homogeneity_score io_u iou logit_auc map "
+    "matthews_corrcoef mcc mean_io_u miou mrr mutual_info_score ndcg normalized_mutual_info_score "
+    "one_hot_io_u one_hot_mean_io_u pearson_correlation positive_likelihood_ratio pr_auc "
+    "precision_at_recall r2 r2_score rand_score recall_at_precision roc_auc roc_auc_ovo "
+    "roc_auc_ovo_weighted roc_auc_ovr roc_auc_ovr_weighted roc_auc_score sensitivity "
+    "sensitivity_at_specificity sparse_categorical_accuracy sparse_top_k_categorical_accuracy "
+    "specificity specificity_at_sensitivity top_k_accuracy top_k_categorical_accuracy "
+    "v_measure_score".split()
 )
-_MINIMIZED = frozenset(
-    "loss logloss error entropy crossentropy nll brier ece rce mce mse mae rmse mape msle hinge "
-    "divergence perplexity".split()
-)
-# Their ideal value is 1 or 0: neither larger nor smaller is better.
-_NEITHER = frozenset(("ratio", "bias", "gain"))
+_MAXIMIZED |= {f"neg_{name}" for name in _NEGATED} | {
+    f"{name}{of}"
+    for name in ("f1", "jaccard", "precision", "recall")
+    for of in ("", "_macro", "_micro", "_samples", "_weighted")
+}
+# The rows that the value is of; Keras numbers equal names, and a ranking has a length.
+_PREFIX = re.compile(r"(val|valid|validation|test|train|training|eval)(_\d+)?(_|/|-|'s )")
+_SUFFIX = re.compile(r"(_|@)\d+$")
 # Names of the plain loss that belongs to a calibrated loss. `"loss"` of a regression can be any
 # loss: it is not taken for the squared error.
 _PLAIN_NAMES = {
@@ -27,17 +62,19 @@ _PLAIN_NAMES = {
 
 
 def direction_of(metric: str) -> str | None:
-    """`"min"` or `"max"` if the metric's name tells which is better, otherwise `None`.
+    """`"min"` or `"max"` if the metric's name is a known one, otherwise `None`.
 
     Example:
-        >>> direction_of("val_auc"), direction_of("val_loss"), direction_of("uplift")
+        >>> direction_of("val_auc_1"), direction_of("loss"), direction_of("loss_improvement")
         ('max', 'min', None)
     """
-    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    is_max, is_min = bool(words & _MAXIMIZED), bool(words & _MINIMIZED)
-    if words & _NEITHER or is_max == is_min:
-        return None
-    return "max" if is_max else "min"
+    name = _SUFFIX.sub("", _without_prefix(metric.lower()))
+    return "max" if name in _MAXIMIZED else "min" if name in _MINIMIZED else None
+
+
+def _without_prefix(metric: str) -> str:
+    found = _PREFIX.match(metric)
+    return metric[found.end() :] if found else metric
 
 
 def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tuple[None, None]:
@@ -70,11 +107,11 @@ def loss_pairs(metric: str, names: Collection[str]) -> list[tuple[str, str]]:
         for calibrated, plain_names in _PLAIN_NAMES.items()
         for plain in plain_names
     ]
-    if direction_of(metric) == "min":
-        own = metric.replace("calibrated_", "")
-        named_alike = [(own, name) for name in names if name.replace("calibrated_", "") == own]
-        pairs = [pair for pair in [*named_alike, *pairs] if metric in pair and pair[0] != pair[1]]
-    return pairs
+    own = metric.replace("calibrated_", "")
+    named_alike = [(own, name) for name in names if name.replace("calibrated_", "") == own != name]
+    with_metric = [pair for pair in [*named_alike, *pairs] if metric in pair]
+    # Another loss has no partner; beside a metric of another kind, those of the run are shown.
+    return with_metric if with_metric or direction_of(metric) == "min" else pairs
 
 
 def main_metric(names: Collection[str]) -> str | None:
@@ -88,7 +125,7 @@ def main_metric(names: Collection[str]) -> str | None:
         'val_calibrated_log_loss'
     """
     known = sorted(names, key=lambda name: (len(name), name))
-    calibrated = [name for name in known if "calibrated_" in name and direction_of(name) == "min"]
+    calibrated = [name for name in known if _SUFFIX.sub("", name).endswith(tuple(_PLAIN_NAMES))]
     held_out = [name for name in calibrated if name.startswith("val_")]
     shown = [*held_out, "val_loss", *calibrated, "loss"]
     return next((name for name in shown if name in names), None)

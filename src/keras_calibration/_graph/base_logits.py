@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import flatten_layers, source_of
-from keras_calibration._rows.inputs import inputs_by_name
+from keras_calibration._rows.inputs import free_name, inputs_by_name
 from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, calibration_dtype
@@ -201,20 +200,14 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
         features = {name: features[name] for name in head.feature_names}
     structure = symbolic_output(base.base_model)
     taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
-
-    def free_name(wanted: str) -> str:
-        numbered = (f"{wanted}_{number}" for number in itertools.count(1))
-        name = next(each for each in itertools.chain([wanted], numbered) if each not in taken)
-        taken.add(name)
-        return name
-
     arguments = base.base_model, base.base_output, base.calibrated_output
     # Who has unfrozen the base model since then finds it as it was.
     with trainable_flags_kept(base.base_model):
         layer = BaseLogits(*arguments, all_outputs=True, dtype=base.dtype, name=base.name)
     outputs = keras.tree.flatten(layer(inputs))
     for position, old in enumerate(keras.tree.flatten(structure)):
-        name = free_name(source_of(old)[0].name)
+        name = free_name(source_of(old)[0].name, taken)
+        taken.add(name)
         if position == base.position:
             logit = head(outputs[position], features)
             outputs[position] = probability_of(logit, head, name, is_column=len(old.shape) == 2)

@@ -64,7 +64,7 @@ def read_rows(
     """
     if labels is None:
         raise refused("labels", "given, one for each row of a fit", labels)
-    check_weights_are(weights_are)
+    check_weights_are(weights_are, sample_weight is not None)
     rows = check_rows(logits, labels, sample_weight, both_classes, from_logits, argument)
     warn_of_contradicted_ends(rows)
     if rows.weights is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -60,9 +61,28 @@ def named_inputs(tensors: Inputs) -> Inputs:
     """New symbolic inputs like a model's own; generated names are replaced by `"inputs"`."""
     inputs = [
         keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
-        for name, tensor in zip(clean_names(tensors), keras.tree.flatten(tensors), strict=True)
+        for name, tensor in zip(layer_names(tensors), keras.tree.flatten(tensors), strict=True)
     ]
     return keras.tree.pack_sequence_as(tensors, inputs)
+
+
+def layer_names(tensors: Inputs) -> list[str]:
+    """The names of symbolic inputs as Keras takes them: all different, and without a slash."""
+    names: list[str] = []
+    for name in clean_names(tensors):
+        names.append(free_name(name.replace("/", "_") or "inputs", names))
+    return names
+
+
+def free_name(wanted: str, taken: Collection[str]) -> str:
+    """A name for a layer that no other has: with a number behind it, if it is taken.
+
+    Example:
+        >>> free_name("base", ["site"]), free_name("base", ["base", "base_1"])
+        ('base', 'base_2')
+    """
+    numbered = (f"{wanted}_{number}" for number in itertools.count(1))
+    return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 
 
 def clean_names(tensors: Inputs) -> list[str]:

@@ -216,7 +216,7 @@ def _as_input(values: Tensor) -> Tensor:
     if is_sparse(values) and len(values.shape) == 2:
         return as_csr(values)
     array = as_array(values)
-    if array.dtype.kind not in "OSUT":
+    if array.dtype.kind not in "OSU":
         return array
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from calibration_records._check import not_negative, refused
 from calibration_records._columns import by_name, refuse_rows, suggestion
 from calibration_records._times import DAY, times_of
+from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 
 ORDER = "order"
@@ -46,12 +47,42 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
+    _warn_of_numbers_of_dates(times)
     if are_dates:
         return replace(rows, times=(times - np.datetime64(0, "us")) / DAY, time_unit="day")
     least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(times).max()))
     if np.ptp(times) and not least < np.ptp(times) < _LONGEST:
         raise refused("time", "times that floats tell apart, such as those since the first", times)
     return replace(rows, times=times)
+
+
+def _warn_of_numbers_of_dates(times: np.ndarray) -> None:
+    """Warns of dates that were made of numbers in another unit, and of dates as digits."""
+    if times.dtype.kind == "M":
+        if (abs(times - np.datetime64(0, "us")) < 365 * DAY).all():
+            warn(
+                f"All times are in 1970, from {times.min()} to {times.max()}: they seem to be "
+                "numbers that were read in another unit. Pass the numbers themselves, or name "
+                "the unit: pandas.to_datetime(days, unit='D'), or format='%Y%m%d' for 20260307."
+            )
+    elif _are_digits_of_dates(times):
+        warn(
+            f"The times seem to be dates as digits, such as {times[0]:.0f}, and are read as "
+            "numbers: from one month or year to the next are then more days than there are. "
+            "Convert them, for example with pandas.to_datetime(times, format='%Y%m%d')."
+        )
+
+
+def _are_digits_of_dates(times: np.ndarray) -> bool:
+    """Whether numbers are all such as 202603, 2026066, 20260307 or 2026030712.
+
+    In one month, or a year of months, they are as far apart as the dates.
+    """
+    digits = len(f"{times.max(initial=0):.0f}")
+    places, most = {6: (2, 53), 7: (3, 366)}.get(digits, (2, 12))
+    years, parts = np.divmod(times // 10 ** max(digits - 4 - places, 0), 10**places)
+    are_dates = (years >= 1950) & (years <= 2100) & (parts >= 1) & (parts <= most)
+    return bool(are_dates.all() and digits in (6, 7, 8, 10, 12, 14) and np.ptp(times // 100))
 
 
 def time_given(time: ArrayLike | str | None, columns: Any) -> Any:

@@ -39,10 +39,12 @@ def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]
     return shares, float(weights.max() / shares.max())
 
 
-def check_weights_are(weights_are: str) -> None:
-    """Raises unless the argument says what sample weights are."""
+def check_weights_are(weights_are: str, are_given: bool = True) -> None:
+    """Raises unless the argument says what sample weights are; warns if there are none."""
     kinds = ": sample weights are importances, known up to a common factor, or counts of rows"
     one_of("weights_are", weights_are, WEIGHTS_ARE, also=kinds)
+    if not are_given and weights_are == "counts":
+        warn('weights_are="counts" says nothing without sample weights: each row counts once.')
 
 
 def check_counts(weights: np.ndarray, what: str = "weights") -> None:

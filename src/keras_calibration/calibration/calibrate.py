@@ -21,7 +21,7 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.inputs import inputs_by_name, named_inputs
+from keras_calibration._rows.inputs import free_name, inputs_by_name, layer_names, named_inputs
 from keras_calibration._rows.reader import Reader, given_labels
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
@@ -169,7 +169,9 @@ def calibrate(
     base_model, base_output, base_key, present = _without_head(model, output)
     names = [output_name(base_model, base_key), output_name(model, output)]
     with trainable_flags_kept(base_model), throwaway_layers():
-        reader = _reader_of(BaseLogits(base_model, base_output, base_key), fields, names)
+        name = free_name("base", layer_names(symbolic_input(base_model)))
+        base = BaseLogits(base_model, base_output, base_key, name=name)
+        reader = _reader_of(base, fields, names)
         rows = reader.read(x, y, sample_weight, time=time, weights_are=weights_are)
         head, report = choose(rows, asked, gap, present)
     calibrated = CalibratedModel(base_model, head, base_output, base_key)

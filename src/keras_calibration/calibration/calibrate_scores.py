@@ -16,6 +16,7 @@ from calibration_records._columns import (
     select_features,
     warn_of_other_order,
 )
+from calibration_records._warn import warn
 from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
@@ -26,6 +27,7 @@ from keras_calibration._rows.columns import (
     ids_of,
     warn_of_lost_digits,
 )
+from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
 from keras_calibration._solvers.row_folds import Folds
@@ -127,13 +129,15 @@ def calibrate_scores(
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     time, gap = time_and_gap(time, folds)
     asked = Asked(methods, fields, names_of(numeric), folds, verbose)
-    if SCORE in (names := [*fields, *asked.numeric]):
+    names = [*fields, *asked.numeric]
+    if bad := [name for name in names if name == SCORE or "/" in str(name)]:
         raise ValueError(
-            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
-            "name. Rename the column."
+            f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
+            f"slash in its name. Received: features {bad}. Rename the columns."
         )
     if isinstance(scores, ScoredLog):
-        _check_log_alone(scores, [labels, features, sample_weight, from_logits or None], time)
+        given = [labels, features, sample_weight, from_logits or None]
+        _check_log_alone(scores, given, time, bool(names))
         from_logits = scores.logit is not None
         rows = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
     else:
@@ -158,8 +162,10 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
         dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
-        inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
-    return keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
+        inputs[feature] = keras.KerasTensor((None, *column.shape[1:]), dtype, name=feature)
+    inputs = named_inputs(inputs)
+    name = free_name("base_score", layer_names(inputs))
+    return keras.Model(inputs, keras.layers.Identity(name=name)(inputs[SCORE]))
 
 
 def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
@@ -173,14 +179,16 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
         return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
 
 
-def _check_log_alone(log: ScoredLog, given: list[Any], time: Any) -> None:
-    """Raises if arguments are given that a log names itself."""
+def _check_log_alone(log: ScoredLog, given: list[Any], time: Any, has_names: bool) -> None:
+    """Raises if arguments are given that a log names itself; warns if its fields are not used."""
     if any(value is not None for value in given):
         raise ValueError(
             "Arguments `labels`, `features`, `sample_weight` and `from_logits` must be left out "
             "with a ScoredLog, which names its columns. Received: a log and one of these. Name "
             "them in ScoredLog(source, label=…, logit=…, …)."
         )
+    if log.fields and not has_names:
+        warn(f"The log's fields, {list(log.fields)}, are not used: pass `fields` or `numeric` too.")
     if time is not None and (not isinstance(time, str) or time != log.timestamp):
         raise ValueError(
             "Argument `time` must be the name of the log's column of times. Received: "

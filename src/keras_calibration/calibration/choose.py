@@ -12,6 +12,7 @@ from calibration_records._columns import names_of, suggestion
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.inputs import free_name
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
@@ -49,6 +50,8 @@ from keras_calibration.layers.refit import is_fitted_to
 BLEND = "blend"
 # Five do not choose better than three, but the members of a network learn from more rows.
 _NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
+# The candidates that use numeric columns.
+_OF_NUMBERS = ("additive", "trees", "neural")
 # Of the network, where it makes its own folds.
 _NUM_MEMBERS = 3
 
@@ -103,6 +106,9 @@ def choose(
     num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
+    if numeric and not any(each.name.startswith(_OF_NUMBERS) for each in tried):
+        methods = f"methods={asked.methods!r}"
+        warn(f"No candidate of {methods} uses the columns in `numeric`: the report alone does.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
         steps = 1 + len(tried)
@@ -128,6 +134,9 @@ def choose(
         head.build((None, *rows.logits.shape[1:]))
         remember_fit(head, head.summary_of(rows))
     progress.add()
+    if head is not present:
+        # It becomes a layer of a model with inputs of these names.
+        head.name = free_name(head.name, given.features)
     return head, replace(
         report,
         time_unit=rows.time_unit,

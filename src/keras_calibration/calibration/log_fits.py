@@ -92,7 +92,7 @@ def fit_calibrator(
         array([0.2, 0.6])
     """
     _check_head(layer)
-    sums = _sums(layer, log, verbose)
+    sums = _sums(layer, log, verbose, weights_are)
     if isinstance(layer, HistogramHead):
         return layer.fit_sums(_histogram(sums, weights_are))
     summary = layer.fit_checked(_rows_of(layer, sums, weights_are))
@@ -157,7 +157,9 @@ def update_calibrator(
             "Argument `layer` must be a head with `update`, such as ILPS or PlattScaling. "
             f"Received: {layer!r}. Call `fit_calibrator` with the sums of all rows."
         )
-    return layer.update_sums(_histogram(_sums(layer, log, verbose), weights_are), forget)
+    return layer.update_sums(
+        _histogram(_sums(layer, log, verbose, weights_are), weights_are), forget
+    )
 
 
 def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:
@@ -190,8 +192,9 @@ def _check_head(layer: Head) -> None:
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
 
 
-def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int) -> LogSums:
+def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str) -> LogSums:
     """The sums of a log, in bins that make few groups, by a sample of the rows."""
+    check_weights_are(weights_are, getattr(log, "sample_weight", "") is not None)
     if isinstance(log, LogSums):
         return log
     if layer.follows_time and log.timestamp is None:
@@ -220,7 +223,6 @@ def _counted(
 
     Raises if a row is in one of the end bins, which also hold all logits farther out.
     """
-    check_weights_are(weights_are)
     last = len(edges) // 2 - 1
     if (is_far := np.isin(table["key_bin"], (last, -last - 1))).any():
         raise ValueError(

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._check import refused
+from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
 
@@ -66,7 +68,11 @@ def time_and_gap(time: Any, folds: Folds | None) -> tuple[ArrayLike | str | None
             "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
             f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
         )
-    return time if isinstance(time, tuple) and len(time) == 2 else (time, 0.0)
+    if not (isinstance(time, tuple) and len(time) == 2):
+        return time, 0.0
+    if time[0] is None:
+        raise refused("time", "times and a gap", time, "Without times, there is no gap.")
+    return time
 
 
 def default_folds(rows: Rows, most: int) -> int:
@@ -111,12 +117,14 @@ def splits_of(
         fold = fold_of_rows(folds, rows.take(first[order]), seed=0)[np.argsort(order)][place]
     else:
         fold = fold_of_rows(folds, rows, seed=0)
-    parts = []
+    parts, num_left_out = [], 0
     for number in range(fold.max() + 1):
         own = fold == number
         fitted = ~own
         if rows.times is not None:
-            fitted = (fold < number) & (rows.times <= rows.times[own].min() - gap)
+            earlier = fold < number
+            fitted = earlier & (rows.times <= rows.times[own].min() - gap)
+            num_left_out += int(np.count_nonzero(earlier & ~fitted))
         if fitted.any():
             parts.append((np.flatnonzero(fitted), np.flatnonzero(own)))
     if len(parts) < 2:  # they could not disagree
@@ -133,4 +141,9 @@ def splits_of(
                 "all of one class. Use other folds, or more rows."
             )
     is_forward = rows.times is not None
+    if rows.times is not None and gap and not num_left_out and rows.time_unit != "day":
+        warn(
+            f"The gap of {gap:g} leaves out no row. It is in the unit of the times, which span "
+            f"{np.ptp(rows.times):g}: of times in seconds, a week is 604800."
+        )
     return Splits(fold, parts, is_forward, in_order=is_forward or isinstance(folds, str))

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypedDict, Unpack
@@ -274,12 +275,21 @@ class SeedVariance(keras.callbacks.Callback):
 
     def _directions(self) -> dict[str, str]:
         """The directions of the metrics, from Keras or else from their names."""
-        by_metric = {m.name: metric_direction(m) for m in _flatten(self.model.metrics)}
-        directions = {
-            name: by_metric.get(name.removeprefix("val_")) or direction_of(name)
-            for name in self._metrics
-        }
-        return {name: found for name, found in directions.items() if found is not None}
+        by_metric: dict[str, str | None] = {}
+        for metric in _flatten(self.model.metrics):
+            # Field metrics have the name of their field before their own.
+            named = getattr(metric, "named_metrics", lambda metric=metric: [(metric.name, metric)])
+            by_metric |= {name: metric_direction(each) for name, each in named()}
+        # Keras puts the name of an output before its metrics.
+        outputs = getattr(self.model, "output_names", None) or ()
+        outputs = "|".join(map(re.escape, outputs if len(outputs) > 1 else ()))
+        directions: dict[str, str] = {}
+        for name in self._metrics:
+            own = name.removeprefix("val_")
+            plain = re.sub(rf"^({outputs})_", "", own)
+            found = by_metric.get(own) or by_metric.get(plain) or direction_of(plain)
+            directions |= {} if found is None else {name: found}
+        return directions
 
     def _warn_of_equal_weights(self, others: list[dict[str, Any]]) -> None:
         digest = self._record["initial_weights"]

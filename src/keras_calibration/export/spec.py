@@ -320,7 +320,7 @@ def signature_input(feature: str) -> str:
     """
     name = re.sub(r"[^A-Za-z0-9_.>-]", "_", feature)
     name = "input" + name if name.startswith("_") else name
-    return name + "_" * keyword.iskeyword(name)
+    return name + "_" * (keyword.iskeyword(name) or name == "self")
 
 
 def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.TensorSpec]:

@@ -141,6 +141,10 @@ class FieldBias(FieldHead):
         **kwargs: Any,
     ) -> None:
         self.numeric = tuple(names_of(numeric))
+        if num_knots != 64 and not self.numeric:
+            warn(
+                "Argument `num_knots` says nothing without `numeric` columns, which have the knots."
+            )
         self.num_knots = num_knots
         self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)

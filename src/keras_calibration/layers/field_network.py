@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import integer, not_negative, refused, share
 from calibration_records._columns import check_same_rows, names_of, select_features
+from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
 from keras_calibration._rows.columns import column_of
@@ -108,6 +109,8 @@ class FieldNetwork(keras.layers.Layer):
         self.seed, self.num_coarse_knots = seed, num_coarse_knots
         self.dropout = float(dropout)
         self._check_arguments()
+        if (num_numeric_knots, num_coarse_knots) != (64, 16) and not self.numeric:
+            warn("Numbers of knots say nothing without `numeric` columns, which have the knots.")
         with throwaway_layers():
             initializers = keras.random.SeedGenerator(seed)
             # A seed generator is part of the layer's state: created only if dropout is used.

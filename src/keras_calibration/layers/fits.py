@@ -19,6 +19,7 @@ from calibration_records._columns import (
     select_features,
     warn_of_other_order,
 )
+from calibration_records._warn import warn
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import (
     column_of,
@@ -108,6 +109,13 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
     if time is not None and not head.follows_time:
         expected = f"None, because this {name} does not follow time"
         raise refused("time", expected, "times", "Use FieldBias(fields, follows_time=True).")
+
+
+def warn_of_settings(head: Head, settings: Any) -> None:
+    """Warns of settings of a network for a head that has none."""
+    if settings is not None and not any(each.draws_by_chance for each in heads_in(head)):
+        name = type(head).__name__
+        warn(f"Argument `settings` says nothing to {name}, which has neither network nor trees.")
 
 
 def remember_fit(head: Head, summary: FitSummary | None) -> None:

@@ -28,6 +28,7 @@ from keras_calibration.layers.fits import (
     remember_fit,
     rows_to_fit,
     unchanged_if_refused,
+    warn_of_settings,
 )
 from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
 from keras_calibration.layers.logits import (
@@ -220,13 +221,11 @@ class Head(keras.layers.Layer):
                 weight 0 is no row.
             time: For a head with `follows_time`: the time of each row (n,), numbers or dates; the
                 name of a column of `features`; or `"order"`, if the rows are in order of time.
-            from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
-                converted, those of classes up to a constant of each row. The head itself is always
-                called on logits. An exact 0 or 1 counts as a logit of ±36.7: smooth votes,
-                (k + ½) / (K + 1).
-            weights_are: `"importance"`, known up to a common factor: unequal weights count as the
-                number of equal ones that say as much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of
-                weight 2 is two rows.
+            from_logits: Whether `logits` are logits. Pass False for probabilities, of classes too.
+                The head itself is always called on logits. An exact 0 or 1 counts as a logit of
+                ±36.7: smooth votes, (k + ½) / (K + 1).
+            weights_are: `"importance"`, up to a common factor: unequal weights count as the number
+                of equal ones that say as much, `(Σ w)² / Σ w²`. Or `"counts"`: of equal rows.
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
 
@@ -243,6 +242,7 @@ class Head(keras.layers.Layer):
         """
         how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
         rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
+        warn_of_settings(self, settings)
         return self.fit_checked(rows, settings, verbose)
 
     def fit_checked(

@@ -12,6 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import integer, not_negative, one_of, refused
+from calibration_records._warn import warn
 from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
@@ -124,7 +125,11 @@ class ILPS(HistogramHead):
     ) -> None:
         super().__init__(**kwargs)
         self.knots = knots if isinstance(knots, str) else _checked_knots(knots)
-        self.num_knots = num_knots if isinstance(knots, str) else len(self.knots)
+        if not isinstance(knots, str):
+            if num_knots not in (20, len(self.knots)):
+                warn("Argument `num_knots` says nothing beside a list of knots.")
+            num_knots = len(self.knots)
+        self.num_knots = num_knots
         self.extrapolation = extrapolation
         self.monotonic = monotonic
         self.smoothness = smoothness if isinstance(smoothness, str) else float(smoothness)

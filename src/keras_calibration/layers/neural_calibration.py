@@ -109,6 +109,8 @@ class NeuralCalibration(Head):
         if field_network is not None:
             instance("field_network", field_network, keras.layers.Layer, "a Keras layer, or None")
         self.num_members = integer("num_members", num_members, 1)
+        if num_members > 1 and field_network is None:
+            raise refused("num_members", "1 without `field_network`", num_members)
         self.calibrator, self.field_network = calibrator, field_network
         self.draws_by_chance = field_network is not None
         others = range(num_members - 1) if field_network is not None else ()

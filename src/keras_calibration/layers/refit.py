@@ -15,7 +15,7 @@ from keras_calibration._solvers.row_order import canonical_order, single_rows
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import is_as_fitted, restorer
+from keras_calibration.layers.fits import is_as_fitted, restorer, warn_of_settings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 
@@ -54,6 +54,7 @@ def refit(
     losses = _losses(head, rows)
     before, is_known = float(np.average(losses, weights=rows.weights)), is_fitted_to(head, rows)
     as_it_was = restorer(head)
+    warn_of_settings(head, settings)
     summary = replace(head.fit_checked(rows, settings, verbose), log_loss_before=before)
     fitted = restorer(head)
     try:

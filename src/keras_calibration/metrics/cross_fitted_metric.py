@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import ops
 
-from calibration_records._check import integer, share
+from calibration_records._check import integer, refused, share
 from keras_calibration._ops.folds import num_groups_of, row_groups
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric
@@ -63,6 +63,8 @@ class CrossFittedMetric(AdditiveMetric):
         if bias_fraction is not None:
             rest = " or None: it is the share of the rows on which the correction is fitted"
             share("bias_fraction", bias_fraction, of=rest)
+            if num_folds != 2:
+                raise refused("num_folds", "left at 2 with `bias_fraction`", num_folds)
         sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
         super().__init__(name, dtype, **sharing, **arguments)
         self.num_groups = num_groups_of(num_folds, bias_fraction)

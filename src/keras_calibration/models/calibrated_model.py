@@ -11,13 +11,21 @@ import keras
 from calibration_records._check import instance
 from keras_calibration._graph.base_logits import (
     BaseLogits,
+    check_base_model,
     probability_of,
     serialized_base,
     trainable_flags_kept,
     with_all_outputs,
 )
+from keras_calibration._graph.head_in_model import find_head
 from keras_calibration._graph.outputs import symbolic_input
-from keras_calibration._rows.inputs import expected_inputs, inputs_by_name, named_inputs
+from keras_calibration._rows.inputs import (
+    expected_inputs,
+    free_name,
+    inputs_by_name,
+    layer_names,
+    named_inputs,
+)
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields, ids_of_field
 from keras_calibration.layers.head import Head
@@ -58,9 +66,8 @@ class CalibratedModel(FieldMetricsModel):
     gives a NaN probability. In `compile(field_metrics=…)`, see `FieldMetricsModel`, the metrics of
     a field that the head has use the head's ids, for example those of its lookup layer.
 
-    To copy the model, use `CalibratedModel.from_config(model.get_config())` and `set_weights`.
-    `keras.models.clone_model` rebuilds every Functional model layer by layer: it returns a plain
-    one with new initial weights, which computes the same after `set_weights`.
+    To copy the model, use `keras.models.clone_model`, or `from_config(model.get_config())`, and
+    `set_weights`: as of any Keras model, a clone has new initial weights.
 
     Args:
         base_model: A trained Functional or Sequential Keras model with a sigmoid or logit output,
@@ -103,34 +110,52 @@ class CalibratedModel(FieldMetricsModel):
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7 and 8.
     """
 
+    base: BaseLogits
+    head: Head
+    report: CalibrationReport | None = None
+
     def __init__(
         self,
         base_model: keras.Model,
         head: Head,
         base_output: str = "auto",
         calibrated_output: str | int | None = None,
+        *_: Any,  # Keras clones models alone that take any arguments.
         **kwargs: Any,
     ) -> None:
+        if isinstance(head, keras.KerasTensor):
+            # `keras.models.clone_model` passes the symbolic inputs and output of new layers.
+            super().__init__(inputs=base_model, outputs=head, **kwargs)
+            found = find_head(self)
+            self.base, self.head = found.base_layer, found.head  # type: ignore[assignment]
+            return
         remedy = "Use one of this package, ILPS() for example, or subclass layers.Head."
         instance("head", head, Head, "a `Head`", remedy)
+        check_base_model(base_model, calibrated_output)
+        inputs = named_inputs(symbolic_input(base_model))
+        features = inputs_by_name(inputs, inputs)
+        names = features if head.feature_names is None else head.feature_names
+        if missing := [name for name in names if name not in features]:
+            raise ValueError(
+                f"Argument `base_model` must have an input for each feature of the head, "
+                f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
+                f"without {missing}. Add them as inputs, even if it does not use them."
+            )
+        features = {name: features[name] for name in names}
+        taken = layer_names(inputs)
+        if head.name in taken:
+            raise ValueError(
+                f"Layers and inputs must have different names. Received: a head and an input named "
+                f"{head.name!r}. Rename the input, or pass name= to the head."
+            )
+        name, output = (free_name(each, [*taken, head.name]) for each in ("base", "probability"))
         with trainable_flags_kept(base_model):
-            base = BaseLogits(base_model, base_output, calibrated_output, name="base")
-            inputs = named_inputs(symbolic_input(base_model))
-            features = inputs_by_name(inputs, inputs)
-            names = features if head.feature_names is None else head.feature_names
-            if missing := [name for name in names if name not in features]:
-                raise ValueError(
-                    f"Argument `base_model` must have an input for each feature of the head, "
-                    f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
-                    f"without {missing}. Add them as inputs, even if it does not use them."
-                )
-            features = {name: features[name] for name in names}
-            probability = probability_of(head(base(inputs), features), head, "probability")
+            base = BaseLogits(base_model, base_output, calibrated_output, name=name)
+            probability = probability_of(head(base(inputs), features), head, output)
             super().__init__(inputs=inputs, outputs=probability, **kwargs)
         base.freeze()
         self.base = base
         self.head = head
-        self.report: CalibrationReport | None = None
 
     @property
     def base_model(self) -> keras.Model:

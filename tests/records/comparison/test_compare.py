@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from calibration_records.comparison.verdict import Outcome
-from calibration_records.runs.metric_names import loss_partners
+from calibration_records.runs.metric_names import direction_of, loss_partners
 from keras_calibration.seeds import Ledger, compare
 from keras_calibration.statistics import bias_share, seeds_needed, surviving_share
 
@@ -285,6 +285,25 @@ def test_the_epoch_that_was_kept_counts(ledger):
     assert (last.deciding.mean_b, last.b.epochs) == (pytest.approx(0.7), (2,) * 5)
     # A metric that was not measured there has no value of the model that was kept.
     assert compare(ledger, "deepfm", "dcn", metric="auc").b.num_without_metric == 5
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    {
+        "min": "loss val_loss test_rmse_1 train/mae test_binary_logloss validation_0-logloss "
+        "Brier_Score val_calibrated_log_loss eval_mean_squared_error test-error hinge poisson",
+        "max": "val_auc_2 test_roc_auc neg_log_loss test_neg_brier_score val_binary_io_u ndcg@10 "
+        "r2 neg_root_mean_squared_log_error precision_at_recall f1_macro logit_auc",
+        None: "loss_improvement auc_gap 1-auc -auc rmse_gain neg_brier neg_auc val_neg_loss "
+        "log_loss_gain negative_loss calibration_ratio val_calibrated_log_loss_bias score uplift "
+        "inverse_rmse loss_ratio delta_auc std_auc val_auc_std click_auc cosine_similarity auc-1 "
+        "site_field_ece false_positives gini",
+    }.items(),
+)
+def test_a_direction_is_known_by_the_whole_name(way, names):
+    assert {name: direction_of(name) for name in names.split()} == (
+        dict.fromkeys(names.split(), way)
+    )
 
 
 def test_a_direction_that_is_not_known_is_not_guessed(ledger):

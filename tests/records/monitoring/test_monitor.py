@@ -2,8 +2,10 @@
 
 import datetime
 import json
+import warnings
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -189,7 +191,7 @@ def test_the_sums_of_days_add_up_and_are_saved(calibrated, tmp_path):
 def test_missing_values_are_a_value():
     site = [None, None, "a", "a"] * 200
     nan = [float("nan"), 1.0, None, 1.0] * 200
-    columns = {"timestamp": [0] * 800, "probability": [0.5] * 800, "label": [0, 1] * 400}
+    columns = {"timestamp": [10**9] * 800, "probability": [0.5] * 800, "label": [0, 1] * 400}
     report = monitor(log_of(pa.table({**columns, "site": site, "x": nan}), "site", "x"))
     assert {rates.name for rates in report.fields["site"].values} == {"(missing)", "a"}
     # NaN is a missing value, as pandas and CSV files have it.
@@ -217,7 +219,7 @@ def test_values_that_are_off_are_listed_before_larger_ones(monkeypatch):
     monkeypatch.setattr("calibration_records.monitoring.checks._MOST_LISTED", 2)
     site = np.repeat(["a", "b", "c", "d"], [900, 800, 600, 700])
     p, label = np.where(site == "c", 0.01, 0.5), np.arange(3000) % 2
-    columns = {"timestamp": np.zeros(3000, int), "probability": p, "label": label, "site": site}
+    columns = {"timestamp": np.full(3000, 10**9), "probability": p, "label": label, "site": site}
     values = monitor(log_of(pa.table(columns), "site")).fields["site"].values
     found = [(value.name, value.is_off) for value in values]
     assert found == [("a", False), ("b", False), ("c", True)]
@@ -234,6 +236,60 @@ def test_times_of_every_kind():
         assert day.name(day.start(time)) == expected
     names = [p.name(p.start(at)) for p in map(Periods, ("hour", "week", "month", "year"))]
     assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03", "2026"]
+
+
+DAYS = np.datetime64("2026-03-01", "s") + np.arange(30) * np.timedelta64(1, "D")
+SECONDS = DAYS.astype("int64")
+DIGITS = np.array([int(str(day)[:10].replace("-", "")) for day in DAYS])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "object"])
+@pytest.mark.parametrize(
+    ("times", "message"),
+    {
+        "seconds": (SECONDS, None),
+        "digits": (DIGITS, "30 of 30 rows have times in 1970.*20260301.* as 1970-08-23"),
+        "digits and hours": (DIGITS * 100, "or in years to come, for example 2026030100.* as 2034"),
+        "months": (DIGITS // 100, "in 1970"),
+        "days": (np.arange(30), "in 1970.*days . 86400"),
+        "days since 1970": (SECONDS // 86400, "in 1970"),
+        "Excel": (SECONDS // 86400 + 25569, "in 1970"),
+        "hours": (SECONDS // 3600, "in 1970"),
+        "nanoseconds read as seconds": (SECONDS.astype("datetime64[ns]"), "in 1970"),
+    }.values(),
+)
+def test_numbers_that_are_no_seconds_are_warned_about(times, message, dtype):
+    times = times if times.dtype.kind == "M" else pd.Series(times).astype(dtype)
+    frame = pd.DataFrame({"timestamp": times, "probability": 0.5, "label": np.arange(30) % 2})
+    with warnings.catch_warnings() if message is None else pytest.warns(UserWarning, match=message):
+        report = monitor(log_of(frame))
+    assert (len(report.periods) == 30) == (message is None)
+
+
+@pytest.mark.parametrize("unit", [10**3, 10**6, 10**9])
+def test_smaller_units_than_seconds_are_refused_with_what_to_do(unit):
+    frame = pd.DataFrame({"timestamp": SECONDS * unit, "probability": 0.5, "label": 0})
+    with pytest.raises(ValueError, match=r"seconds since 1970.*Convert.*milliseconds / 1000"):
+        monitor(log_of(frame))
+
+
+@pytest.mark.parametrize(
+    ("ids", "warned"),
+    [
+        (np.float32([2**24 - 1, 7]), False),
+        (np.float32([2**24, 7]), True),
+        (np.float64([2**53 - 1, np.inf]), False),
+        (np.float64([-(2.0**53), np.nan]), True),
+        (np.int64([2**60, 7]), False),
+    ],
+)
+def test_ids_that_floats_merge_are_warned_about(ids, warned):
+    frame = pd.DataFrame({"label": [0, 1], "probability": 0.5, "id": ids})
+    for named in ({"fields": ["id"]}, {"fields": [("id", "label")]}, {"row_key": "id"}):
+        with (
+            pytest.warns(UserWarning, match="as integers") if warned else warnings.catch_warnings()
+        ):
+            log_sums(ScoredLog(frame, **named), {})
 
 
 ONE_ROW = {"timestamp": ["2026-03-01"], "probability": [0.1], "label": [0]}
