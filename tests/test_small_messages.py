@@ -35,11 +35,14 @@ def test_a_field_with_ids_beyond_its_number():
 
 
 def test_a_single_name_is_a_name():
-    kc.calibrate(base(), X, Y, fields="site", numeric="price", methods="identity", **QUICK)
+    columns = {"fields": "site", "numeric": "price", "methods": "identity", **QUICK}
+    with pytest.warns(UserWarning, match="the columns in `numeric`"):
+        kc.calibrate(base(), X, Y, **columns)
     assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
     scores = np.linspace(0.1, 0.9, N)
-    kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", methods="identity", **QUICK)
-    with pytest.raises(ValueError, match=r"Received: \['prise'\]"):
+    with pytest.warns(UserWarning, match="the columns in `numeric`"):
+        kc.calibrate_scores(scores, Y, X, **columns)
+    with pytest.raises(ValueError, match=r"without \['prise'\]"):
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)
 
 

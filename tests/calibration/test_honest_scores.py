@@ -83,9 +83,10 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     # The change is shrunk by what chance alone may have given it.
     slopes = (labels - expit(columns[0])) * (stacked - columns[0])
     slope, error = mean_and_error(slopes, of_choice)
-    bound = stats.t.ppf(0.99, len(numbers) - 1 if isinstance(folds, str) else np.inf)
-    share = 1 - (bound * error / slope) ** 3
-    assert 0 < share < 1
+    level, freedom = (0.95, len(numbers) - 1) if isinstance(folds, str) else (0.99, np.inf)
+    bound = stats.t.ppf(level, freedom)
+    assert slope > bound * error
+    share = 1.0 if isinstance(folds, str) else 1 - (bound * error / slope) ** 3
     by_chance = share * (1 - share) * slope
     share = 1.0 if share > 0.98 else share
     chosen = columns[0] + share * (stacked - columns[0])

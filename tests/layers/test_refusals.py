@@ -104,7 +104,7 @@ ROWS = [
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), [[1, 0, 0], [0, 2, -1]]), "add up to 1"),
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.full((2, 3), 0.4)), "add up to 1"),
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.zeros((2, 2))), "Received"),
-    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1]), "one label per row"),
+    (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1]), "same number of rows"),
     (lambda: layers.TemperatureScaling().fit(np.full((3, 4), np.inf), [0, 1, 2]), "finite"),
 ]
 

@@ -33,6 +33,8 @@ _NUM_DRAWS = 100
 # Level at which a change must be shown. In 900 simulated tables, one of 5 % made models of few rows
 # worse; and squares in place of cubes, as of James and Stein, took from what was certain.
 _LEVEL = 0.01
+# Blocks of time are too few to ask for more.
+_LEVEL_OF_BLOCKS = 0.05
 # Level of the test of all segments together.
 _SIGNIFICANCE = 0.05
 # Each pair of columns takes a sort of all rows.
@@ -114,14 +116,14 @@ def _share_of_change(
     chosen to be large, so it is shrunk towards 0, as if the model were right: by the factor
     `κ = 1 - (c s / B)³`, where c s is what B exceeds by chance in one of a hundred samples. The
     same share of the change is used, and `κ` times what B has lost is taken for chance. For a small
-    change the gain is half of B, and so is its error.
+    change the gain is half of B, and so is its error. With blocks of time, the change is used whole
+    if B exceeds what chance gives in one of twenty samples.
 
     Args:
         logits: The cross-fitted logits after the change.
         identity: Those before it.
         rows: Labels and weights.
-        clusters: Which rows belong together. With blocks of time, which are few, the bound is
-            Student's at the same level.
+        clusters: Which rows belong together, such as blocks of time.
         choice_error: The standard error of the gain by the choice.
     """
     labels, probabilities = outcome_columns(rows.labels, identity)
@@ -131,7 +133,8 @@ def _share_of_change(
     bound = _errors_of_evidence(clusters) * float(np.hypot(error, choice_error))
     if slope <= bound:
         return 0.0, 0.0
-    share = 1 - (bound / slope) ** 3
+    # Blocks of time differ by what happened in them too: a level that rose late, say.
+    share = 1.0 if clusters is not None else 1 - (bound / slope) ** 3
     by_chance = share * (1 - share) * slope
     gain = -_change_of(identity + share * change, identity, rows, None)[0]
     if gain <= by_chance:
@@ -152,7 +155,7 @@ def _errors_of_evidence(clusters: np.ndarray | None) -> float:
     """How many standard errors a slope must exceed; more, where few blocks estimate them."""
     if clusters is None:
         return float(stats.norm.isf(_LEVEL))
-    return float(stats.t.isf(_LEVEL, max(len(np.unique(clusters)) - 1, 1)))
+    return float(stats.t.isf(_LEVEL_OF_BLOCKS, max(len(np.unique(clusters)) - 1, 1)))
 
 
 def _change_of(
