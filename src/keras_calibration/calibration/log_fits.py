@@ -31,6 +31,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import has_direct_fit, remember_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 _SECONDS_OF_A_DAY = 86_400
@@ -95,9 +96,10 @@ def fit_calibrator(
     sums = _sums(layer, log, verbose)
     if isinstance(layer, HistogramHead):
         return layer.fit_sums(_histogram(sums, weights_are))
-    summary = layer.fit_checked(_rows_of(layer, sums, weights_are))
-    summary = replace(summary, num_rows=sums.num_rows)
+    rows = _rows_of(layer, sums, weights_are)
+    summary = replace(layer.fit_checked(rows), num_rows=sums.num_rows)
     remember_fit(layer, summary)
+    warn_of_unknown(layer, rows)
     return summary
 
 

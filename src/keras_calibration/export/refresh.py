@@ -23,6 +23,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import rows_to_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.refit import refit
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 
 def logits_of(predictions: ArrayLike, from_logits: bool) -> np.ndarray:
@@ -85,4 +86,6 @@ def fit(
         if not from_logits:
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         checked = rows_to_fit(head, logits, labels, **rows)
-        return refit(head, checked, settings, only_if_better=False)
+        summary = refit(head, checked, settings, only_if_better=False)
+        warn_of_unknown(head, checked)
+        return summary

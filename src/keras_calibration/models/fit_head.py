@@ -23,6 +23,7 @@ from keras_calibration.layers.fits import check_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits, outcome_columns
 from keras_calibration.layers.refit import refit
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 # The means of labels and predictions may differ by chance by this many standard errors; a
 # difference below this share of either class is ignored.
@@ -85,8 +86,8 @@ def fit_head(
 
     Warns:
         UserWarning: If the fit predicts new rows worse than the head as it was; if the mean
-            prediction differs from the mean label after the fit; if labels
-            contradict probabilities of exactly 0 or 1.
+            prediction differs from the mean label after the fit; if a field has values that are not
+            in its vocabulary; if labels contradict probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np
@@ -144,6 +145,7 @@ def _fit(
     if summary.is_used and not head.follows_time:  # else it has the level of the last rows
         calibrated = head_logits(head, rows.logits, rows.features)
         _warn_of_bias(calibrated, rows.labels, rows.row_weights)
+    warn_of_unknown(head, rows)
     # `refresh_savedmodel` tells logits from probabilities by their distribution.
     summary = replace(summary, logits=describe_logits(rows.logits, "fit", rows.weights))
     if summary.is_used:
