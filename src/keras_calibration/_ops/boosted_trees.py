@@ -47,7 +47,7 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     num_trees = leaves.shape[0]
     splits, thresholds = ops.convert_to_tensor(splits), ops.convert_to_tensor(thresholds)
     # With a row per column, a gather copies whole rows.
-    rows = ops.transpose(ops.clip(columns, -LARGEST, LARGEST))
+    rows = ops.transpose(columns)
     signed = ops.concatenate([rows, -rows])
     codes = ops.arange(num_trees, dtype="int32")[:, None] * NUM_CODES
     for number in range(NUM_SPLITS):
