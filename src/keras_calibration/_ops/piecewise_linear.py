@@ -185,7 +185,8 @@ def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
             logits, [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
         )
     # Without XLA, every operation is a pass over the rows: the fewer, the better.
-    return curve_on(logits, ops.unstack(ops.take(with_following(table), line, axis=1), 4))
+    line_of_row = ops.take(ops.transpose(with_following(table)), line, axis=0)
+    return curve_on(logits, ops.unstack(line_of_row, 4, axis=1))
 
 
 def with_following(table: Tensor) -> Tensor:
