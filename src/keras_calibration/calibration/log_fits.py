@@ -79,6 +79,9 @@ def fit_calibrator(
         ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, all
             labels are of one class, or a logit is beyond ±16295. The layer is then unchanged.
 
+    Warns:
+        UserWarning: If a field has values that are not in its vocabulary.
+
     Example:
         >>> import keras, pandas as pd
         >>> from keras_calibration.layers import FieldBias
