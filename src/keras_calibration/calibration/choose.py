@@ -127,7 +127,7 @@ def choose(
     if len(report.weights) > 1:
         head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
         head.build((None, *rows.logits.shape[1:]))
-        remember_fit(head, head.summary_of(rows))
+        remember_fit(head, head.summary_of(read))
     warn_of_unknown(head, read, fields)
     progress.add()
     return head, replace(

@@ -166,7 +166,7 @@ def keep_for_tools(model: onnx.ModelProto, exact: str) -> None:
     """
     from onnx import helper
 
-    graph, shared = model.graph, set()
+    graph, shared = model.graph, set[str]()
     constants = {each.name: each for each in graph.initializer}
     for place, node in reversed(list(enumerate(graph.node))):
         table, output = [*node.input, ""][0], node.output[0]
