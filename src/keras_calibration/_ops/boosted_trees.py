@@ -20,7 +20,7 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     Each tree has seven splits. Bit k of the code of a row is 1 where `s x_j > τ` for the column j,
     the sign s and the threshold τ of split k, wherever this split is in the tree; a table holds the
     value of the leaf that belongs to each of the 128 codes. A comparison with NaN is false, so that
-    the sign says to which side a missing value goes. Infinite values count as the largest finite
+    the sign says to which side a missing value goes. Infinite values are beyond the finite
     ones. A row thus takes one comparison per split and one look-up per tree, without branches.
 
     Args:
@@ -47,7 +47,7 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     num_trees = leaves.shape[0]
     splits, thresholds = ops.convert_to_tensor(splits), ops.convert_to_tensor(thresholds)
     # With a row per column, a gather copies whole rows.
-    rows = ops.transpose(ops.clip(columns, -LARGEST, LARGEST))
+    rows = ops.transpose(columns)
     signed = ops.concatenate([rows, -rows])
     codes = ops.arange(num_trees, dtype="int32")[:, None] * NUM_CODES
     for number in range(NUM_SPLITS):

@@ -10,8 +10,8 @@ from keras import ops
 from keras_calibration._ops.custom_gradients import with_gradient
 from keras_calibration._typing import Tensor
 
-# Beyond, softplus is l or 0 to the last bit, or 1e-56.
-_END = 128.0
+# Beyond, softplus is 0 to the last bit, or 1e-56, and l. In LiteRT, it overflows from 88 on.
+_START, _END = -128.0, 64.0
 # Points of the grid in a unit: the distance of two is at most the root of 8 ε.
 _POINTS_PER_UNIT = {"float32": 2.0**11, "float64": 2.0**26}
 
@@ -40,7 +40,7 @@ def increasing_softplus(logits: Tensor) -> Tensor:
 
 def _with_gradient(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
     per_unit = _POINTS_PER_UNIT[keras.backend.standardize_dtype(logits.dtype)]
-    position = ops.clip(logits, -_END, _END) * per_unit
+    position = ops.clip(logits, _START, _END) * per_unit
     below = ops.floor(position)
     left, right = (ops.softplus(point * (1 / per_unit)) for point in (below, below + 1))
     between = left + (position - below) * (right - left)

@@ -118,31 +118,37 @@ def _search_method(
     return _by_table
 
 
-def _curve(logits: Tensor, line: Sequence[Tensor], next_value: Tensor) -> Tensor:
-    """`b_k + (l - a_k) s_k`, at most `b_{k+1}` where the line rises.
+def curve_on(logits: Tensor, line: Sequence[Tensor]) -> Tensor:
+    """`b_k + (l - a_k) s_k`, at most `b_{k+1}`, the last of `line`, unless that is below `b_k`.
 
     Rounding could lift the end of a rising line above the start of the next.
     """
-    knot, value, slope = line
-    highest = ops.where(slope < 0, math.inf, next_value)
-    return ops.minimum(value + (logits - knot) * slope, highest)
+    knot, value, slope, following = line
+    curve = value + (logits - knot) * slope
+    return ops.where(following < value, curve, ops.minimum(curve, following))
+
+
+def _unbounded(value: Tensor) -> Tensor:
+    """What follows the last line: a lower value. An infinite bound would spoil quantized tables."""
+    return -2 * ops.abs(value) - 1
 
 
 def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, by comparison with knots, without a table."""
     knots, values, line_slopes = (ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 3))
+    following = [*values[1:], _unbounded(values[-1])]
 
     def found(*columns: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         return _last_passed([knots, *columns], lambda knot: logits >= knot)
 
-    _, (*line, next_value) = found(values, line_slopes, [*values[1:], math.inf])
+    _, line = found(values, line_slopes, following)
 
     def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
         # Found again: XLA then fuses each of them into the operation that uses it.
         place, (knot, slope) = found(line_slopes)
         return place, knot, slope
 
-    return _curve(logits, line, next_value), line_of_rows
+    return curve_on(logits, line), line_of_rows
 
 
 def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
@@ -173,28 +179,28 @@ def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
     if is_compiled(logits):
         # All from the table itself: XLA may round differently what it computes twice.
         last = table.shape[1] - 1
-        next_value = ops.take(table[1], ops.minimum(line + 1, last))
-        next_value = ops.where(line < last, next_value, math.inf)
-        return _curve(logits, [ops.take(row, line) for row in ops.unstack(table, 3)], next_value)
+        following = ops.take(table[1], ops.minimum(line + 1, last))
+        following = ops.where(line < last, following, _unbounded(following))
+        return curve_on(
+            logits, [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
+        )
     # Without XLA, every operation is a pass over the rows: the fewer, the better.
-    line_of_row = ops.take(_with_highest(table), line, axis=1)
-    knot, value, slope, highest = ops.unstack(line_of_row, 4)
-    return ops.minimum(value + (logits - knot) * slope, highest)
+    line_of_row = ops.take(ops.transpose(with_following(table)), line, axis=0)
+    return curve_on(logits, ops.unstack(line_of_row, 4, axis=1))
 
 
-def _with_highest(table: Tensor) -> Tensor:
-    """The lines with the highest that the curve may be on each, (4, K)."""
-    highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
-    highest = ops.append(highest, ops.full_like(highest[:1], math.inf))
-    return ops.concatenate([table, highest[None]])
+def with_following(table: Tensor) -> Tensor:
+    """The lines with the value at the next knot, (4, K); after the last, a lower one."""
+    following = ops.append(table[1, 1:], _unbounded(table[1, -1:]))
+    return ops.concatenate([table, following[None]])
 
 
 def _by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, found by halving and read together."""
     line, _ = _search(logits, table[0])
-    line_of_row = _rows_read(ops.transpose(_with_highest(table)), line)
-    knot, value, slope, highest = ops.unstack(line_of_row, 4, axis=1)
-    curve = ops.minimum(value + (logits - knot) * slope, highest)
+    line_of_row = _rows_read(ops.transpose(with_following(table)), line)
+    columns = ops.unstack(line_of_row, 4, axis=1)
+    curve, slope = curve_on(logits, columns), columns[2]
     return curve, lambda: (*_search(logits, table[0], again=True), slope)
 
 
@@ -269,8 +275,8 @@ def _sums_by_line(
 
 
 def slopes(knots: Tensor, values: Tensor) -> Tensor:
-    """Slope of each segment, K - 1 in all: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`."""
-    return (values[1:] - values[:-1]) / (knots[1:] - knots[:-1])
+    """Slope of each segment, K - 1 in all: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`; 0 of empty ones."""
+    return ops.divide_no_nan(values[1:] - values[:-1], knots[1:] - knots[:-1])
 
 
 def decrease_penalty(values: Tensor) -> Tensor:

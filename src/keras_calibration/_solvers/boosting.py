@@ -268,8 +268,8 @@ def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.nd
         Splits (7, T), int32, thresholds (7, T) and leaves (T, 128), float32.
     """
     splits = np.zeros((NUM_SPLITS, num_trees), "int32")
-    # No row is beyond it: a split that is not used gives the bit 0.
-    thresholds = np.full((NUM_SPLITS, num_trees), np.inf, "float32")
+    # A split that is not used gives any bit: the leaves are filled in for both.
+    thresholds = np.zeros((NUM_SPLITS, num_trees), "float32")
     leaves = np.zeros((num_trees, NUM_CODES), "float32")
     codes = np.arange(NUM_CODES)
 

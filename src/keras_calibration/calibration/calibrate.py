@@ -142,8 +142,9 @@ def calibrate(
     Warns:
         UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
             increases the cross-fitted log loss by more than one standard error; if rows are there
-            several times, as after a join gone wrong; if the logits look like probabilities; if
-            labels contradict probabilities of exactly 0 or 1.
+            several times, as after a join gone wrong; if a field has values that are not in the
+            vocabulary passed; if the logits look like probabilities; if labels contradict
+            probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np

@@ -12,7 +12,6 @@ import numpy as np
 
 from calibration_records._check import known, refused
 from calibration_records._columns import check_one_value_a_row, names_of, text_of
-from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, ids_of, warn_of_lost_digits
 from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
@@ -128,8 +127,6 @@ def candidates(
 def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str, Vocabulary]:
     """The number of ids or the lookup layer of each field, inferred if only names are given.
 
-    Warns if a field has ids beyond its number of ids; -1 is the usual id of a missing value.
-
     Example:
         >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
         {'site': 5}
@@ -140,16 +137,6 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
         check_one_value_a_row(columns[name], name, "Field")
     if not isinstance(fields, Mapping):
         return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
-    for name, size in fields.items():
-        ids = as_array(ids_of(columns[name], repr(name))) if isinstance(size, int) else np.zeros(0)
-        outside = (ids < -1) | (ids >= size) if ids.dtype.kind in "iu" else np.zeros(0, bool)
-        if outside.any():
-            warn(
-                f"Field {name!r} is given with {size} ids, from 0 to {size - 1}, but "
-                f"{outside.sum():,} of {len(ids):,} rows have others, up to {ids.max()}. They all "
-                f"count as unknown and are not corrected by field. Pass {{{name!r}: "
-                f"{max(int(ids.max()) + 1, size)}}}, or fields=[{name!r}] to count the ids.",
-            )
     return dict(fields)
 
 

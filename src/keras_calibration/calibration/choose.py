@@ -46,6 +46,7 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 BLEND = "blend"
 # Five do not choose better than three, but the members of a network learn from more rows.
@@ -100,7 +101,7 @@ def choose(
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
     splits = splits_of(folds, rows, duration(gap, rows.time_unit), copies(rows))
     identity = _logits_of_present(present, rows, splits, is_in_sample)
-    rows = replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
+    read, rows = rows, replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
     num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
@@ -132,7 +133,8 @@ def choose(
     if len(report.weights) > 1:
         head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
         head.build((None, *rows.logits.shape[1:]))
-        remember_fit(head, head.summary_of(rows))
+        remember_fit(head, head.summary_of(read))
+    warn_of_unknown(head, read, fields)
     progress.add()
     if head is not present:
         # It becomes a layer of a model with inputs of these names.

@@ -31,6 +31,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import has_direct_fit, remember_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 _SECONDS_OF_A_DAY = 86_400
@@ -78,6 +79,9 @@ def fit_calibrator(
         ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, all
             labels are of one class, or a logit is beyond ±16295. The layer is then unchanged.
 
+    Warns:
+        UserWarning: If a field has values that are not in its vocabulary.
+
     Example:
         >>> import keras, pandas as pd
         >>> from keras_calibration.layers import FieldBias
@@ -95,9 +99,10 @@ def fit_calibrator(
     sums = _sums(layer, log, verbose, weights_are)
     if isinstance(layer, HistogramHead):
         return layer.fit_sums(_histogram(sums, weights_are))
-    summary = layer.fit_checked(_rows_of(layer, sums, weights_are))
-    summary = replace(summary, num_rows=sums.num_rows)
+    rows = _rows_of(layer, sums, weights_are)
+    summary = replace(layer.fit_checked(rows), num_rows=sums.num_rows)
     remember_fit(layer, summary)
+    warn_of_unknown(layer, rows)
     return summary
 
 

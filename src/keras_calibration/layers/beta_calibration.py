@@ -21,6 +21,7 @@ from keras_calibration._solvers.logistic_fit import (
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.logits import is_not_finite
 from keras_calibration.layers.posterior import Posterior
 
 # Precision of the Gaussian prior on each slope (mean 1), in units of summed log likelihood, as for
@@ -77,7 +78,7 @@ class BetaCalibration(HistogramHead):
         # As a line of the smaller slope plus a bend that rises too, `a l + (b - a) softplus(l)` or
         # `b l + (b - a) softplus(-l)`: rounding keeps the order of what rises.
         bends_up = above >= below
-        infinite = ops.isinf(logits)
+        infinite = is_not_finite(logits)
         finite = ops.where(infinite, 0.0, logits)
         line = ops.where(infinite, logits, finite * ops.where(bends_up, below, above))
         side = ops.cast(ops.where(bends_up, 1.0, -1.0), logits.dtype)

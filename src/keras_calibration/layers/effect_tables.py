@@ -10,7 +10,6 @@ from keras import ops
 from keras_calibration._solvers.level import NUM_KNOTS, Level
 from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
 from keras_calibration.layers.histogram_head import HistogramHead
-from keras_calibration.layers.logits import LARGEST_SCORE
 
 
 def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
@@ -47,7 +46,7 @@ def line_of_spread(
     totals, sums = sums[:, sums[0] > 0]
     means = sums / totals
     curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
-    columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_SCORE, LARGEST_SCORE)])
+    columns = np.stack([np.ones(len(means)), curve])
     weighted = columns * totals
     spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -43,7 +43,7 @@ from keras_calibration.layers.field_ids import Fields, called_features, check_fe
 from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
-from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
+from keras_calibration.layers.logits import as_column, check_column, is_not_finite, scaled_logits
 from keras_calibration.layers.posterior import Posterior
 
 # All columns together have at most so many knots, if that leaves each of them so many.
@@ -209,7 +209,8 @@ class FieldBias(FieldHead):
         check_features(features, self.feature_names, type(self).__name__)
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
-        line = ops.clip(self._curve(column), -LARGEST_SCORE, LARGEST_SCORE)
+        line = self._curve(column)
+        line = ops.where(is_not_finite(line), 0.0, line)
         factor = self.posterior["factor"]
         variance = ops.sum(ops.square(line[:, None] * factor[0] + factor[1]), axis=1)
         if self.fields:

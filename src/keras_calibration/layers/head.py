@@ -38,6 +38,7 @@ from keras_calibration.layers.logits import (
     check_same_rows,
 )
 from keras_calibration.layers.posterior import Posterior, interval_width
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 if TYPE_CHECKING:
     from keras_calibration._solvers.level import Level
@@ -237,13 +238,15 @@ class Head(keras.layers.Layer):
                 logits of this shape, or it has no direct fit. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities or like the labels, or if labels
-                contradict probabilities of exactly 0 or 1.
+            UserWarning: If the logits look like probabilities or like labels; labels contradict
+                probabilities of exactly 0 or 1; or values of a field are not in its vocabulary.
         """
         how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
         rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
         warn_of_settings(self, settings)
-        return self.fit_checked(rows, settings, verbose)
+        summary = self.fit_checked(rows, settings, verbose)
+        warn_of_unknown(self, rows)
+        return summary
 
     def fit_checked(
         self,
@@ -263,9 +266,8 @@ class Head(keras.layers.Layer):
         settings, given = settings or FitSettings(), rows
         draws_by_chance = any(head.draws_by_chance for head in heads_in(self))
         if draws_by_chance:
-            numbers = np.arange(len(given))
-            if not isinstance(settings.folds, str):
-                numbers = canonical_order(given)
+            is_order_told = isinstance(settings.folds, str)
+            numbers = np.arange(len(given)) if is_order_told else canonical_order(given)
             numbers, weights = single_rows(numbers, given.row_weights)
             rows = replace(given.take(numbers), weights=None if (weights == 1).all() else weights)
             settings = settings.take(rows)
@@ -298,13 +300,11 @@ class Head(keras.layers.Layer):
         """Computes an interval of the calibrated probability of each row.
 
         The interval is `σ(η ± z s)`: the calibrated logit η has a normal posterior with standard
-        deviation s, in the Laplace approximation of the last direct fit, so that σ(η) has a
-        logit-normal one.
+        deviation s, in the Laplace approximation of the last direct fit.
 
         It is an interval of the probability itself, not of the label. It assumes that the rows of
         the fit are independent and resemble those to come, and that the form of the calibrator
-        holds. After a fit with unequal importances, such as inverse sampling rates, there is no
-        interval: it would hold the truth in 34 to 79 % of cases where 95 % are asked for.
+        holds. After a fit with unequal importances, such as inverse sampling rates, there is none.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).

@@ -29,7 +29,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import remember_fit
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import LARGEST_SCORE, check_column
+from keras_calibration.layers.logits import check_column, is_not_finite
 from keras_calibration.layers.posterior import Posterior
 
 _STORED = "logit_histogram_"
@@ -204,8 +204,8 @@ class HistogramHead(Head):
     def posterior_spread(self, logits: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,), if the layer keeps a posterior."""
         logits = ops.cast(logits, self.compute_dtype)
-        inside = ops.clip(logits, -LARGEST_SCORE, LARGEST_SCORE)  # its square is finite
-        return self.logit_spread(inside, cast(Posterior, self.posterior)["factor"])
+        finite = ops.where(is_not_finite(logits), 0.0, logits)  # else 0 times infinity
+        return self.logit_spread(finite, cast(Posterior, self.posterior)["factor"])
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""

@@ -11,7 +11,7 @@ from keras import ops
 from calibration_records._check import integer
 from keras_calibration._ops.piecewise_linear import piecewise_linear
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
+from keras_calibration._solvers.isotonic_fit import isotonic_steps, tied_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -73,9 +73,9 @@ class IsotonicRegression(Head):
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the steps at 0 and the line with slope 1: the layer starts as the identity."""
-        # Both ends of every step; infinity if unused.
+        # Both ends of every step; the last one again if unused.
         size = 2 * self.max_num_steps
-        self._thresholds = self._add_weight("thresholds", np.r_[0.0, np.full(size - 1, np.inf)])
+        self._thresholds = self._add_weight("thresholds", np.zeros(size))
         self._values = self._add_weight("values", np.zeros(size))
         self._slope = self._add_weight("slope", np.ones(()))
         self._centre = self._add_weight("centre", np.zeros(()))
@@ -85,13 +85,9 @@ class IsotonicRegression(Head):
         """The logit of the interpolated probability, plus the line; NaN stays NaN."""
         logits = ops.cast(logits, self.compute_dtype)
         thresholds, values = (ops.convert_to_tensor(w) for w in (self._thresholds, self._values))
-        largest = largest_logit(self.compute_dtype)
-        # Clipped to finite values, because unused thresholds are infinite. NaN stays NaN.
-        inside = ops.where(logits > largest, largest, logits)
-        inside = ops.where(inside < -largest, -largest, inside)
         # 1 - p is interpolated separately: computed as a difference, it loses digits for p near 1.
-        one = piecewise_linear(inside, thresholds, ops.sigmoid(values), "constant")
-        zero = piecewise_linear(inside, thresholds, ops.sigmoid(-values), "constant")
+        one = piecewise_linear(logits, thresholds, ops.sigmoid(values), "constant")
+        zero = piecewise_linear(logits, thresholds, ops.sigmoid(-values), "constant")
         slope, centre = ops.convert_to_tensor(self._slope), ops.convert_to_tensor(self._centre)
         line = ops.where(slope > 0, logits - centre, 0.0) * slope
         return ops.log(one) - ops.log(zero) + line
@@ -110,7 +106,7 @@ class IsotonicRegression(Head):
         thresholds = np.stack([steps.first, steps.last], axis=1)[is_end]
         values = np.stack([steps.values, steps.values], axis=1)[is_end]
         unused = (0, 2 * self.max_num_steps - len(values))
-        self._thresholds.assign(np.pad(thresholds, unused, constant_values=np.inf))
+        self._thresholds.assign(np.pad(thresholds, unused, mode="edge"))
         self._values.assign(np.pad(values, unused, mode="edge"))
         self._slope.assign(slope)
         self._centre.assign(centre)
@@ -120,8 +116,7 @@ class IsotonicRegression(Head):
     def thresholds(self) -> np.ndarray:
         """Both ends of every step, increasing logits, shape (t,)."""
         self.ensure_built()
-        thresholds = ops.convert_to_numpy(self._thresholds)
-        return thresholds[thresholds < np.inf]
+        return np.unique(ops.convert_to_numpy(self._thresholds))
 
     @property
     def values(self) -> np.ndarray:

@@ -9,9 +9,6 @@ from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
 
-# Scores count as at most this in a standard deviation, whose square is then finite in float32.
-LARGEST_SCORE = 1e15
-
 
 def calibration_dtype(dtype: str | keras.DTypePolicy | None) -> str:
     """The dtype of the calibration: float64 if the policy computes in it, else float32.
@@ -107,6 +104,16 @@ def as_column(values: Tensor) -> Tensor:
     return values if len(values.shape) == 2 else ops.expand_dims(values, 1)
 
 
+def is_not_finite(logits: Tensor) -> Tensor:
+    """Where logits are infinite or NaN, by what other tools compute in float16 and int8 too.
+
+    Example:
+        >>> print(is_not_finite(ops.array([2.0, float("-inf"), float("nan")])).numpy())
+        [False  True  True]
+    """
+    return ops.isnan(logits - logits)
+
+
 def scaled_logits(logits: Tensor, scale: Tensor) -> Tensor:
     """`a l` for a > 0; an infinite logit stays infinite even if a has underflowed to 0.
 
@@ -114,6 +121,6 @@ def scaled_logits(logits: Tensor, scale: Tensor) -> Tensor:
         >>> print(scaled_logits(ops.array([2.0, float("inf")]), ops.array(0.0)).numpy())
         [ 0. inf]
     """
-    infinite = ops.isinf(logits)
+    infinite = is_not_finite(logits)
     # The product in the branch not taken must be finite too, else the gradient of the scale is NaN.
     return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)

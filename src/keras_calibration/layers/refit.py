@@ -18,6 +18,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import is_as_fitted, restorer, warn_of_settings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _NUM_FOLDS = 3
 # Of a fit to the same rows, in another order or in batches, the log loss differs by rounding.
@@ -64,6 +65,7 @@ def refit(
         raise
     fitted()
     head.fit_summary = summary
+    warn_of_unknown(head, rows)
     if changed is None:
         return summary
     change, error = changed

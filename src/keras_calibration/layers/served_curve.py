@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._keras import flatten_layers
-from keras_calibration._ops.piecewise_linear import lines
+from keras_calibration._ops.piecewise_linear import curve_on, lines, with_following
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def tables_of(head: Head) -> list[np.ndarray]:
-    """Knot, value, slope and highest value of each line, (K, 4), of each curve in a head."""
+    """Knot, value, slope and following value of each line, (K, 4), of each curve in a head."""
     return [_table(curve) for curve in _curves(head)]
 
 
@@ -52,10 +52,9 @@ def _curves(head: Head) -> list[ILPS]:
 
 
 def _table(curve: ILPS) -> np.ndarray:
-    """The lines as a table; by rounding, a rising one could end above the start of the next."""
-    table = ops.convert_to_numpy(lines(curve.get_knots(), curve.get_values()))
-    highest = np.append(np.where(table[2, :-1] < 0, np.inf, table[1, 1:]), np.inf)
-    return np.column_stack([*table, highest.astype(table.dtype)])
+    """The lines as a table."""
+    table = with_following(lines(curve.get_knots(), curve.get_values()))
+    return ops.convert_to_numpy(ops.transpose(table))
 
 
 def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:
@@ -70,6 +69,5 @@ def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:
     line = tf.raw_ops.UpperBound(
         sorted_inputs=line_of_knot[None, 1:, 0], values=rows, out_type=tf.int32
     )
-    knot, value, slope, highest = tf.unstack(tf.gather(line_of_knot, line), axis=-1)
-    curve = tf.minimum(value + (rows - knot) * slope, highest)
+    curve = curve_on(rows, tf.unstack(tf.gather(line_of_knot, line), axis=-1))
     return tf.reshape(curve, (-1, 1)[: len(logits.shape)])

@@ -84,8 +84,8 @@ def fit_head(
 
     Warns:
         UserWarning: If the fit predicts new rows worse than the head as it was; if the mean
-            prediction differs from the mean label after the fit; if labels
-            contradict probabilities of exactly 0 or 1.
+            prediction differs from the mean label after the fit; if a field has values that are not
+            in its vocabulary; if labels contradict probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np

@@ -102,7 +102,7 @@ class _Onnx(Format):
 
         inputs = {each.name: each for each in spec.inputs.values()}
         with named_errors("onnxruntime"):
-            model = to_onnx(outputs, inputs, spec.lookups)
+            model = to_onnx(outputs, inputs, spec.lookups, spec.head.name)
             told = {**describe_versions(), **describe_model(spec)}
             model.metadata_props.add(key=PROVENANCE, value=provenance_text(told))
             path.write_bytes(model.SerializeToString())

@@ -19,6 +19,7 @@ from keras_calibration.export.onnx.operators import (
     correct,
     counted_searches,
     handlers,
+    keep_for_tools,
     tensors_read,
 )
 
@@ -48,6 +49,7 @@ def to_onnx(
     function: Callable[[Features], dict[str, Tensor]],
     inputs: Mapping[str, tf.TensorSpec],
     layers: Iterable[keras.layers.Layer],
+    exact: str,
 ) -> onnx.ModelProto:
     """Converts a function of inputs by name; its inputs and outputs keep their names.
 
@@ -57,6 +59,7 @@ def to_onnx(
         function: From tensors by name to outputs by name.
         inputs: Name → shape and dtype, and the name again, which the converter takes from there.
         layers: The layers that it calls, at any depth.
+        exact: Name of the layer whose tables no tool may quantize.
     """
     import tensorflow as tf
 
@@ -86,6 +89,7 @@ def to_onnx(
         concrete = traced.get_concrete_function(dict(inputs))
     _keep_inputs(converted, inputs, concrete)
     correct(converted)
+    keep_for_tools(converted, exact)
     check_rows(converted, inputs)
     for value in converted.graph.input:
         _set_shape(value, inputs[value.name].shape)

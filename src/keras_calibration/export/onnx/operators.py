@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -154,6 +155,36 @@ def _count_axes(graph: onnx.GraphProto, ranks: dict[str, int], known: dict[str, 
             axes = numpy_helper.to_array(known[node.input[1]])
             node.input[1] = f"{node.output[0]}/axes"
             graph.initializer.append(numpy_helper.from_array(axes % rank, node.input[1]))
+
+
+def keep_for_tools(model: onnx.ModelProto, exact: str) -> None:
+    """Writes operations as tools that quantize a file, or halve its precision, leave them right.
+
+    ONNX Runtime's quantization rounds the tables of `Gather` to 8 bits, in which knots and slopes
+    are lost: those of the layer `exact` are read by `GatherND`. Its conversion to float16 writes an
+    invalid file where two `Min` or `Max` share a constant: each gets its own.
+    """
+    from onnx import helper
+
+    graph, shared = model.graph, set[str]()
+    constants = {each.name: each for each in graph.initializer}
+    for place, node in reversed(list(enumerate(graph.node))):
+        table, output = [*node.input, ""][0], node.output[0]
+        is_read = node.op_type == "Gather" and not any(each.i for each in node.attribute)
+        if is_read and table in constants and re.match(rf"{re.escape(exact)}(_\d+)?/", node.name):
+            axis, whole, places = (f"{output}/{part}" for part in ("axis", "whole", "places"))
+            graph.initializer.append(helper.make_tensor(axis, _INT64, [1], [-1]))
+            cast = helper.make_node("Cast", [node.input[1]], [whole], whole, to=_INT64)
+            column = helper.make_node("Unsqueeze", [whole, axis], [places], places)
+            node.CopyFrom(helper.make_node("GatherND", [table, places], [output], node.name))
+            graph.node.insert(place, column)
+            graph.node.insert(place, cast)
+        for number, name in enumerate(node.input if node.op_type in ("Min", "Max") else ()):
+            if name in shared & constants.keys():
+                own = graph.initializer.add()
+                own.CopyFrom(constants[name])
+                own.name = node.input[number] = f"{output}/{number}"
+            shared.add(name)
 
 
 def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> None:

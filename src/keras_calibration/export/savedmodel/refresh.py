@@ -61,8 +61,9 @@ def refresh_savedmodel(
 
     It needs neither the Keras model nor its inputs, only what the base model predicted for logged
     rows, their labels, and the features that the head reads. The head's own `fit` replaces the
-    earlier fit. The graph and the base model's weights stay the same, bit for bit. The old version
-    is unchanged.
+    earlier fit. The graph and the base model's weights stay the same, bit for bit. So does the
+    vocabulary of each field: values that it lacks, a new site, share one correction. To add them,
+    call `calibrate` or `calibrate_scores`, and export again. The old version is unchanged.
 
     The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
     the figures of this fit: the log loss of the head that was served, and the cross-fitted change
@@ -99,8 +100,9 @@ def refresh_savedmodel(
         RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
-        UserWarning: If logits look like probabilities, or if the median logit lies outside the
-            range of the previous version's logits.
+        UserWarning: If logits look like probabilities; if the median logit lies outside the
+            range of the previous version's logits; if a field has values that are not in its
+            vocabulary: more than 1 % of the rows, or one whose rate is off by more than chance.
 
     Example:
         >>> import tempfile
