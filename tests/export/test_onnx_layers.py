@@ -63,30 +63,49 @@ ENCODINGS = {
     # Beyond 128 values, TensorFlow captures the mean as a tensor of its own.
     "normalized, wide": lambda x, rows: normalized(rows["wide"])(x["wide"]),
     "given mean": lambda x, rows: keras.layers.Normalization(mean=4, variance=9)(x["number"]),
-    "multi-hot words": lambda x, rows: encoding("multi_hot")(words()(x["words"])),
-    "multi-hot word": lambda x, rows: encoding("multi_hot")(words()(x["word"])),
     "one-hot id": lambda x, rows: encoding("one_hot")(ids()(x["id"])),
-    "counts": lambda x, rows: encoding("count")(ids()(x["ids"])),
-    "weighted counts": lambda x, rows: encoding("count", 9)(x["ids"], count_weights=x["weights"]),
-    "bins": lambda x, rows: keras.layers.Discretization(EDGES, output_mode="one_hot")(x["number"]),
     "searched, left": lambda x, rows: searched(x["number"], "left"),
     "searched, right": lambda x, rows: searched(x["number"], "right"),
 }
 
 
+def model_of(encode, rows):
+    """A fitted model on top of an encoding, and the rows that it reads."""
+    kinds = {name: "string" if "word" in name else rows[name].dtype.name for name in rows}
+    given = symbols(**{name: (rows[name].shape[1:], kind) for name, kind in kinds.items()})
+    encoded = encode(given, rows)
+    rows = {each.name: rows[each.name] for each in keras.utils.get_source_inputs(encoded)}
+    keras.utils.set_random_seed(0)
+    base = keras.Model(
+        {name: given[name] for name in rows}, keras.layers.Dense(1, "sigmoid")(encoded)
+    )
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
+    return model, rows
+
+
+REFUSED = {
+    "multi-hot words": lambda x, rows: encoding("multi_hot")(words()(x["words"])),
+    "counts": lambda x, rows: encoding("count")(ids()(x["ids"])),
+    "bins": lambda x, rows: keras.layers.Discretization(EDGES, output_mode="one_hot")(x["number"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_layer_that_the_converter_writes_wrongly_is_refused(name, tmp_path):
+    rows = make_rows()
+    model, rows = model_of(REFUSED[name], rows)
+    with pytest.raises(
+        ValueError, match="onnxruntime does not support.*Serve the model as a SavedModel"
+    ):
+        export_onnx(model, tmp_path / "model.onnx", rows)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_layer(name, tmp_path):
     """Compares all rows, each row alone and no rows with Keras."""
-    rows = make_rows()
-    kinds = {name: "string" if "word" in name else rows[name].dtype.name for name in rows}
-    given = symbols(**{name: (rows[name].shape[1:], kind) for name, kind in kinds.items()})
-    encoded = ENCODINGS[name](given, rows)
-    rows = {each.name: rows[each.name] for each in keras.utils.get_source_inputs(encoded)}
-    inputs = {name: given[name] for name in rows}
-    keras.utils.set_random_seed(0)
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(encoded))
-    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
-    model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
+    model, rows = model_of(ENCODINGS[name], make_rows())
     file = export_onnx(model, tmp_path / "model.onnx", rows)
     expected = np.asarray(model(tensors_of(rows)))
     assert np.ptp(expected) > 0.01

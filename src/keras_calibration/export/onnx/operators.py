@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from keras_calibration._typing import Tensor
 from keras_calibration.export.checked_inputs import CHECK
 
@@ -19,15 +17,14 @@ if TYPE_CHECKING:
 
 # Two exports at once must not restore each other's patch.
 _ONE_PATCH = threading.Lock()
-# ONNX' numbers of the types.
-_FLOAT, _INT64 = 1, 7
+_INT64 = 7  # ONNX' number of the type
 # Operation of TensorFlow → what writes it in ONNX.
 Handlers = dict[str, Callable[..., None]]
 
 
 def handlers() -> Handlers:
     """What writes operations of TensorFlow in the place of the converter's own handlers."""
-    return {"SelectV2": _select, "DenseBincount": _bincount, "Bucketize": _bucketize}
+    return {"SelectV2": _select, "DenseBincount": _leave, "Bucketize": _leave}
 
 
 @contextlib.contextmanager
@@ -55,72 +52,12 @@ def _select(context: Any, node: Any, name: str, arguments: object) -> None:
     node.type = "Where"
 
 
-def _bincount(context: Any, node: Any, name: str, arguments: object) -> None:
-    """Counts the ids of each row: the converter's own handler counts those of all rows as one.
+def _leave(context: Any, node: Any, name: str, arguments: object) -> None:
+    """Leaves an operation as it is, so that ONNX Runtime refuses the file.
 
-    Keras' `CategoryEncoding` does so for `"multi_hot"` and `"count"`.
+    The converter would count the ids of all rows as one (`CategoryEncoding` of several values), or
+    write an invalid node (`Discretization`).
     """
-    ids, size, weights = node.input
-    zero = _constant(context, 0, "int64")
-    ids, size = (_add(context, "Cast", [each], to=_INT64) for each in (ids, size))
-    # ONNX counts negative ids from the end.
-    is_id = _add(context, "GreaterOrEqual", [ids, zero])
-    ids = _add(context, "Where", [is_id, ids, size])
-    counts = _add(context, "OneHot", [ids, size, _constant(context, [0, 1], "float32")])
-    if context.get_shape(weights) != [0]:
-        weights = _add(context, "Cast", [weights], to=_FLOAT)
-        weights = _add(context, "Unsqueeze", [weights, _constant(context, [-1], "int64")])
-        counts = _add(context, "Mul", [counts, weights])
-    if node.get_attr_value("binary_output"):
-        counts = _add(context, "ReduceMax", [counts], axes=[-2], keepdims=0)
-    else:
-        axis = _constant(context, [-2], "int64")
-        counts = _add(context, "ReduceSum", [counts, axis], keepdims=0)
-    _replace(context, node, counts)
-
-
-def _bucketize(context: Any, node: Any, name: str, arguments: object) -> None:
-    """Counts the boundaries that a value has passed: the converter's own handler is invalid.
-
-    Keras' `Discretization` does so.
-    """
-    boundaries = _constant(context, node.get_attr_value("boundaries"), "float32")
-    last = _constant(context, [-1], "int64")
-    values = _add(context, "Cast", [node.input[0]], to=_FLOAT)
-    values = _add(context, "Unsqueeze", [values, last])
-    # NaN has passed all, as in TensorFlow.
-    is_passed = _add(context, "Not", [_add(context, "Less", [values, boundaries])])
-    ones = _add(context, "Cast", [is_passed], to=_INT64)
-    _replace(context, node, _add(context, "ReduceSum", [ones, last], keepdims=0))
-
-
-def _add(context: Any, operation: str, inputs: list[str], **attributes: Any) -> str:
-    """The output of a new node."""
-    made: str = context.make_node(operation, inputs, attr=attributes).output[0]
-    return made
-
-
-def _constant(context: Any, value: Any, dtype: str) -> str:
-    from tf2onnx.utils import make_name
-
-    made: str = context.make_const(make_name("constant"), np.array(value, dtype)).output[0]
-    return made
-
-
-def _replace(context: Any, node: Any, output: str) -> None:
-    """Replaces a node by one that passes on the output of others."""
-    (name,) = node.output
-    dtype, shape = context.get_dtype(name), context.get_shape(name)
-    context.remove_node(node.name)
-    context.make_node(
-        "Cast",
-        [output],
-        attr={"to": dtype},
-        name=node.name,
-        outputs=[name],
-        shapes=[shape],
-        dtypes=[dtype],
-    )
 
 
 def correct(model: onnx.ModelProto) -> None:
