@@ -54,9 +54,9 @@ class RowBlock:
     def __post_init__(self) -> None:
         self.curve, self.next = np.empty((2, len(self.labels)))
 
-    def without(self, left_out: np.ndarray) -> RowBlock:
-        """The same rows with a curve of their own, of which some (n,) count as none."""
-        return replace(self, weights=np.where(left_out, 0.0, self.weights))
+    def without(self, weights: np.ndarray) -> RowBlock:
+        """The same rows with a curve of their own, and with so much less weight (n,)."""
+        return replace(self, weights=self.weights - weights)
 
     def derivatives(self) -> tuple[np.ndarray, np.ndarray]:
         """First and second derivative of the log loss by the curve of each row (n,)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,20 @@ from keras_calibration._solvers.segments import distinct_values
 
 # Beyond so many rows, the share that chance gives to a fold hardly varies.
 _MOST_ROWS = 1 << 20
+
+
+class RowsApart(NamedTuple):
+    """The result of `rows_apart`.
+
+    Args:
+        rows: The rows (m,).
+        numbers: Their numbers among the rows that were given (m,).
+        source: For each row that was given, the number of one that equals it and is there (n,).
+    """
+
+    rows: Rows
+    numbers: np.ndarray
+    source: np.ndarray
 
 
 def canonical_order(rows: Rows) -> np.ndarray:
@@ -40,10 +56,31 @@ def canonical_order(rows: Rows) -> np.ndarray:
     if is_tied.any():
         tied = order[is_tied]
         # The weight last: rows that are there twice take the place of one of weight 2.
-        keys = [*logits.T, side * rows.labels, *rows.features.values(), rows.row_weights]
-        ranks = [_rank(part) for key in keys for part in _parts(np.asarray(key)[tied])]
+        ranks = [*_ranks(rows.take(tied), side), rows.row_weights[tied]]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
+
+
+def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
+    """The group of each row (n,), of neighbours in an order that are equal, where weights count.
+
+    Equal rows are one row, whose count is the sum of theirs. Importances are each of a row of its
+    own. Groups are numbered in their order.
+
+    Example:
+        >>> rows = Rows(np.array([2.0, 1.0, 1.0]), np.array([0, 1, 1]), np.array([1.0, 4.0, 2.0]))
+        >>> equal_rows(rows, canonical_order(rows))
+        array([1, 0, 0])
+    """
+    is_new = np.ones(len(rows), bool)
+    if are_counts(rows.weights):
+        sorted_rows = rows.take(order)
+        is_new[1:] = False
+        for rank in _ranks(sorted_rows):
+            is_new[1:] |= rank[1:] != rank[:-1]
+    group = np.empty(len(rows), np.int64)
+    group[order] = np.cumsum(is_new) - 1
+    return group
 
 
 def are_turned_round(rows: Rows) -> bool:
@@ -64,33 +101,43 @@ def are_turned_round(rows: Rows) -> bool:
     return bool(rows.logits.min() + rows.logits.max() > 0)
 
 
-def single_rows(numbers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in which a row of weight 2 is there twice, and the weights of these rows.
+def rows_apart(rows: Rows, folds: object = None) -> RowsApart:
+    """The rows in an order of their own, each apart: one that is counted twice is there twice.
 
     Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
     are counted and rows that are repeated are the same rows here. If there are more than a million,
-    those of the largest counts are fewer rows, whose weights are still whole numbers with the same
-    sum. Importances stay as they are.
+    equal rows are added up, and those of the largest counts are fewer rows, whose weights are still
+    whole numbers with the same sum. Importances stay as they are.
 
     Args:
-        numbers: Row numbers (m,).
-        weights: Weights of all rows (n,).
+        rows: The rows.
+        folds: What the folds will be (`row_folds.Folds`). If these are blocks, the order stays; if
+            they are given for each row, rows are not added up.
 
     Example:
-        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.0]))
-        (array([1, 1, 0]), array([1., 1., 1.]))
-        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.5]))
-        (array([1, 0]), array([2.5, 1. ]))
+        >>> apart = rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2.0])))
+        >>> apart.numbers, apart.rows.weights is None
+        (array([1, 1, 0]), True)
+        >>> rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2.5]))).rows.weights
+        array([2.5, 1. ])
     """
-    weights = weights[numbers]
-    if not are_counts(weights) or not len(numbers):
-        return numbers, weights
-    counts = np.rint(weights).astype(np.int64)
-    copies = np.minimum(counts, _most_copies(counts))
-    each, left = np.divmod(counts, copies)
-    place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
-    single = np.repeat(each, copies) + (place < np.repeat(left, copies))
-    return np.repeat(numbers, copies), single.astype(np.float64)
+    given = np.arange(len(rows))
+    numbers, source = given if isinstance(folds, str) else canonical_order(rows), given
+    weights = rows.row_weights[numbers]
+    if are_counts(weights):
+        counts = np.rint(weights).astype(np.int64)
+        if counts.sum() > _MOST_ROWS and (folds is None or isinstance(folds, int | np.integer)):
+            group = equal_rows(rows, numbers)
+            counts = np.rint(np.bincount(group, rows.row_weights)).astype(np.int64)
+            numbers = numbers[np.diff(group[numbers], prepend=-1) > 0]
+            source = numbers[group]
+        copies = np.minimum(counts, _most_copies(counts))
+        each, left = np.divmod(counts, copies)
+        place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+        weights = np.repeat(each, copies) + (place < np.repeat(left, copies)).astype(np.float64)
+        numbers = np.repeat(numbers, copies)
+    apart = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
+    return RowsApart(apart, numbers, source)
 
 
 def _most_copies(counts: np.ndarray) -> int:
@@ -100,10 +147,16 @@ def _most_copies(counts: np.ndarray) -> int:
     return bisect_right(copies, most, key=lambda number: np.minimum(counts, number).sum())
 
 
-def _parts(column: np.ndarray) -> np.ndarray:
-    return np.atleast_2d(column.reshape(len(column), -1).T)
+def _ranks(rows: Rows, side: int = 1) -> list[np.ndarray]:
+    """Numbers that sort as all columns but the weights do, and are equal where these are."""
+    columns = [side * rows.logits, side * rows.labels, *rows.features.values()]
+    columns += [] if rows.times is None else [rows.times]
+    parts = [part for each in columns for part in np.reshape(each, (len(rows), -1)).T]
+    return [_rank(part) for part in parts]
 
 
 def _rank(values: np.ndarray) -> np.ndarray:
-    """Numbers that sort as the values do, of any type."""
-    return values if values.dtype.kind in "biuf" else distinct_values(values)[1]
+    if values.dtype.kind not in "biuf":
+        return distinct_values(values)[1]
+    # Missing numbers are equal.
+    return np.unique(values, return_inverse=True)[1] if np.isnan(values).any() else values

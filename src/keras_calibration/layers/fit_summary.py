@@ -11,6 +11,7 @@ import numpy as np
 
 from calibration_records._text import ShownAsText
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_order import RowsApart
 from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
@@ -42,7 +43,7 @@ class FitSummary(ShownAsText):
     was tried.
 
     Args:
-        num_rows: Number of rows of the fit, without those of weight 0.
+        num_rows: Number of rows of the fit; of counted rows, the sum of their counts.
         log_loss_before: Log loss of the head as it was before the fit; from `Head.fit`, that of the
             uncalibrated probabilities σ(l).
         log_loss_after: Log loss of the fit on its own rows.
@@ -97,16 +98,19 @@ class FitSummary(ShownAsText):
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> FitSummary:
-        """The summary for all rows, of a fit to those with the given numbers, some several times.
+    def of_given(self, apart: RowsApart) -> FitSummary:
+        """The summary of a fit to rows apart, for the rows that were given.
 
-        Each row gets the mean of its cross-fitted logits.
+        Each has the mean of the cross-fitted logits of the rows that it is there.
         """
-        times, logits = np.bincount(numbers, minlength=num_rows), self.cross_fitted_logits
+        logits, num_given = self.cross_fitted_logits, len(apart.source)
         if len(logits):
-            with np.errstate(invalid="ignore"):  # a row of weight 0 has none
-                logits = np.bincount(numbers, logits, num_rows) / times
-        return replace(self, num_rows=int(np.count_nonzero(times)), cross_fitted_logits=logits)
+            weights = apart.rows.row_weights
+            totals = np.bincount(apart.numbers, weights, num_given)
+            with np.errstate(invalid="ignore"):  # of those that another one stands for
+                means = np.bincount(apart.numbers, weights * logits, num_given) / totals
+            logits = means[apart.source]
+        return replace(self, cross_fitted_logits=logits)
 
     def __str__(self) -> str:
         change, how, error = self.log_loss_after - self.log_loss_before, "", ""
@@ -135,7 +139,7 @@ class FitSummary(ShownAsText):
 def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:
     """The figures of a fit to class rows."""
     return FitSummary(
-        num_rows=len(rows),
+        num_rows=rows.num_meant,
         log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
         log_loss_after=fit.log_loss,
         num_iterations=fit.num_iterations,
