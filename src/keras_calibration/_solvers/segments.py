@@ -34,10 +34,12 @@ class SegmentColumn:
     names: Sequence[str]
 
 
-def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentColumn:
+def value_segments(
+    column: str, values: np.ndarray, min_rows: int, counts: np.ndarray
+) -> SegmentColumn:
     """One segment for each value; values with fewer than `min_rows` rows share one."""
     values_names, ids = distinct_values(values)
-    is_rare = np.bincount(ids, minlength=len(values_names)) < min_rows
+    is_rare = np.bincount(ids, counts, len(values_names)) < min_rows
     pairs = zip(values_names, is_rare, strict=True)
     names = [f"{column} = {name}" for name, rare in pairs if not rare]
     if is_rare.any():
@@ -46,7 +48,7 @@ def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentCol
     return SegmentColumn(new_ids[ids], names)
 
 
-def range_segments(column: str, values: np.ndarray) -> SegmentColumn:
+def range_segments(column: str, values: np.ndarray, counts: np.ndarray) -> SegmentColumn:
     """Ranges between quantiles, or single values if there are no more of them than ranges.
 
     A range includes its upper end. Missing values (NaN) are a segment of their own.
@@ -60,8 +62,7 @@ def range_segments(column: str, values: np.ndarray) -> SegmentColumn:
         ids = np.searchsorted(distinct, values)
         names = [f"{column} = {value:g}" for value in distinct]
     else:
-        with np.errstate(invalid="ignore"):
-            edges = np.unique(np.quantile(present, np.linspace(0, 1, _NUM_RANGES + 1)[1:-1]))
+        edges = np.unique(_quartiles(present, counts[~missing]))
         # Where the largest value is a quantile too, no row lies above it. Between infinite values
         # a quantile is NaN.
         edges = edges[edges < present.max()]
@@ -73,6 +74,19 @@ def range_segments(column: str, values: np.ndarray) -> SegmentColumn:
         ids[missing] = len(names)
         names.append(f"{column} missing")
     return SegmentColumn(ids.astype(np.int64), names)
+
+
+def _quartiles(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """`np.quantile` of values that are there as often as counted, for the ends of the ranges."""
+    order = np.argsort(values)
+    ends = np.cumsum(counts[order])
+    places = np.arange(1, _NUM_RANGES) / _NUM_RANGES * (ends[-1] - 1)
+    low, high = (
+        values[order[np.searchsorted(ends, side(places), side="right")]]
+        for side in (np.floor, np.ceil)
+    )
+    with np.errstate(invalid="ignore"):
+        return low + (high - low) * (places % 1)
 
 
 def combinations(
