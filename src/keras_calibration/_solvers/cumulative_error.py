@@ -74,8 +74,8 @@ def segment_figures(
     counts = np.ones(len(ids), np.int64) if counts is None else counts
     # NumPy sorts integers of 16 bits by radix, several times faster.
     order = np.argsort(ids.astype(np.min_scalar_type(ids.max())), kind="stable")
-    columns = ids[order], predictions[order], counts[order]
-    order = order[_large_enough(*columns, min_rows, min_positives)]
+    numbers = np.stack([counts, counts * predictions])[:, order]
+    order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((5, 0)))
     ids, y, p = ids[order], labels[order], predictions[order]
@@ -116,15 +116,14 @@ def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _large_enough(
-    ids: np.ndarray,
-    predictions: np.ndarray,
-    counts: np.ndarray,
-    min_rows: int,
-    min_positives: float,
+    ids: np.ndarray, numbers: np.ndarray, min_rows: int, min_positives: float
 ) -> np.ndarray:
-    """Whether each row, in order of the segments, belongs to a segment that is large enough."""
+    """Whether each row, in order of the segments, belongs to a segment that is large enough.
+
+    `numbers` are those of rows and of expected positives (2, n) that each stands for.
+    """
     starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
-    totals, positives = (np.add.reduceat(c, starts) for c in (counts, counts * predictions))
+    totals, positives = np.add.reduceat(numbers, starts, axis=1)
     # Rounding of the sum does not decide whether a segment enters.
     rarer = np.minimum(positives, totals - positives) * (1 + _ROUNDING)
     is_large = (totals >= min_rows) & (rarer >= min_positives)

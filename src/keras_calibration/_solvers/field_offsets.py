@@ -196,8 +196,7 @@ def fit_field_offsets(
         fit.set_deviations(like.deviations)
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
-    known = None if like is None else like.factor
-    factor = improve_spreads(fit, fit_to, log_prior, weights_in, known)
+    factor = improve_spreads(fit, fit_to, log_prior, weights_in, like and like.factor)
     if factor:
         num_more, converged = run(learn_scales=False)
         num_passes += num_more

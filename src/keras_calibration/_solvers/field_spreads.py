@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,7 +74,7 @@ def improve_spreads(
     held_out, parts = weights_in(_NUM_FOLDS), []
     for own in held_out:
         pairs = zip(fit.blocks, np.split(own, ends), strict=True)
-        parts.append(fit_to([block.without(weights) for block, weights in pairs]))
+        parts.append(fit_to([replace(block, weights=block.weights - w) for block, w in pairs]))
         for effect, whole in zip(parts[-1].effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
     lowest, found = np.zeros(0), 1.0

@@ -83,10 +83,9 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
         array([9.])
     """
     order, weights = canonical_order(rows), rows.row_weights
-    counts, share = np.rint(weights).astype(np.int64), 1.0
-    if not are_counts(weights):
-        counts, share = np.ones(len(rows), np.int64), weights
-    group = equal_rows(rows, order)[order]
+    is_counted = are_counts(weights)
+    counts = np.rint(weights if is_counted else np.ones(len(rows))).astype(np.int64)
+    group = equal_rows(rows, order)
     totals = np.rint(np.bincount(group, counts[order])).astype(np.int64)
     drawn = np.random.default_rng(0).multinomial(totals, np.full(num_folds, 1 / num_folds))
     # In order, each group takes the places of its rows, and there those of its folds.
@@ -94,7 +93,7 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     starts, fold_starts = ends - counts[order], fold_ends - drawn[group].T
     found = np.empty(fold_ends.shape)
     found[:, order] = np.maximum(np.minimum(ends, fold_ends) - np.maximum(starts, fold_starts), 0)
-    return share * found
+    return found if is_counted else found * weights
 
 
 def folds_of(folds: Folds | None, rows: Rows) -> Folds | None:

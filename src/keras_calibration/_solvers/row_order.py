@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +13,6 @@ from keras_calibration._solvers.segments import distinct_values
 
 # Beyond so many rows, the share that chance gives to a fold hardly varies.
 _MOST_ROWS = 1 << 20
-
-
-class RowsApart(NamedTuple):
-    """The result of `rows_apart`.
-
-    Args:
-        rows: The rows (m,).
-        numbers: Their numbers among the rows that were given (m,).
-        source: For each row that was given, the number of one that equals it and is there (n,).
-    """
-
-    rows: Rows
-    numbers: np.ndarray
-    source: np.ndarray
 
 
 def canonical_order(rows: Rows) -> np.ndarray:
@@ -62,25 +47,21 @@ def canonical_order(rows: Rows) -> np.ndarray:
 
 
 def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
-    """The group of each row (n,), of neighbours in an order that are equal, where weights count.
+    """The group of each row in an order (n,), of neighbours that are equal, where weights count.
 
     Equal rows are one row, whose count is the sum of theirs. Importances are each of a row of its
-    own. Groups are numbered in their order.
+    own.
 
     Example:
         >>> rows = Rows(np.array([2.0, 1.0, 1.0]), np.array([0, 1, 1]), np.array([1.0, 4.0, 2.0]))
         >>> equal_rows(rows, canonical_order(rows))
-        array([1, 0, 0])
+        array([0, 0, 1])
     """
     is_new = np.ones(len(rows), bool)
     if are_counts(rows.weights):
-        sorted_rows = rows.take(order)
-        is_new[1:] = False
-        for rank in _ranks(sorted_rows):
-            is_new[1:] |= rank[1:] != rank[:-1]
-    group = np.empty(len(rows), np.int64)
-    group[order] = np.cumsum(is_new) - 1
-    return group
+        ranks = _ranks(rows.take(order))
+        is_new[1:] = np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)
+    return np.cumsum(is_new) - 1
 
 
 def are_turned_round(rows: Rows) -> bool:
@@ -101,7 +82,7 @@ def are_turned_round(rows: Rows) -> bool:
     return bool(rows.logits.min() + rows.logits.max() > 0)
 
 
-def rows_apart(rows: Rows, folds: object = None) -> RowsApart:
+def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.ndarray]:
     """The rows in an order of their own, each apart: one that is counted twice is there twice.
 
     Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
@@ -114,30 +95,34 @@ def rows_apart(rows: Rows, folds: object = None) -> RowsApart:
         folds: What the folds will be (`row_folds.Folds`). If these are blocks, the order stays; if
             they are given for each row, rows are not added up.
 
+    Returns:
+        The rows (m,); their numbers among those that were given (m,); and for each that was given
+        the number of one that equals it and is there (n,).
+
     Example:
-        >>> apart = rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2.0])))
-        >>> apart.numbers, apart.rows.weights is None
+        >>> rows, numbers, _ = rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2])))
+        >>> numbers, rows.weights is None
         (array([1, 1, 0]), True)
-        >>> rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2.5]))).rows.weights
+        >>> rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2.5])))[0].weights
         array([2.5, 1. ])
     """
-    given = np.arange(len(rows))
-    numbers, source = given if isinstance(folds, str) else canonical_order(rows), given
+    source = np.arange(len(rows))
+    numbers = source if isinstance(folds, str) else canonical_order(rows)
     weights = rows.row_weights[numbers]
     if are_counts(weights):
         counts = np.rint(weights).astype(np.int64)
         if counts.sum() > _MOST_ROWS and (folds is None or isinstance(folds, int | np.integer)):
             group = equal_rows(rows, numbers)
-            counts = np.rint(np.bincount(group, rows.row_weights)).astype(np.int64)
-            numbers = numbers[np.diff(group[numbers], prepend=-1) > 0]
-            source = numbers[group]
+            counts = np.rint(np.bincount(group, counts)).astype(np.int64)
+            first = numbers[np.diff(group, prepend=-1) > 0]
+            source[numbers], numbers = first[group], first
         copies = np.minimum(counts, _most_copies(counts))
         each, left = np.divmod(counts, copies)
         place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
         weights = np.repeat(each, copies) + (place < np.repeat(left, copies)).astype(np.float64)
         numbers = np.repeat(numbers, copies)
     apart = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
-    return RowsApart(apart, numbers, source)
+    return apart, numbers, source
 
 
 def _most_copies(counts: np.ndarray) -> int:

@@ -62,7 +62,13 @@ def range_segments(column: str, values: np.ndarray, counts: np.ndarray) -> Segme
         ids = np.searchsorted(distinct, values)
         names = [f"{column} = {value:g}" for value in distinct]
     else:
-        edges = np.unique(_quartiles(present, counts[~missing]))
+        counts = counts[~missing]
+        # Those of `np.quantile`, between the rows before and after each quarter.
+        places = (counts.sum() - 1) * np.arange(1, _NUM_RANGES) / _NUM_RANGES
+        levels = (np.stack([np.floor(places), np.ceil(places)]) + 0.5) / counts.sum()
+        low, high = np.quantile(present, levels, method="inverted_cdf", weights=counts)
+        with np.errstate(invalid="ignore"):
+            edges = np.unique(low + (high - low) * (places % 1))
         # Where the largest value is a quantile too, no row lies above it. Between infinite values
         # a quantile is NaN.
         edges = edges[edges < present.max()]
@@ -74,19 +80,6 @@ def range_segments(column: str, values: np.ndarray, counts: np.ndarray) -> Segme
         ids[missing] = len(names)
         names.append(f"{column} missing")
     return SegmentColumn(ids.astype(np.int64), names)
-
-
-def _quartiles(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`np.quantile` of values that are there as often as counted, for the ends of the ranges."""
-    order = np.argsort(values)
-    ends = np.cumsum(counts[order])
-    places = np.arange(1, _NUM_RANGES) / _NUM_RANGES * (ends[-1] - 1)
-    low, high = (
-        values[order[np.searchsorted(ends, side(places), side="right")]]
-        for side in (np.floor, np.ceil)
-    )
-    with np.errstate(invalid="ignore"):
-        return low + (high - low) * (places % 1)
 
 
 def combinations(

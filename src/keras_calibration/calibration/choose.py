@@ -140,7 +140,7 @@ def choose(
 def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
     """The rows in an order of their own; those that are counted are there as often as repeated."""
     rows = replace(rows, features={name: rows.features[name] for name in used})
-    rows = rows_apart(rows, folds).rows
+    rows, *_ = rows_apart(rows, folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
 

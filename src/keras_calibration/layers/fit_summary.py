@@ -11,7 +11,6 @@ import numpy as np
 
 from calibration_records._text import ShownAsText
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_order import RowsApart
 from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
@@ -98,19 +97,16 @@ class FitSummary(ShownAsText):
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    def of_given(self, apart: RowsApart) -> FitSummary:
-        """The summary of a fit to rows apart, for the rows that were given.
+    def of_given(self, apart: Rows, numbers: np.ndarray, source: np.ndarray) -> FitSummary:
+        """The summary of a fit to rows apart (`rows_apart`), for the rows that were given.
 
         Each has the mean of the cross-fitted logits of the rows that it is there.
         """
-        logits, num_given = self.cross_fitted_logits, len(apart.source)
-        if len(logits):
-            weights = apart.rows.row_weights
-            totals = np.bincount(apart.numbers, weights, num_given)
-            with np.errstate(invalid="ignore"):  # of those that another one stands for
-                means = np.bincount(apart.numbers, weights * logits, num_given) / totals
-            logits = means[apart.source]
-        return replace(self, cross_fitted_logits=logits)
+        if not len(self.cross_fitted_logits):
+            return self
+        columns = apart.row_weights, apart.row_weights * self.cross_fitted_logits
+        totals, sums = (np.bincount(numbers, column, len(source)) for column in columns)
+        return replace(self, cross_fitted_logits=sums[source] / totals[source])
 
     def __str__(self) -> str:
         change, how, error = self.log_loss_after - self.log_loss_before, "", ""

@@ -18,6 +18,7 @@ from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.level import Level
 from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.row_folds import folds_of
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_ids import called_features
@@ -263,12 +264,12 @@ class Head(keras.layers.Layer):
         settings, apart = settings or FitSettings(), None
         if draws_by_chance(self):
             apart = rows_apart(rows, settings.folds)
-            rows, settings = apart.rows, settings.take(apart.rows)
+            rows, settings = apart[0], replace(settings, folds=folds_of(settings.folds, apart[0]))
         start = {} if like is None else {"like": like}
         with unchanged_if_refused(self):
             summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
         if apart is not None:
-            summary = summary.of_given(apart)
+            summary = summary.of_given(*apart)
         remember_fit(self, summary)
         return summary
 

@@ -50,7 +50,7 @@ def refit(
         The summary. `log_loss_before` is that of the head as it was.
     """
     if draws_by_chance(head):  # which a fit scores each apart
-        rows = rows_apart(rows, settings and settings.folds).rows
+        rows, *_ = rows_apart(rows, settings and settings.folds)
     first = rows.take(np.arange(1))
     head(first.logits, first.features)  # builds the head and checks the shapes
     losses = _losses(head, rows)
