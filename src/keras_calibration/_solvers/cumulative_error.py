@@ -108,9 +108,10 @@ def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndar
     ends, places = [], []
     for sign in (1, -1):
         end = np.maximum.reduceat(sign * values, starts)
-        is_there = sign * values == np.repeat(end, counts)
+        # Of ends that differ by rounding alone, the last one.
+        is_there = sign * values > np.repeat(end, counts) - _SMALLEST_ERROR
         last = np.maximum.reduceat(np.where(is_there, np.arange(len(values)), -1), starts)
-        places.append(np.where(end > 0, last, -1))
+        places.append(np.where(end > _SMALLEST_ERROR, last, -1))
         ends.append(np.maximum(end, 0.0))
     return ends[0] + ends[1], places[0] > places[1]
 

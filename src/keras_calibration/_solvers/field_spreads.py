@@ -82,7 +82,8 @@ def improve_spreads(
         for part in parts:
             _set_spreads(part, larger * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
-        losses = np.concatenate([_row_losses(part) for part in parts])
+        blocks = [block for part in parts for block in part.blocks]
+        losses = np.concatenate([row_log_losses(each.labels, each.curve) for each in blocks])
         if larger > 1:
             change, error = mean_and_error(losses - lowest, held_out.reshape(-1))
             if change > -error:
@@ -90,11 +91,6 @@ def improve_spreads(
         lowest, found = losses, float(larger)
     _set_spreads(fit, found * spreads)
     return found
-
-
-def _row_losses(fit: FieldEffects) -> np.ndarray:
-    """The log loss of each row (n,)."""
-    return np.concatenate([row_log_losses(block.labels, block.curve) for block in fit.blocks])
 
 
 def _tables_of(fit: FieldEffects) -> list[TableEffect]:

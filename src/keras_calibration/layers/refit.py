@@ -135,16 +135,13 @@ def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
     if rows.times is not None and follows_time:
         fold = blocks_of_time(rows.times)
         last = int(fold.max())
-        return fold, [last] if last and _has_two_classes(rows.take(fold < last)) else []
+        num_classes = np.count_nonzero(rows.take(fold < last).shares.any(axis=0))
+        return fold, [last] if num_classes > 1 else []
     counts = np.count_nonzero(rows.shares, axis=0)
     number = min(_NUM_FOLDS, int(counts[counts > 0].min()))
     if number < 2:
         return np.zeros(len(rows), int), []
     return fold_of_rows(number, rows, seed=0), list(range(number))
-
-
-def _has_two_classes(rows: Rows) -> bool:
-    return bool(np.count_nonzero(rows.shares.any(axis=0)) > 1)
 
 
 def _losses(head: Head, rows: Rows) -> np.ndarray:
