@@ -1,6 +1,8 @@
 """The same facts, the same answer: what no fit may depend on, for every head with a direct fit.
 
-Unit and zero of the scores,
+Unit and zero of the scores, a common factor of the weights, rows of weight 0, the order of rows and
+of columns, shape and dtype, labels and logits that are both turned round, the batches of updates.
+(Rows and counts: `test_rows_or_counts`.)
 """
 
 import warnings
