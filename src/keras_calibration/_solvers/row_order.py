@@ -55,7 +55,7 @@ def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
     Example:
         >>> rows = Rows(np.array([2.0, 1.0, 1.0]), np.array([0, 1, 1]), np.array([1.0, 4.0, 2.0]))
         >>> equal_rows(rows, canonical_order(rows))
-        array([0, 0, 1])
+        array([0, 1, 1])
     """
     is_new = np.ones(len(rows), bool)
     if are_counts(rows.weights):
