@@ -14,7 +14,7 @@ def rows_with_offsets(num_rows=4000):
     logits = generator.normal(-1, 2, num_rows)
     offsets = 0.5 * logits + generator.normal(0, 1, num_rows)
     labels = generator.random(num_rows) < 1 / (1 + np.exp(0.5 - 0.6 * logits - offsets))
-    return logits, labels.astype(float), generator.choice([0.0, 1.0, 2.5], num_rows), offsets
+    return logits, labels.astype(float), generator.choice([0.5, 1.0, 2.5], num_rows), offsets
 
 
 def log_loss(calibrated, labels, weights):

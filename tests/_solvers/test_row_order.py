@@ -1,12 +1,14 @@
 """The order of the rows is that of what they hold, in whatever order and type it is given."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers import row_order
 from keras_calibration._solvers.row_folds import fold_of_rows
-from keras_calibration._solvers.row_order import are_turned_round, canonical_order, single_rows
+from keras_calibration._solvers.row_order import are_turned_round, canonical_order, rows_apart
 
 RNG = np.random.default_rng(0)
 SITES = ["a", "ä", "b", "", "中", "😀"]
@@ -81,8 +83,8 @@ def test_repeated_rows_take_the_place_of_counted_ones():
     counts = RNG.integers(1, 4, 60)
     logits, column = RNG.integers(0, 3, 60) * 1.0, RNG.integers(0, 9, 60)
     rows = Rows(logits, LABELS, counts * 1.0, {"site": column})
-    numbers, weights = single_rows(canonical_order(rows), rows.weights)
-    assert (weights == 1).all()
+    single, numbers, _ = rows_apart(rows)
+    assert single.weights is None
     again = np.repeat(np.arange(60), counts)
     repeated = Rows(logits[again], LABELS[again], None, {"site": column[again]})
     order = again[canonical_order(repeated)]
@@ -94,11 +96,23 @@ def test_repeated_rows_take_the_place_of_counted_ones():
 def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):
     monkeypatch.setattr(row_order, "_MOST_ROWS", most)
     counts = np.concatenate([[3, 10**15, 40], RNG.integers(1, 30, 57)]).astype(float)
-    numbers, weights = single_rows(np.arange(60), counts)
+    rows = Rows(np.arange(60.0), LABELS, counts, {"site": NUMBER})
+    apart, numbers, source = rows_apart(rows)
+    weights = apart.row_weights
     assert len(numbers) <= max(most, 60)
     np.testing.assert_array_equal(np.bincount(numbers, weights), counts)
+    np.testing.assert_array_equal(source, np.arange(60))
     assert (weights == np.rint(weights)).all()
     assert weights.min() >= 1
+    # Counts that are divided among several lines are the same rows.
+    half = np.floor(counts / 2)
+    lines = np.append(np.arange(60), np.flatnonzero(half))
+    divided = replace(rows.take(lines), weights=np.append(counts - half, half[half > 0]))
+    again, places, source = rows_apart(divided)
+    np.testing.assert_array_equal(lines[places], numbers)
+    np.testing.assert_array_equal(again.row_weights, weights)
+    np.testing.assert_array_equal(lines[source], lines)
+    assert np.isin(source, places).all() or most == 5000
     for number in range(60):  # as equal as can be
         assert np.ptp(weights[numbers == number]) <= 1
     copies = np.bincount(numbers)

@@ -1,8 +1,8 @@
 """The same facts, the same answer: what no fit may depend on, for every head with a direct fit.
 
 Unit and zero of the scores, a common factor of the weights, rows of weight 0, the order of rows and
-of columns, shape and dtype, labels and logits that are both turned round, rows that stand twice,
-the batches of updates.
+of columns, shape and dtype, labels and logits that are both turned round, the batches of updates.
+(Rows and counts: `test_rows_or_counts`.)
 """
 
 import warnings
@@ -181,22 +181,6 @@ def test_the_order_of_rows_and_of_columns(name):
     features = {key: FEATURES[key][order] for key in reversed(FEATURES)}
     head = fitted(name, scores_of(name)[order], labels_of(name)[order], features)
     assert_same(probabilities_of(head, scores_of(name)), expected(name))
-
-
-@pytest.mark.quick_cases(4)
-@pytest.mark.parametrize("name", slow_except([*QUICK, "BoostedTrees", "NeuralCalibration"], NAMES))
-def test_a_row_twice_is_a_row_of_weight_2_where_weights_count(name):
-    rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
-    repeated = fitted(
-        name,
-        scores_of(name)[rows],
-        labels_of(name)[rows],
-        {key: column[rows] for key, column in FEATURES.items()},
-    )
-    counted = fitted(name, weights=COUNTS, weights_are="counts")
-    received = probabilities_of(counted, scores_of(name))
-    assert_same(received, probabilities_of(repeated, scores_of(name)), 2e-6)
-    assert counted.fit_summary.num_rows == NUM_ROWS
 
 
 @pytest.mark.parametrize("name", ["BoostedTrees", "NeuralCalibration"])

@@ -111,23 +111,6 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
     assert not all(map(np.array_equal, head.get_weights(), weights))
 
 
-def test_counts_are_rows():
-    x, y = world(300)
-    numbers = np.repeat(np.arange(300), 1 + np.arange(300) % 3)
-    apart = kc.fit_head(
-        model_with(kc.layers.PlattScaling()),
-        {name: column[numbers] for name, column in x.items()},
-        y[numbers],
-        verbose=0,
-    )
-    counted = kc.fit_head(
-        model_with(kc.layers.PlattScaling()),
-        x, y, 1.0 + np.arange(300) % 3, weights_are="counts", verbose=0,
-    )  # fmt: skip
-    assert counted.change == pytest.approx(apart.change, abs=1e-9)
-    assert counted.change_error == pytest.approx(apart.change_error, abs=1e-9)
-
-
 def test_a_head_in_time_is_scored_on_the_last_eighth():
     x, y = world(4000)
     head = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)

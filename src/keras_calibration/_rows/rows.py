@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.line import Line
+from keras_calibration._rows.weights import are_counts
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,16 @@ class Rows:
         return np.ones(len(self)) if self.weights is None else self.weights
 
     @property
+    def num_meant(self) -> int:
+        """How many rows are meant: the sum of the weights, if they are counts."""
+        return round(self.row_weights.sum()) if are_counts(self.weights) else len(self)
+
+    @property
     def num_effective(self) -> float:
         """How many rows of equal weight the weighted ones are worth."""
         weights = self.row_weights
+        if are_counts(weights):
+            return float(weights.sum())
         return float(weights.sum() ** 2 / (weights @ weights))
 
     @property

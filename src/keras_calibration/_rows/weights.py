@@ -118,6 +118,6 @@ def checked_weights(sample_weight: ArrayLike | None) -> np.ndarray | None:
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:
-    # A small weight is no count of 0.
-    is_counted = (weights == 0) | (weights > 0.5)
+    # A small weight is no count of 0, and large floats are all whole.
+    is_counted = (weights == 0) | ((weights > 0.5) & (weights < 2.0**53))
     return is_counted & (np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights)

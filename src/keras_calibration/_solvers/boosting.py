@@ -12,7 +12,6 @@ from scipy import special
 from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
-from keras_calibration._solvers.row_order import single_rows
 from keras_calibration._solvers.standard_errors import mean_and_error
 
 _MIN_ROWS_OF_LEAF = 20
@@ -93,7 +92,8 @@ def boost(
     next, and go on so.
 
     Args:
-        rows: Cross-fitted logits (n,), on which trees are fitted; labels and weights.
+        rows: Cross-fitted logits (n,), on which trees are fitted; labels and weights. Not weights
+            but rows are counted in a leaf: those of counts are apart (`rows_apart`).
         columns: What the trees see, (n, C), float32; NaN is missing.
         parts: Numbers of the rows to fit and of those to score, of each part.
         largest_num_rounds: Largest number of rounds.
@@ -176,7 +176,7 @@ class _Trees:
         held_out, weights = self.parts[part], self.rows.row_weights
         losses = row_log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
         curve, model = [np.average(losses, weights=weights[held_out])], None
-        if len(single_rows(fitted, weights)[0]) >= 2 * _MIN_ROWS_OF_LEAF:
+        if len(fitted) >= 2 * _MIN_ROWS_OF_LEAF:
 
             def end_early(state: Any) -> None:
                 curve.append(state.evaluation_result_list[0][2])
@@ -241,12 +241,10 @@ class _Trees:
     def _dataset(
         self, chosen: np.ndarray, logits: np.ndarray, columns: np.ndarray, reference: Any = None
     ) -> Any:
-        # Rows, not weights, are counted in a leaf.
-        chosen, weights = single_rows(chosen, self.rows.row_weights)
         return self.lightgbm.Dataset(
             columns[chosen],
             self.rows.labels[chosen],
-            weight=weights,
+            weight=self.rows.row_weights[chosen],
             init_score=logits[chosen],
             reference=reference,
             params=self.parameters,

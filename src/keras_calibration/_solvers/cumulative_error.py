@@ -50,6 +50,7 @@ def segment_figures(
     ids: np.ndarray,
     min_rows: int = 1,
     min_positives: float = 0.0,
+    counts: np.ndarray | None = None,
 ) -> SegmentFigures:
     """The figures of every segment that is large enough.
 
@@ -58,7 +59,7 @@ def segment_figures(
     - `C_k = Σ_{i ≤ k} w_i (y_i - p_i) / W`, at every k after which the prediction changes, and
       `C_0 = 0`. Equal predictions count together, so their order does not matter;
     - `ECCE = max C - min C`;
-    - `σ² = Σ w_i² p_i (1 - p_i) / W²`.
+    - `σ² = Σ w_i² p_i (1 - p_i) / W²`. A row that stands for n_i rows has `w_i² / n_i` there.
 
     Args:
         labels: Labels, shape `(n,)`, in ascending order of the predictions.
@@ -68,31 +69,35 @@ def segment_figures(
         min_rows: Smallest number of rows of a segment.
         min_positives: Smallest expected number of positives, and of negatives. The labels do not
             decide: segments that enter by observed positives hold too many positives by chance.
+        counts: How many rows each stands for, shape `(n,)`; one by default.
     """
+    counts = np.ones(len(ids), np.int64) if counts is None else counts
     # NumPy sorts integers of 16 bits by radix, several times faster.
     order = np.argsort(ids.astype(np.min_scalar_type(ids.max())), kind="stable")
-    order = order[_large_enough(ids[order], predictions[order], min_rows, min_positives)]
+    numbers = np.stack([counts, counts * predictions])[:, order]
+    order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((5, 0)))
-    ids, y, p, w = ids[order], labels[order], predictions[order], weights[order]
+    ids, y, p = ids[order], labels[order], predictions[order]
+    w, counts = weights[order], counts[order]
     changes = ids[1:] != ids[:-1]
     starts = np.flatnonzero(np.r_[True, changes])
-    counts = np.diff(np.r_[starts, len(ids)])
+    lengths = np.diff(np.r_[starts, len(ids)])
     # Shares before sums: a segment of small weights keeps its digits beside one of large weights.
-    share = w / np.repeat(np.add.reduceat(w, starts), counts)
+    share = w / np.repeat(np.add.reduceat(w, starts), lengths)
     residual = share * (y - p)
     cumulative = np.cumsum(residual)
-    cumulative -= np.repeat(cumulative[starts] - residual[starts], counts)
+    cumulative -= np.repeat(cumulative[starts] - residual[starts], lengths)
     is_end = np.r_[changes | (p[1:] != p[:-1]), True]
     error, rises = _ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
-    steps = share * np.where(np.repeat(rises, counts), 1 - p, p)
+    steps = share / counts * np.where(np.repeat(rises, lengths), 1 - p, p)
     return SegmentFigures(
         first_row=order[starts],
-        num_rows=counts,
+        num_rows=np.add.reduceat(counts, starts),
         mean_prediction=np.add.reduceat(share * p, starts),
         observed_rate=np.add.reduceat(share * y, starts),
         error=np.where(error < _SMALLEST_ERROR, 0.0, error),
-        deviation=np.sqrt(np.add.reduceat(share**2 * p * (1 - p), starts)),
+        deviation=np.sqrt(np.add.reduceat(share**2 / counts * p * (1 - p), starts)),
         largest_step=np.maximum.reduceat(steps, starts),
     )
 
@@ -103,24 +108,27 @@ def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndar
     ends, places = [], []
     for sign in (1, -1):
         end = np.maximum.reduceat(sign * values, starts)
-        is_there = sign * values == np.repeat(end, counts)
+        # Of ends that differ by rounding alone, the last one.
+        is_there = sign * values > np.repeat(end, counts) - _SMALLEST_ERROR
         last = np.maximum.reduceat(np.where(is_there, np.arange(len(values)), -1), starts)
-        places.append(np.where(end > 0, last, -1))
+        places.append(np.where(end > _SMALLEST_ERROR, last, -1))
         ends.append(np.maximum(end, 0.0))
     return ends[0] + ends[1], places[0] > places[1]
 
 
 def _large_enough(
-    ids: np.ndarray, predictions: np.ndarray, min_rows: int, min_positives: float
+    ids: np.ndarray, numbers: np.ndarray, min_rows: int, min_positives: float
 ) -> np.ndarray:
-    """Whether each row, in order of the segments, belongs to a segment that is large enough."""
+    """Whether each row, in order of the segments, belongs to a segment that is large enough.
+
+    `numbers` are those of rows and of expected positives (2, n) that each stands for.
+    """
     starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
-    counts = np.diff(np.r_[starts, len(ids)])
-    positives = np.add.reduceat(predictions, starts)
+    totals, positives = np.add.reduceat(numbers, starts, axis=1)
     # Rounding of the sum does not decide whether a segment enters.
-    rarer = np.minimum(positives, counts - positives) * (1 + _ROUNDING)
-    is_large = (counts >= min_rows) & (rarer >= min_positives)
-    return np.repeat(is_large, counts)
+    rarer = np.minimum(positives, totals - positives) * (1 + _ROUNDING)
+    is_large = (totals >= min_rows) & (rarer >= min_positives)
+    return np.repeat(is_large, np.diff(np.r_[starts, len(ids)]))
 
 
 def p_values(figures: SegmentFigures) -> np.ndarray:

@@ -100,7 +100,6 @@ class FieldEffects:
         self.centre, self.ridge, self.lower = curve.centre, curve.ridge, curve.lower
         self.slopes, self.shared = curve.slopes, curve.centre
         self.total = float(sum(block.weights.sum() for block in blocks))
-        self.num_rows = sum(int(np.count_nonzero(block.weights)) for block in blocks)
         self._kept: dict[int, _Kept] = {}
         # By how much the curve of any row can have moved, over all steps.
         self._moved = 0.0

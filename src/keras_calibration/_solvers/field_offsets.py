@@ -148,6 +148,7 @@ def fit_field_offsets(
     rows: OffsetRows,
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
+    weights_in: Callable[[int], np.ndarray] | None = None,
     like: Spreads | None = None,
 ) -> FieldOffsets:
     """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
@@ -167,7 +168,8 @@ def fit_field_offsets(
     For fits to parts of the rows, `like` has the s of that to all rows: their own start from these
     and settle less exactly, the factor is the same, and there is no posterior, which takes less
     time. (To keep the s of all rows would tell each part which columns matter in the others: on
-    tables of 40 columns, the loss of held-out rows came out lower by 0.005.)
+    tables of 40 columns, the loss of held-out rows came out lower by 0.005.) The folds of
+    `improve_spreads` are those of `weights_in`, which several fields need.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -194,7 +196,7 @@ def fit_field_offsets(
         fit.set_deviations(like.deviations)
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
-    factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
+    factor = improve_spreads(fit, fit_to, log_prior, weights_in, like and like.factor)
     if factor:
         num_more, converged = run(learn_scales=False)
         num_passes += num_more

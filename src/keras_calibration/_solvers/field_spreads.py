@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +29,7 @@ def improve_spreads(
     fit: FieldEffects,
     fit_to: Callable[[Sequence[RowBlock]], FieldEffects],
     log_prior: Callable,
+    weights_in: Callable[[int], np.ndarray] | None,
     factor: float | None = None,
 ) -> float:
     """Sets better spreads of offsets, if they matter; returns the factor of them, or 0.
@@ -49,10 +51,11 @@ def improve_spreads(
             offsets again is left to the caller.
         fit_to: Creates a fit of other blocks of rows.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
+        weights_in: From a number of folds to the weight of each row in each, (folds, n).
         factor: The factor, if it is known; 0 if spreads do not matter.
     """
     tables = _tables_of(fit)
-    if len(tables) < 2 or factor == 0:
+    if len(tables) < 2 or weights_in is None or factor == 0:
         return 0.0
     likelihoods: list[Callable[[np.ndarray], np.ndarray]] = []
     num_effective = 0.0
@@ -60,40 +63,34 @@ def improve_spreads(
         by_value, precision, _ = fit.derivatives(number).sums
         likelihoods += table.scale_likelihoods(by_value, precision)
         num_effective += float(np.sum(precision / (precision + table.shrinkage)))
-    if factor is None and num_effective <= _SPARSE_SHARE * fit.num_rows:
+    if factor is None and num_effective <= _SPARSE_SHARE * fit.total:
         return 0.0
     on_grid = np.stack([likelihood(_GRID) for likelihood in likelihoods])
     spreads = pooled_spreads(on_grid, log_prior)
     if factor is not None:
         _set_spreads(fit, factor * spreads)
         return factor
-    rng = np.random.default_rng(0)
-    numbers = [(np.arange(len(block.labels)) % _NUM_FOLDS).astype("uint8") for block in fit.blocks]
-    folds, parts = [rng.permutation(each) for each in numbers], []
-    for number in range(_NUM_FOLDS):
-        pairs = zip(fit.blocks, folds, strict=True)
-        parts.append(fit_to([block.without(fold == number) for block, fold in pairs]))
+    ends = np.cumsum([len(block.labels) for block in fit.blocks])[:-1]
+    held_out, parts = weights_in(_NUM_FOLDS), []
+    for own in held_out:
+        pairs = zip(fit.blocks, np.split(own, ends), strict=True)
+        parts.append(fit_to([replace(block, weights=block.weights - w) for block, w in pairs]))
         for effect, whole in zip(parts[-1].effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
-    fold, weights = np.concatenate(folds), np.concatenate([block.weights for block in fit.blocks])
     lowest, found = np.zeros(0), 1.0
     for larger in _FACTORS:
         for part in parts:
             _set_spreads(part, larger * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
-        losses = np.choose(fold, [_row_losses(part) for part in parts])
+        blocks = [block for part in parts for block in part.blocks]
+        losses = np.concatenate([row_log_losses(each.labels, each.curve) for each in blocks])
         if larger > 1:
-            change, error = mean_and_error(losses - lowest, weights)
+            change, error = mean_and_error(losses - lowest, held_out.reshape(-1))
             if change > -error:
                 break
         lowest, found = losses, float(larger)
     _set_spreads(fit, found * spreads)
     return found
-
-
-def _row_losses(fit: FieldEffects) -> np.ndarray:
-    """The log loss of each row (n,)."""
-    return np.concatenate([row_log_losses(block.labels, block.curve) for block in fit.blocks])
 
 
 def _tables_of(fit: FieldEffects) -> list[TableEffect]:

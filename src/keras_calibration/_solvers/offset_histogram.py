@@ -41,11 +41,7 @@ def offset_histogram(
 ) -> OffsetHistogram:
     """Sums rows by their logit and by the offset that is added to their curve."""
     plain = logit_histogram(logits, labels, weights, bins)
-    counts = weights > 0
-    logits, labels, weights, offsets = (
-        values[counts].astype(np.float64) for values in (bins(logits), labels, weights, offsets)
-    )
-    logits = np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+    logits = np.clip(bins(logits), -LARGEST_LOGIT, LARGEST_LOGIT)
     bin_number = bin_numbers(logits)
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
     _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)

@@ -112,9 +112,6 @@ def class_line(rows: Rows) -> Line:
 
 def _place(scores: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
     """Where scores lie, and how far they spread."""
-    if weights is not None:
-        counts = weights > 0
-        scores, weights = scores[counts], weights[counts]
     low, middle, high = _quantiles(scores, weights)
     least = _LEAST_SPREAD * abs(middle)
     # The denser side, if it is one: skewed scores lie close there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,6 @@ class RowBlock:
 
     def __post_init__(self) -> None:
         self.curve, self.next = np.empty((2, len(self.labels)))
-
-    def without(self, left_out: np.ndarray) -> RowBlock:
-        """The same rows with a curve of their own, of which some (n,) count as none."""
-        return replace(self, weights=np.where(left_out, 0.0, self.weights))
 
     def derivatives(self) -> tuple[np.ndarray, np.ndarray]:
         """First and second derivative of the log loss by the curve of each row (n,)."""

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
 from keras_calibration._seeds import generator_of
-from keras_calibration._solvers.row_order import are_turned_round
+from keras_calibration._solvers.row_order import are_turned_round, canonical_order, equal_rows
 
 # Blocks of rows; and of time, enough to estimate a standard error: with four scored blocks it would
 # be off by about 40 %.
@@ -69,6 +70,30 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
     if not fold.any():
         raise refused("folds", "at least two folds", "all rows in one fold")
     return fold
+
+
+def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
+    """The weight that each row has in each fold (folds, n), drawn by chance.
+
+    A row that is counted several times is drawn as often, so it may be in several folds, as its
+    repetitions would be. Whichever way equal rows are given, the folds of all of them are the same.
+
+    Example:
+        >>> weights_in_folds(2, Rows(np.zeros(1), np.zeros(1), np.array([9.0]))).sum(axis=0)
+        array([9.])
+    """
+    order, weights = canonical_order(rows), rows.row_weights
+    is_counted = are_counts(weights)
+    counts = np.rint(weights if is_counted else np.ones(len(rows))).astype(np.int64)
+    group = equal_rows(rows, order)
+    totals = np.rint(np.bincount(group, counts[order])).astype(np.int64)
+    drawn = np.random.default_rng(0).multinomial(totals, np.full(num_folds, 1 / num_folds))
+    # In order, each group takes the places of its rows, and there those of its folds.
+    ends, fold_ends = np.cumsum(counts[order]), np.cumsum(drawn).reshape(drawn.shape)[group].T
+    starts, fold_starts = ends - counts[order], fold_ends - drawn[group].T
+    found = np.empty(fold_ends.shape)
+    found[:, order] = np.maximum(np.minimum(ends, fold_ends) - np.maximum(starts, fold_starts), 0)
+    return found if is_counted else found * weights
 
 
 def folds_of(folds: Folds | None, rows: Rows) -> Folds | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,10 +41,27 @@ def canonical_order(rows: Rows) -> np.ndarray:
     if is_tied.any():
         tied = order[is_tied]
         # The weight last: rows that are there twice take the place of one of weight 2.
-        keys = [*logits.T, side * rows.labels, *rows.features.values(), rows.row_weights]
-        ranks = [_rank(part) for key in keys for part in _parts(np.asarray(key)[tied])]
+        ranks = [*_ranks(rows.take(tied), side), rows.row_weights[tied]]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
+
+
+def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
+    """The group of each row in an order (n,), of neighbours that are equal, where weights count.
+
+    Equal rows are one row, whose count is the sum of theirs. Importances are each of a row of its
+    own.
+
+    Example:
+        >>> rows = Rows(np.array([2.0, 1.0, 1.0]), np.array([0, 1, 1]), np.array([1.0, 4.0, 2.0]))
+        >>> equal_rows(rows, canonical_order(rows))
+        array([0, 1, 1])
+    """
+    is_new = np.ones(len(rows), bool)
+    if are_counts(rows.weights):
+        ranks = _ranks(rows.take(order))
+        is_new[1:] = np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)
+    return np.cumsum(is_new) - 1
 
 
 def are_turned_round(rows: Rows) -> bool:
@@ -64,33 +82,47 @@ def are_turned_round(rows: Rows) -> bool:
     return bool(rows.logits.min() + rows.logits.max() > 0)
 
 
-def single_rows(numbers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in which a row of weight 2 is there twice, and the weights of these rows.
+def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.ndarray]:
+    """The rows in an order of their own, each apart: one that is counted twice is there twice.
 
     Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
     are counted and rows that are repeated are the same rows here. If there are more than a million,
-    those of the largest counts are fewer rows, whose weights are still whole numbers with the same
-    sum. Importances stay as they are.
+    equal rows are added up, and those of the largest counts are fewer rows, whose weights are still
+    whole numbers with the same sum. Importances stay as they are.
 
     Args:
-        numbers: Row numbers (m,).
-        weights: Weights of all rows (n,).
+        rows: The rows.
+        folds: What the folds will be (`row_folds.Folds`). If these are blocks, the order stays; if
+            they are given for each row, rows are not added up.
+
+    Returns:
+        The rows (m,); their numbers among those that were given (m,); and for each that was given
+        the number of one that equals it and is there (n,).
 
     Example:
-        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.0]))
-        (array([1, 1, 0]), array([1., 1., 1.]))
-        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.5]))
-        (array([1, 0]), array([2.5, 1. ]))
+        >>> rows, numbers, _ = rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2])))
+        >>> numbers, rows.weights is None
+        (array([1, 1, 0]), True)
+        >>> rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2.5])))[0].weights
+        array([2.5, 1. ])
     """
-    weights = weights[numbers]
-    if not are_counts(weights) or not len(numbers):
-        return numbers, weights
-    counts = np.rint(weights).astype(np.int64)
-    copies = np.minimum(counts, _most_copies(counts))
-    each, left = np.divmod(counts, copies)
-    place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
-    single = np.repeat(each, copies) + (place < np.repeat(left, copies))
-    return np.repeat(numbers, copies), single.astype(np.float64)
+    source = np.arange(len(rows))
+    numbers = source if isinstance(folds, str) else canonical_order(rows)
+    weights = rows.row_weights[numbers]
+    if are_counts(weights):
+        counts = np.rint(weights).astype(np.int64)
+        if counts.sum() > _MOST_ROWS and (folds is None or isinstance(folds, int | np.integer)):
+            group = equal_rows(rows, numbers)
+            counts = np.rint(np.bincount(group, counts)).astype(np.int64)
+            first = numbers[np.diff(group, prepend=-1) > 0]
+            source[numbers], numbers = first[group], first
+        copies = np.minimum(counts, _most_copies(counts))
+        each, left = np.divmod(counts, copies)
+        place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+        weights = np.repeat(each, copies) + (place < np.repeat(left, copies)).astype(np.float64)
+        numbers = np.repeat(numbers, copies)
+    apart = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
+    return apart, numbers, source
 
 
 def _most_copies(counts: np.ndarray) -> int:
@@ -100,10 +132,16 @@ def _most_copies(counts: np.ndarray) -> int:
     return bisect_right(copies, most, key=lambda number: np.minimum(counts, number).sum())
 
 
-def _parts(column: np.ndarray) -> np.ndarray:
-    return np.atleast_2d(column.reshape(len(column), -1).T)
+def _ranks(rows: Rows, side: int = 1) -> list[np.ndarray]:
+    """Numbers that sort as all columns but the weights do, and are equal where these are."""
+    columns = [side * rows.logits, side * rows.labels, *rows.features.values()]
+    columns += [] if rows.times is None else [rows.times]
+    parts = [part for each in columns for part in np.reshape(each, (len(rows), -1)).T]
+    return [_rank(part) for part in parts]
 
 
 def _rank(values: np.ndarray) -> np.ndarray:
-    """Numbers that sort as the values do, of any type."""
-    return values if values.dtype.kind in "biuf" else distinct_values(values)[1]
+    if values.dtype.kind not in "biuf":
+        return distinct_values(values)[1]
+    # Missing numbers are equal.
+    return np.unique(values, return_inverse=True)[1] if np.isnan(values).any() else values

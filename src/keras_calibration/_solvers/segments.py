@@ -34,10 +34,12 @@ class SegmentColumn:
     names: Sequence[str]
 
 
-def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentColumn:
+def value_segments(
+    column: str, values: np.ndarray, min_rows: int, counts: np.ndarray
+) -> SegmentColumn:
     """One segment for each value; values with fewer than `min_rows` rows share one."""
     values_names, ids = distinct_values(values)
-    is_rare = np.bincount(ids, minlength=len(values_names)) < min_rows
+    is_rare = np.bincount(ids, counts, len(values_names)) < min_rows
     pairs = zip(values_names, is_rare, strict=True)
     names = [f"{column} = {name}" for name, rare in pairs if not rare]
     if is_rare.any():
@@ -46,7 +48,7 @@ def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentCol
     return SegmentColumn(new_ids[ids], names)
 
 
-def range_segments(column: str, values: np.ndarray) -> SegmentColumn:
+def range_segments(column: str, values: np.ndarray, counts: np.ndarray) -> SegmentColumn:
     """Ranges between quantiles, or single values if there are no more of them than ranges.
 
     A range includes its upper end. Missing values (NaN) are a segment of their own.
@@ -60,8 +62,13 @@ def range_segments(column: str, values: np.ndarray) -> SegmentColumn:
         ids = np.searchsorted(distinct, values)
         names = [f"{column} = {value:g}" for value in distinct]
     else:
+        counts = counts[~missing]
+        # Those of `np.quantile`, between the rows before and after each quarter.
+        places = (counts.sum() - 1) * np.arange(1, _NUM_RANGES) / _NUM_RANGES
+        levels = (np.stack([np.floor(places), np.ceil(places)]) + 0.5) / counts.sum()
+        low, high = np.quantile(present, levels, method="inverted_cdf", weights=counts)
         with np.errstate(invalid="ignore"):
-            edges = np.unique(np.quantile(present, np.linspace(0, 1, _NUM_RANGES + 1)[1:-1]))
+            edges = np.unique(low + (high - low) * (places % 1))
         # Where the largest value is a quantile too, no row lies above it. Between infinite values
         # a quantile is NaN.
         edges = edges[edges < present.max()]

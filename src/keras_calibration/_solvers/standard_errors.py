@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_calibration._rows.weights import are_counts
+
 
 def mean_and_error(
     values: np.ndarray, weights: np.ndarray | None, clusters: np.ndarray | None = None
@@ -10,7 +12,7 @@ def mean_and_error(
 
     Args:
         values: Values of rows (n,).
-        weights: Weights of the rows (n,), or None.
+        weights: Weights of the rows (n,), or None. Counts stand for as many independent rows.
         clusters: Which rows belong together, whole numbers (n,): the error is then that of
             independent clusters where this is larger. None takes the rows as independent.
 
@@ -25,7 +27,8 @@ def mean_and_error(
     total = weights.sum()
     mean = float(weights @ values / total)
     away = weights * (values - mean)
-    error = float(np.sqrt(np.sum(away**2)) / total)
+    squares = away * (values - mean) if are_counts(weights) else away**2
+    error = float(np.sqrt(np.sum(squares)) / total)
     if clusters is None:
         return mean, error
     _, cluster = np.unique(clusters, return_inverse=True)

@@ -16,7 +16,7 @@ from keras_calibration._rows.inputs import free_name
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
-from keras_calibration._solvers.row_order import canonical_order, single_rows
+from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import CandidateFit, Race
 from keras_calibration.calibration.candidates import (
@@ -151,10 +151,7 @@ def choose(
 def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
     """The rows in an order of their own; those that are counted are there as often as repeated."""
     rows = replace(rows, features={name: rows.features[name] for name in used})
-    # The order of blocks has a meaning.
-    order = np.arange(len(rows)) if isinstance(folds, str) else canonical_order(rows)
-    numbers, weights = single_rows(order, rows.row_weights)
-    rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
+    rows, *_ = rows_apart(rows, folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
 
@@ -183,7 +180,7 @@ def _report(
     splits: Splits,
     forced: str | None,
 ) -> CalibrationReport:
-    num_rows, rows = len(rows), splits.weighted(rows)
+    num_rows, rows = rows.num_meant, splits.weighted(rows)
     columns = {name: codes_of(rows.features[name]) for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if forced is None:

@@ -12,6 +12,7 @@ from scipy import special, stats
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import (
     SMALLEST_WEIGHT,
@@ -255,6 +256,7 @@ def segments_off(
         rows.weights,
         numeric=[name for name in columns if name not in fields],
         max_depth=2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
+        weights_are="counts" if are_counts(rows.weights) else "importance",
     )
     at_most = _SIGNIFICANCE / len(found.segments)
     return tuple(segment for segment in found.segments if segment.p_value <= at_most)

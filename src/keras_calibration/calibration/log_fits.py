@@ -18,7 +18,7 @@ from keras_calibration._rows.checks import read_rows, refuse_absent_classes
 from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import check_counts, check_weights_are
+from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,
@@ -55,8 +55,8 @@ def fit_calibrator(
       a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows,
       except that knots lie on multiples of 1/64.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
-      that have the same field values and nearly the same logit, each represented by two rows with
-      the group's mean and variance of the logit and its share of positives. Logits are divided into
+      that have the same field values and nearly the same logit, each represented by two negatives
+      and two positives with the means and variances of the logit of either. Logits are divided into
       64 bins a unit. A head that follows time is fitted to such groups of each day in UTC, by the
       log's `timestamp`.
     - If there are more than two million groups, as with many fields, logits are divided into 16, 4
@@ -100,7 +100,8 @@ def fit_calibrator(
     if isinstance(layer, HistogramHead):
         return layer.fit_sums(_histogram(sums, weights_are))
     rows = _rows_of(layer, sums, weights_are)
-    summary = replace(layer.fit_checked(rows), num_rows=sums.num_rows)
+    num_rows = rows.num_meant if are_counts(rows.weights) else sums.num_rows
+    summary = replace(layer.fit_checked(rows), num_rows=num_rows)
     remember_fit(layer, summary)
     warn_of_unknown(layer, rows)
     return summary
@@ -250,39 +251,38 @@ def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
     for label, name in enumerate(("negatives", "positives")):
         columns = [table[f"{name}_{power}"] for power in range(3)]
         moments[label, table["key_bin"] + NUM_BINS // 2] = np.stack(columns, axis=1)
-    return LogitHistogram(moments, float(sums.num_rows), unit=unit)
+    num_rows = moments[..., 0].sum() if weights_are == "counts" else sums.num_rows
+    return LogitHistogram(moments, float(num_rows), unit=unit)
 
 
 def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Logits, labels and weights of two rows for each group, or one; and the group of each.
+    """Logits, labels and weights of one or two rows for each group and label; and their groups.
 
-    They have the group's weight, mean and variance of the logit, number of positives and, unless a
-    label would leave [0, 1], its covariance of label and logit.
+    They have the weight of these rows, and the mean and variance of their logits. If labels are
+    shares, a group's rows have its share of positives.
     """
-    weight = table["negatives_0"] + table["positives_0"]
-    used = weight > 0
-    table, weight = take(table, used), weight[used]
-    offset = (table["negatives_1"] + table["positives_1"]) / weight
-    variance = (table["negatives_2"] + table["positives_2"]) / weight - offset**2
-    spread = np.sqrt(np.maximum(variance, 0.0))
-    mean = centres[table["key_bin"] + len(centres) // 2] + offset
-    label = np.clip(table["positives_0"] / weight, 0.0, 1.0)
-    covariance = table["positives_1"] / weight - label * offset
+    of_labels = [[table[f"{name}_{n}"] for n in range(3)] for name in ("negatives", "positives")]
+    sums, label = np.array(of_labels), np.array([0.0, 1.0])[:, None]
+    total = sums.sum(axis=0)
+    if are_counts(total[0]) and not are_counts(sums[1, 0]):
+        # Rounding may leave the range.
+        sums, label = total[None], np.clip(sums[1:, 0] / np.maximum(total[0], 1e-9), 0.0, 1.0)
+    kind, group = np.nonzero(sums[:, 0] > 0)
+    label = np.broadcast_to(label, sums[:, 0].shape)[kind, group]
+    weight, first, second = sums[kind, :, group].T
+    offset = first / weight
+    spread = np.sqrt(np.maximum(second / weight - offset**2, 0.0))
+    mean = centres[table["key_bin"][group] + len(centres) // 2] + offset
     # Below, the variance is rounding.
-    is_pair = (table["rows"] > 1) & (spread > 1e-7)
-    tilt = np.divide(covariance, spread, out=np.zeros_like(spread), where=is_pair)
+    is_pair = (table["rows"][group] > 1) & (spread > 1e-7)
     # Halves of an odd number of rows would not be counts, which `interval` asks for.
-    first = np.where(weight >= 2, np.floor(weight / 2), weight / 2)
-    weights = [np.where(is_pair, first, weight), (weight - first)[is_pair]]
+    lower = np.where(weight >= 2, np.floor(weight / 2), weight / 2)
     # So far from the mean that mean and variance of the two are those of the group.
-    step = np.sqrt((weight - first) / first)
-    room = np.minimum(label, 1 - label) * np.minimum(step, 1 / step)
-    tilt = np.clip(tilt, -room, room)
+    step = np.sqrt((weight - lower) / lower)
     steps = np.concatenate([np.where(is_pair, -step, 0.0), 1 / step[is_pair]])
-    group = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
-    logits = mean[group] + steps * spread[group]
-    labels = np.clip(label[group] + steps * tilt[group], 0.0, 1.0)  # rounding may leave the range
-    return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
+    weights = np.concatenate([np.where(is_pair, lower, weight), (weight - lower)[is_pair]])
+    of = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
+    return mean[of] + steps * spread[of], label[of], weights, group[of]
 
 
 def log_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.lasting_level import with_lasting_level
 from keras_calibration._solvers.level import NUM_KNOTS, Level, level_column, level_of, line_of_fit
 from keras_calibration._solvers.numeric_column import numeric_column
+from keras_calibration._solvers.row_folds import weights_in_folds
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_tables import (
     by_columns,
@@ -314,7 +316,10 @@ class FieldBias(FieldHead):
                     "these fields out."
                 )
         prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
-        fit = fit_field_offsets(own, list(self.num_values.values()), prior, start)
+        # What tells rows apart is given, not computed: of equal rows it is equal to the last digit.
+        seen = replace(rows, features={str(n): c for n, c in enumerate([*own.ids, *numbers])})
+        drawn = functools.partial(weights_in_folds, rows=seen)
+        fit = fit_field_offsets(own, list(self.num_values.values()), prior, drawn, start)
         self._spreads = fit.spreads
         no_level = {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
         kept: dict[str, Any] = no_level if self._follows_time else {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_folds import Folds, folds_of
+from keras_calibration._solvers.row_folds import Folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,3 @@ class FitSettings:
     learning_rate: float = 1e-3
     batch_size: int | None = None
     seed: int | None = 0
-
-    def take(self, rows: Rows) -> FitSettings:
-        """The settings for rows, which may be a part of those given."""
-        return replace(self, folds=folds_of(self.folds, rows))

@@ -42,7 +42,7 @@ class FitSummary(ShownAsText):
     was tried.
 
     Args:
-        num_rows: Number of rows of the fit, without those of weight 0.
+        num_rows: Number of rows of the fit; of counted rows, the sum of their counts.
         log_loss_before: Log loss of the head as it was before the fit; from `Head.fit`, that of the
             uncalibrated probabilities σ(l).
         log_loss_after: Log loss of the fit on its own rows.
@@ -97,16 +97,16 @@ class FitSummary(ShownAsText):
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> FitSummary:
-        """The summary for all rows, of a fit to those with the given numbers, some several times.
+    def of_given(self, apart: Rows, numbers: np.ndarray, source: np.ndarray) -> FitSummary:
+        """The summary of a fit to rows apart (`rows_apart`), for the rows that were given.
 
-        Each row gets the mean of its cross-fitted logits.
+        Each has the mean of the cross-fitted logits of the rows that it is there.
         """
-        times, logits = np.bincount(numbers, minlength=num_rows), self.cross_fitted_logits
-        if len(logits):
-            with np.errstate(invalid="ignore"):  # a row of weight 0 has none
-                logits = np.bincount(numbers, logits, num_rows) / times
-        return replace(self, num_rows=int(np.count_nonzero(times)), cross_fitted_logits=logits)
+        if not len(self.cross_fitted_logits):
+            return self
+        columns = apart.row_weights, apart.row_weights * self.cross_fitted_logits
+        totals, sums = (np.bincount(numbers, column, len(source)) for column in columns)
+        return replace(self, cross_fitted_logits=sums[source] / totals[source])
 
     def __str__(self) -> str:
         change, how, error = self.log_loss_after - self.log_loss_before, "", ""
@@ -135,7 +135,7 @@ class FitSummary(ShownAsText):
 def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:
     """The figures of a fit to class rows."""
     return FitSummary(
-        num_rows=len(rows),
+        num_rows=rows.num_meant,
         log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
         log_loss_after=fit.log_loss,
         num_iterations=fit.num_iterations,

@@ -95,6 +95,11 @@ def has_direct_fit(head: Head) -> bool:
     return not any(hasattr(type(each).fit_rows, "is_missing") for each in heads_in(head))
 
 
+def draws_by_chance(head: Head) -> bool:
+    """Whether the direct fit of a head, or of one inside of it, draws folds or batches."""
+    return any(each.draws_by_chance for each in heads_in(head))
+
+
 def check_fit(head: Head, time: ArrayLike | str | None) -> None:
     """Raises if a head has no direct fit, or times are given though it follows none, or are not."""
     name = type(head).__name__

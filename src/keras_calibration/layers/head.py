@@ -16,13 +16,15 @@ from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_order import canonical_order, single_rows
+from keras_calibration._solvers.row_folds import folds_of
+from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_ids import called_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import (
     check_fit,
+    draws_by_chance,
     features_of,
     heads_in,
     remember_fit,
@@ -263,19 +265,15 @@ class Head(keras.layers.Layer):
         if self.follows_time:
             check_fit(self, rows.times)
         self(rows.logits[:1], take(rows.features, slice(1)))  # builds the head, checks shapes
-        settings, given = settings or FitSettings(), rows
-        draws_by_chance = any(head.draws_by_chance for head in heads_in(self))
-        if draws_by_chance:
-            is_order_told = isinstance(settings.folds, str)
-            numbers = np.arange(len(given)) if is_order_told else canonical_order(given)
-            numbers, weights = single_rows(numbers, given.row_weights)
-            rows = replace(given.take(numbers), weights=None if (weights == 1).all() else weights)
-            settings = settings.take(rows)
+        settings, apart = settings or FitSettings(), None
+        if draws_by_chance(self):
+            apart = rows_apart(rows, settings.folds)
+            rows, settings = apart[0], replace(settings, folds=folds_of(settings.folds, apart[0]))
         start = {} if like is None else {"like": like}
         with unchanged_if_refused(self):
             summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
-        if draws_by_chance:
-            summary = summary.of_rows(numbers, len(given))
+        if apart is not None:
+            summary = summary.of_given(*apart)
         remember_fit(self, summary)
         return summary
 
@@ -365,7 +363,7 @@ class Head(keras.layers.Layer):
             float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
             for logits in (rows.logits, head_logits(self, rows.logits, rows.features))
         )
-        return FitSummary(len(rows), before, after, num_iterations, converged)
+        return FitSummary(rows.num_meant, before, after, num_iterations, converged)
 
     def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
         """Checked rows with the features that the head reads, as arrays.

@@ -235,7 +235,7 @@ class HistogramHead(Head):
         """The histogram of rows, on the bins of earlier ones if there are any."""
         bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
         histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
-        return replace(histogram, unit=rows.unit)
+        return replace(histogram, num_rows=float(rows.num_meant), unit=rows.unit)
 
     def _is_fitted(self) -> bool:
         """Whether the curve differs from the curve of a new layer."""

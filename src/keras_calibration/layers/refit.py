@@ -11,11 +11,16 @@ import numpy as np
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
-from keras_calibration._solvers.row_order import canonical_order, single_rows
+from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import is_as_fitted, restorer, warn_of_settings
+from keras_calibration.layers.fits import (
+    draws_by_chance,
+    is_as_fitted,
+    restorer,
+    warn_of_settings,
+)
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.unknown_values import warn_of_unknown
@@ -50,6 +55,8 @@ def refit(
     Returns:
         The summary. `log_loss_before` is that of the head as it was.
     """
+    if draws_by_chance(head):  # which a fit scores each apart
+        rows, *_ = rows_apart(rows, settings and settings.folds)
     first = rows.take(np.arange(1))
     head(first.logits, first.features)  # builds the head and checks the shapes
     losses = _losses(head, rows)
@@ -73,8 +80,8 @@ def refit(
     if is_kept:
         warn(
             "The fit of the head predicts new rows worse than the head as it was: by "
-            f"{change:.6f} ± {error:.6f} nats a row, cross-fitted on {len(rows):,} rows. The head "
-            "stays as it was; to use the fit all the same, pass only_if_better=False."
+            f"{change:.6f} ± {error:.6f} nats a row, cross-fitted on {rows.num_meant:,} rows. The "
+            "head stays as it was; to use the fit all the same, pass only_if_better=False."
         )
     summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
     if is_kept:
@@ -90,7 +97,7 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
     They are the same if they are as many, and the log loss is that of the fit.
     """
     summary = head.fit_summary
-    if summary is None or summary.num_rows != len(rows) or not is_as_fitted(head):
+    if summary is None or summary.num_rows != rows.num_meant or not is_as_fitted(head):
         return False
     loss = float(np.average(_losses(head, rows), weights=rows.weights))
     return math.isclose(loss, summary.log_loss_after, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
@@ -111,8 +118,7 @@ def _cross_fitted_change(
         found = head_log_losses(rows.labels, summary.cross_fitted_logits)
         return mean_and_error(found - before, rows.weights)
     # Whatever is drawn by chance is drawn of the same rows, in whichever form they come.
-    numbers, weights = single_rows(canonical_order(rows), rows.row_weights)
-    apart = replace(rows.take(numbers), weights=weights)
+    apart, numbers, _ = rows_apart(rows)
     fold, scored = _folds(apart, head.follows_time)
     if not scored:
         return None
@@ -129,7 +135,7 @@ def _cross_fitted_change(
         changes[is_held_out] = _losses(head, apart.take(is_held_out))
         changes[is_held_out] -= before[numbers[is_held_out]]
     is_scored = np.isin(fold, scored)
-    return mean_and_error(changes[is_scored], weights[is_scored])
+    return mean_and_error(changes[is_scored], apart.row_weights[is_scored])
 
 
 def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
@@ -137,16 +143,13 @@ def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
     if rows.times is not None and follows_time:
         fold = blocks_of_time(rows.times)
         last = int(fold.max())
-        return fold, [last] if last and _has_two_classes(rows.take(fold < last)) else []
+        num_classes = np.count_nonzero(rows.take(fold < last).shares.any(axis=0))
+        return fold, [last] if num_classes > 1 else []
     counts = np.count_nonzero(rows.shares, axis=0)
     number = min(_NUM_FOLDS, int(counts[counts > 0].min()))
     if number < 2:
         return np.zeros(len(rows), int), []
     return fold_of_rows(number, rows, seed=0), list(range(number))
-
-
-def _has_two_classes(rows: Rows) -> bool:
-    return bool(np.count_nonzero(rows.shares.any(axis=0)) > 1)
 
 
 def _losses(head: Head, rows: Rows) -> np.ndarray:

@@ -23,7 +23,7 @@ from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
 from keras_calibration._rows.labels import label_advice
-from keras_calibration._rows.weights import rows_that_count
+from keras_calibration._rows.weights import check_counts, check_weights_are, rows_that_count
 from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 
@@ -37,7 +37,7 @@ class SegmentError(ShownAsText):
 
     Args:
         name: What the rows have in common, for example "site_id = 3, age ≤ 30"; or "all rows".
-        num_rows: Number of rows with a positive weight.
+        num_rows: Number of rows with a positive weight; of counted rows, the sum of their counts.
         mean_prediction: Mean predicted probability.
         observed_rate: Mean label.
         error: The ECCE of the segment, in units of probability.
@@ -114,6 +114,7 @@ def multicalibration_error(
     min_rows: int = 100,
     min_positives: float = 10.0,
     from_logits: bool = False,
+    weights_are: str = "importance",
 ) -> MulticalibrationError:
     """Multicalibration error: how wrong the predictions are in the worst of many segments.
 
@@ -158,6 +159,8 @@ def multicalibration_error(
             positives. Where predictions may be far too low, pass less, for example 1: the p-values
             hold for any number.
         from_logits: Whether the predictions are logits.
+        weights_are: What the weights are: `"importance"`, or `"counts"`, in which case a row of
+            weight 2 is two rows, and `σ_S = sqrt(Σ w_i p_i (1 - p_i)) / Σ w`.
 
     Returns:
         The error, its p-value, the smallest detectable error, and all segments, the worst first.
@@ -187,20 +190,25 @@ def multicalibration_error(
         labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
     )
     y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
+    check_weights_are(weights_are)
+    counts = np.ones(len(w), np.int64)
+    if weights_are == "counts":
+        check_counts(w)
+        counts = np.rint(w).astype(np.int64)
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
     columns = [
-        range_segments(name, values[order])
+        range_segments(name, values[order], counts[order])
         if is_numeric
-        else value_segments(name, values[order], min_rows)
+        else value_segments(name, values[order], min_rows, counts[order])
         for name, values, is_numeric in _columns(features, numeric, len(p))
     ]
-    y, p, w = y[order], p[order], w[order]
-    all_rows = segment_figures(y, p, w, np.zeros(len(y), np.int64))
+    y, p, w, counts = y[order], p[order], w[order], counts[order]
+    all_rows = segment_figures(y, p, w, np.zeros(len(y), np.int64), counts=counts)
     found = _segments(all_rows, ["all rows"])
     overall = found[0]
     for chosen, ids in combinations(columns, max_depth):
-        figures = segment_figures(y, p, w, ids, min_rows, min_positives)
+        figures = segment_figures(y, p, w, ids, min_rows, min_positives, counts)
         rows = figures.first_row
         parts = [[column.names[i] for i in column.ids[rows]] for column in chosen]
         found += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
