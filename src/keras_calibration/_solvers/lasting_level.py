@@ -41,7 +41,7 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     level = fit.curves[-1][:-1] + variance * score
     walks = column.basis[:-1, column.group == 0]
     steps = walk**2 * np.sum(np.diff(walks, axis=0) ** 2, axis=1)
-    path, path_variance = _filtered(level, variance + noise**2, steps)
+    path = _filtered(level, variance + noise**2, steps)
     errors = _forward_errors(level, variance + noise**2, path)
     best = int(np.argmin(errors))
     if errors[best] >= _EVIDENCE * errors[0]:
@@ -50,22 +50,15 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     curve, spreads = fit.curves[-1].copy(), fit.spreads.deviations.copy()
     curve[-1] = path[-1, best]
     spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(away, 0.0)))
-    posterior = fit.posterior
-    if posterior is not None:
-        last = np.append(posterior.curve_variances[-1][:-1], path_variance[best])
-        posterior = replace(posterior, curve_variances=[*posterior.curve_variances[:-1], last])
     return replace(
         fit,
         curves=[*fit.curves[:-1], curve],
         spreads=fit.spreads._replace(deviations=spreads),
-        posterior=posterior,
     )
 
 
-def _filtered(
-    level: np.ndarray, variance: np.ndarray, steps: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The level (K, shares) by the knots up to each, and its variance at the last one (shares,)."""
+def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """The level (K, shares), as the knots up to each tell it."""
     mean, spread = np.full(len(_SHARES), level[0]), np.full(len(_SHARES), variance[0])
     path = [mean]
     for value, own, step in zip(level[1:], variance[1:], steps, strict=True):
@@ -73,7 +66,7 @@ def _filtered(
         gain = spread / (spread + own)
         mean, spread = mean + gain * (value - mean), (1 - gain) * spread
         path.append(mean)
-    return np.stack(path), spread
+    return np.stack(path)
 
 
 def _forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -> np.ndarray:
