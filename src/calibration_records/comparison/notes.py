@@ -20,7 +20,7 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
     runs = (comparison.a, comparison.b)
     records = [run for pipeline in runs for run in pipeline.records]
     notes = _calibration_notes(comparison)
-    if comparison.epoch == "best":
+    if comparison.question.epoch == "best":
         notes.append(
             "values are from the best epoch of each run, chosen on the same rows: they are too "
             "optimistic"
