@@ -52,7 +52,8 @@ class Comparison(ShownAsText):
         >>> from calibration_records.comparison.verdict import undecided
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
         >>> question = Question("deepfm", "dcn", "loss")
-        >>> Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t", question).more_seeds is None
+        >>> comparison = Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t", question)
+        >>> comparison.surviving_share is None
         True
     """
 

@@ -278,8 +278,8 @@ class SeedVariance(keras.callbacks.Callback):
         by_metric: dict[str, str | None] = {}
         for metric in _flatten(self.model.metrics):
             # Field metrics have the name of their field before their own.
-            named = getattr(metric, "named_metrics", list)()
-            by_metric |= {name: metric_direction(each) for name, each in named}
+            named = dict(getattr(metric, "named_metrics", dict)())
+            by_metric |= {name: metric_direction(each) for name, each in named.items()}
             by_metric[metric.name] = metric_direction(metric)
         # Keras puts the name of an output before its metrics.
         outputs = "|".join(map(re.escape, getattr(self.model, "output_names", None) or ()))

@@ -42,10 +42,10 @@ def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None
         seed_of = {train.remote(shared_task, settings, seed).future(): seed for seed in seeds}
         errors = {}
         for future in as_completed(seed_of):
-            if (error := future.exception()) is None:
-                on_end()
+            if failure := future.exception():
+                errors[seed_of[future]] = failure
             else:
-                errors[seed_of[future]] = error
+                on_end()
         if errors:
             first = next(iter(errors.values()))
             raise RuntimeError(
