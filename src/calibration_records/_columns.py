@@ -172,7 +172,7 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         array(['a', None], dtype=object)
     """
     if isinstance(values, np.ma.MaskedArray):
-        remedy = "Fill it, for example by values.astype(float).filled(np.nan)"
+        remedy = "Pass values.tolist(), which has None where something is masked"
         raise _refused_input(name, "be an array without a mask", f"a masked array. {remedy}")
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):

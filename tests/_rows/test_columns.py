@@ -60,8 +60,10 @@ def test_columns_become_arrays(column, expected):
 
 
 def test_masked_arrays_are_refused():
-    with pytest.raises(ValueError, match=r"Input 'it' must be an array without a mask.*filled"):
+    with pytest.raises(ValueError, match=r"Input 'it' must be an array without a mask.*tolist"):
         column_of(np.ma.array([7, 2], mask=[False, True]), "'it'")
+    given = np.ma.array([7, 2], mask=[False, True]).tolist()
+    np.testing.assert_array_equal(column_of(given, "'it'"), [7, np.nan])
 
 
 GAPS = {

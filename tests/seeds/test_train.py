@@ -528,14 +528,6 @@ def test_a_step_that_returns_other_logs_is_refused(tmp_path):
     assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["own"]
 
 
-def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):
-    run_seeds(tmp_path, seeds=[3])
-    task = SeedTask(build_model=build_small, rows=SMALL, ledger=str(tmp_path), pipeline="p")
-    fit_seed(task, 3)
-    fit_seed(task, 4)
-    assert ended_seeds(tmp_path) == [3, 4]
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(tmp_path, policy):

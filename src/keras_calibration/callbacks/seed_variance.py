@@ -265,12 +265,11 @@ class SeedVariance(keras.callbacks.Callback):
         """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
         biases = {}
         for metric in _flatten(self.model.metrics):
+            held_out = f"val_{metric.name}"
+            name = held_out if held_out in measured else metric.name
             bias = getattr(metric, "fitted_bias", None)  # of a metric of this package
-            if bias is not None:
-                held_out = f"val_{metric.name}"
-                name = held_out if held_out in measured else metric.name
-                if name in measured:
-                    biases[f"{name}{BIAS_SUFFIX}"] = bias
+            if bias is not None and name in measured:
+                biases[f"{name}{BIAS_SUFFIX}"] = bias
         return biases
 
     def _directions(self) -> dict[str, str]:
