@@ -172,7 +172,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         array(['a', None], dtype=object)
     """
     if isinstance(values, np.ma.MaskedArray):
-        return _unmasked(values)
+        remedy = "Pass values.tolist(), which has None where something is masked"
+        raise _refused_input(name, "be an array without a mask", f"a masked array. {remedy}")
     is_list = isinstance(values, list | tuple | range)
     if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
         raise _refused_input(
@@ -276,17 +277,6 @@ def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
         raise _refused_input(name, f"hold {reader}", f"{first}. Name other numbers in `numeric`")
 
 
-def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
-    """A masked array with its missing values: NaN, or None among strings."""
-    is_missing, array = np.ma.getmaskarray(values), np.asarray(values.data)
-    if not is_missing.any():
-        return array
-    is_number = array.dtype.kind in "iufb"
-    array = array.astype("float64" if is_number else object)
-    array[is_missing] = np.nan if is_number else None
-    return array
-
-
 def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -> np.ndarray:
     """An object array as numbers, with NaN for missing values, or as strings."""
     values = [None if is_missing(value) else value for value in array.reshape(-1).tolist()]
@@ -328,13 +318,3 @@ def is_missing(value: object) -> bool:
     return type(value).__name__ in ("NAType", "NaTType", "NoneType") or (
         is_float and value != value
     )
-
-
-def check_one_value_a_row(values: Any, name: str, use: str) -> None:
-    """Raises for a column with several values per row, given as an array or a tensor."""
-    shape = tuple(values.shape)
-    if len(shape) > 1 and shape[1:] != (1,):
-        raise ValueError(
-            f"{use} {name!r} must have one value per row, shape (n,) or (n, 1). Received: shape "
-            f"{shape}. Give each column a name of its own."
-        )

@@ -1,4 +1,4 @@
-"""ProgressBar: how much is done, how long it took and what is left, on one line of stdout."""
+"""ProgressBar: how much is done and how long it took, on one line of stdout."""
 
 from __future__ import annotations
 
@@ -17,26 +17,18 @@ class ProgressBar:
         total: Number of things.
         unit: What they are, in the plural.
         verbose: 0 or False shows nothing.
-        tells_time_left: Whether all of them take as long, so that the time left can be told.
 
     Example:
-        >>> bar = ProgressBar(2, "seeds", tells_time_left=False)
+        >>> bar = ProgressBar(2, "seeds")
         >>> bar.show(1, "mean loss 0.5")
         1/2 seeds, 0:00:00 - mean loss 0.5
         >>> bar.add()
         2/2 seeds, 0:00:00
     """
 
-    def __init__(
-        self,
-        total: int,
-        unit: str,
-        verbose: int | str | bool = 1,
-        *,
-        tells_time_left: bool = True,
-    ) -> None:
+    def __init__(self, total: int, unit: str, verbose: int | str | bool = 1) -> None:
         self.is_shown, self.total, self._unit = bool(verbose), total, unit
-        self._tells_time_left, self._start = tells_time_left, time.monotonic()
+        self._start = time.monotonic()
         self._done = self._length = 0
         # As Keras' bar: a notebook's cell overwrites a line, though it is no terminal.
         self._is_live = "ipykernel" in sys.modules or sys.stdout.isatty()
@@ -47,10 +39,8 @@ class ProgressBar:
         self._done = done
         if not self.is_shown or not (self._is_live or tenths[0] < tenths[1]):
             return
-        seconds = time.monotonic() - self._start
-        line = f"{done:,}/{self.total:,} {self._unit}, {_rounded(seconds)}"
-        if self._tells_time_left and 0 < done < self.total:
-            line += f", {_rounded(seconds * (self.total - done) / done)} left"
+        passed = datetime.timedelta(seconds=round(time.monotonic() - self._start))
+        line = f"{done:,}/{self.total:,} {self._unit}, {passed}"
         line += f" - {figures}" if figures else ""
         if self._is_live:
             # Spaces cover the rest of a longer line.
@@ -65,7 +55,3 @@ class ProgressBar:
         """Prints a line above the bar."""
         if self.is_shown:
             print(text)
-
-
-def _rounded(seconds: float) -> datetime.timedelta:
-    return datetime.timedelta(seconds=round(seconds))

@@ -10,7 +10,7 @@ import contextlib
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._typing import Tensor
@@ -138,20 +138,12 @@ def throwaway_layers() -> Iterator[None]:
     Layers are named inside of it as in a new process, and later ones as if the block had made none.
     Public: see each part.
     """
-    with _names_from_the_start(), _unnumbered_variables(), _without_replica_sums():
-        yield
-
-
-@contextlib.contextmanager
-def _names_from_the_start() -> Iterator[None]:
-    """Names layers as in a new process; later names go on as before.
-
-    TensorFlow keeps 35 kB for good for each new name of a variable: its cache of eager kernels has
-    one that creates a variable of this name. Public: see `restart_names`.
-    """
+    # TensorFlow keeps 35 kB for good for each new name of a variable: its cache of eager kernels
+    # has one that creates a variable of this name.
     names = restart_names()
     try:
-        yield
+        with _unnumbered_variables(), _without_replica_sums():
+            yield
     finally:
         restart_names(names)
 
@@ -160,7 +152,7 @@ def _names_from_the_start() -> Iterator[None]:
 def _unnumbered_variables() -> Iterator[None]:
     """Names TensorFlow's variables without their scope and its numbers.
 
-    The layers around them, which the user has made, have numbers: see `_names_from_the_start`. This
+    The layers around them, which the user has made, have numbers: see `throwaway_layers`. This
     is TensorFlow's own name, which tells variables apart nowhere; Keras' `name` and `path` are as
     ever. Public: `tf.variable_creator_scope`, used here.
     """
@@ -198,10 +190,7 @@ def _without_replica_sums() -> Iterator[None]:
         return
     import tensorflow as tf
 
-    def sum_over_several(
-        self: keras.optimizers.Optimizer,
-        grads_and_vars: Sequence[tuple[Tensor, keras.Variable]],
-    ) -> Sequence[tuple[Tensor, keras.Variable]]:
+    def sum_over_several(self: keras.optimizers.Optimizer, grads_and_vars: Any) -> Any:
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             return sum_over_replicas(self, grads_and_vars)
         return grads_and_vars

@@ -40,7 +40,6 @@ pytestmark = pytest.mark.tensorflow
         (pd.Series([1, None, np.nan], dtype=object), [1, np.nan, np.nan]),
         ([1, 2], [1, 2]),
         (list(np.array([1, 2])), [1, 2]),
-        (np.ma.array([7, 2], mask=[False, True]), [7, np.nan]),
         (pd.Series([3, 1], dtype="int64[pyarrow]"), [3, 1]),
         (pd.Series([2**60 + 1, 3], dtype="Int64"), [2**60 + 1, 3]),
         (pl.Series([3, None]), [3, np.nan]),
@@ -60,6 +59,13 @@ def test_columns_become_arrays(column, expected):
     np.testing.assert_array_equal(array, expected)
 
 
+def test_masked_arrays_are_refused():
+    with pytest.raises(ValueError, match=r"Input 'it' must be an array without a mask.*tolist"):
+        column_of(np.ma.array([7, 2], mask=[False, True]), "'it'")
+    given = np.ma.array([7, 2], mask=[False, True]).tolist()
+    np.testing.assert_array_equal(column_of(given, "'it'"), [7, np.nan])
+
+
 GAPS = {
     "floats": pd.Series([7.0, np.nan]),
     "nullable": pd.Series([7, None], dtype="Int64"),
@@ -70,7 +76,6 @@ GAPS = {
     "Arrow in pandas": pd.Series([7, None], dtype="int64[pyarrow]"),
     "array": np.array([7.0, np.nan]),
     "array of objects": np.array([7, pd.NA], object),
-    "masked": np.ma.array([7, 0], mask=[False, True]),
     "list": [7, None],
     "list of floats": [7.0, float("nan")],
     "Polars": pl.Series([7, None], dtype=pl.UInt32),

@@ -42,7 +42,6 @@ def frame():
         pl.Series(["a", None]),
         pl.Series(["a", None], dtype=pl.Categorical),
         pa.chunked_array([["a", None]]).dictionary_encode(),
-        np.ma.array(["a", "b"], mask=[False, True]),
         np.array(["a", None], object),
         ["a", float("nan")],
         ["a", None],

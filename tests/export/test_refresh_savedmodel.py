@@ -178,7 +178,7 @@ def test_bad_input_writes_nothing(change, exported):
 def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     features, labels = rows()
     arguments = (LOGITS, labels, features)
-    with pytest.raises(ValueError, match="which holds no SavedModel"):
+    with pytest.raises(ValueError, match="must be the folder of a SavedModel"):
         refresh(tmp_path / "nothing", *arguments)
     named = shutil.copytree(exported, tmp_path / "named")
     with pytest.raises(ValueError, match="named by its version number"):
@@ -186,7 +186,7 @@ def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     plain = tmp_path / "7"
     dense = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     dense.export(plain, verbose=False)
-    with pytest.raises(ValueError, match="written by `export_savedmodel`"):
+    with pytest.raises(ValueError, match="as `export_savedmodel` wrote it"):
         refresh(plain, *arguments)
     assert {entry.name for entry in tmp_path.iterdir()} == {"named", "7"}
 

@@ -85,7 +85,7 @@ def one_in_a_dictionary():
 BASES = {
     "dictionary": (dictionary, "buy"),
     "index": (as_list, 1),
-    "index from the end": (as_list, np.int64(-1)),
+    "index from the end": (as_list, -1),
     "name": (as_list, "buy"),
     "flat": (flat, 1),
     "of one layer": (one_layer_model, "output_1"),

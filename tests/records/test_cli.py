@@ -51,7 +51,7 @@ def test_the_command_asks_what_the_function_asks(folder, capsys):
     ):
         main(["compare", folder, "deepfm", "dcn", "--json", *options])
         found = json.loads(capsys.readouterr().out)
-        assert (found["metric"], found["num_looks"]) == expected
+        assert (found["metric"], found["question"]["num_looks"]) == expected
 
 
 def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):

@@ -43,7 +43,7 @@ def test_a_file_gets_a_line_for_each_tenth(capsys, clock):
 
 def test_a_terminal_has_one_line(monkeypatch, clock):
     terminal = as_terminal(monkeypatch)
-    bar = ProgressBar(4, "fits", tells_time_left=False)
+    bar = ProgressBar(4, "fits")
     for number, figures in enumerate(("long figures", "x", "", "")):
         clock[0] += 30
         bar.show(number + 1, figures)

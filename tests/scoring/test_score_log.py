@@ -195,7 +195,7 @@ def with_one(values, row, value):
         ({"label": with_one(Y, 5, 2)}, {}, r"a label of 2(\.0)? in row 5"),
         ({"label": pa.array([None] + [1] * (N - 1))}, {}, "a label of None in row 0"),
         ({"weight": with_one(W, 3, -1)}, {"sample_weight": "weight"}, "a weight of -1.0 in row 3"),
-        ({"probability": [[1]] * N}, {}, "'probability' must hold numbers"),
+        ({"probability": [[1]] * N}, {}, "3,000 invalid predictions"),
         ({}, {"label": "click", "fields": ["country"]}, "no columns .'click', 'country'."),
         ({}, {"where": "no_column > 1"}, "`where`"),
         ({}, {"where": "label > 5"}, "no rows to score"),

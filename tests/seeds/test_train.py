@@ -50,7 +50,7 @@ class KeptWeights(keras.callbacks.Callback):
 @pytest.fixture
 def one_core(monkeypatch):
     """One seed at a time."""
-    monkeypatch.setattr("keras_calibration.seeds.together.num_cores", lambda: 1)
+    monkeypatch.setattr("keras_calibration.seeds.together.cpu_count", lambda: 1)
 
 
 def kept_in(kept, more=lambda: ()):
@@ -528,14 +528,6 @@ def test_a_step_that_returns_other_logs_is_refused(tmp_path):
     assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["own"]
 
 
-def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):
-    run_seeds(tmp_path, seeds=[3])
-    task = SeedTask(build_model=build_small, rows=SMALL, ledger=str(tmp_path), pipeline="p")
-    fit_seed(task, 3)
-    fit_seed(task, 4)
-    assert ended_seeds(tmp_path) == [3, 4]
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(tmp_path, policy):
@@ -589,22 +581,23 @@ def test_the_order_of_a_seed_does_not_depend_on_other_arguments():
 
 
 @pytest.mark.slow
-def test_ray_gives_what_fit_gives_though_a_process_is_killed(tmp_path, monkeypatch):
+def test_ray_gives_what_fit_gives_and_a_killed_seed_does_not_stop_the_others(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     # Ray's processes find the modules of the tests by it.
     monkeypatch.setenv("PYTHONPATH", MODULES)
     callbacks = DieOnce(tmp_path, seed=1)
-    runs = run_seeds(
-        tmp_path / "ray",
-        build_model,
-        TRAINING,
-        seeds=range(4),
-        validation_data=HELD_OUT,
-        engine="ray",
-        callbacks=callbacks,
-        configuration=1,
-    )
+    asked = {
+        "seeds": range(4),
+        "validation_data": HELD_OUT,
+        "engine": "ray",
+        "callbacks": callbacks,
+        "configuration": 1,
+    }
+    with pytest.raises(RuntimeError, match=r"seeds \[1\] failed"):
+        run_seeds(tmp_path / "ray", build_model, TRAINING, **asked)
     assert (tmp_path / "died").exists()
+    assert sorted(ended_seeds(tmp_path / "ray")) == [0, 2, 3]
+    runs = run_seeds(tmp_path / "ray", build_model, TRAINING, **asked)
     assert sorted(ended_seeds(tmp_path / "ray")) == [0, 1, 2, 3]
     statuses = [run["status"] for run in Ledger(tmp_path / "ray").runs()]
     assert sorted(statuses) == ["finished"] * 4 + ["started"]
@@ -639,10 +632,9 @@ def test_other_processes_have_the_settings_of_this_one(tmp_path, monkeypatch):
 def test_a_seed_that_always_fails_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", MODULES)
-    monkeypatch.setattr("keras_calibration.seeds.ray_cluster.num_cores", lambda: 1)
-    with pytest.raises(RuntimeError, match=r"Seed 2 failed[^$]*the disk is full"):
+    monkeypatch.setattr("keras_calibration.seeds.ray_cluster.cpu_count", lambda: 1)
+    with pytest.raises(RuntimeError, match=r"seeds \[2\] failed[^$]*the disk is full"):
         run_seeds(tmp_path, seeds=range(3), engine="ray", callbacks=Fail(2), configuration=1)
     assert ended_seeds(tmp_path) == [0, 1]
-    assert sum(run["seed"] == 2 for run in Ledger(tmp_path).runs()) == 2
     runs = run_seeds(tmp_path, seeds=range(3), configuration=1)
     assert [run["seed"] for run in runs] == [0, 1, 2]

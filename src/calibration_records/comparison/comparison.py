@@ -8,6 +8,7 @@ from calibration_records._text import ShownAsText, as_json
 from calibration_records.comparison.comparison_text import comparison_text
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.comparison.pipeline_runs import PipelineRuns
+from calibration_records.comparison.question import Question
 from calibration_records.comparison.seed_noise import SeedNoise
 from calibration_records.comparison.verdict import Verdict
 from calibration_records.statistics.estimate import Estimate
@@ -27,11 +28,8 @@ class Comparison(ShownAsText):
         metrics: Results of each metric that all runs have, the deciding one first.
         verdict: The verdict.
         method: Method of the interval in words.
+        question: The arguments of `compare`.
         shared_seeds: Seeds by which the runs are paired; empty for independent runs.
-        confidence: Confidence of the intervals, joint for all planned looks.
-        delta: Largest difference that does not matter, if given.
-        epoch: Epoch whose values were compared, as requested.
-        num_looks: Planned number of looks, as in `compare`.
         seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
@@ -53,7 +51,9 @@ class Comparison(ShownAsText):
         >>> from calibration_records.comparison.pipeline_runs import gather_runs
         >>> from calibration_records.comparison.verdict import undecided
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
-        >>> Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t").surviving_share is None
+        >>> question = Question("deepfm", "dcn", "loss")
+        >>> comparison = Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t", question)
+        >>> comparison.surviving_share is None
         True
     """
 
@@ -63,11 +63,8 @@ class Comparison(ShownAsText):
     metrics: Mapping[str, MetricComparison]
     verdict: Verdict
     method: str
+    question: Question
     shared_seeds: tuple[int, ...] = ()
-    confidence: float = 0.95
-    delta: float | None = None
-    epoch: int | str = "kept"
-    num_looks: int | str | None = 1
     seed_noise: SeedNoise | None = None
     standard_error: float | None = None
     degrees: float | None = None

@@ -10,9 +10,11 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
 
     Example:
         >>> from calibration_records.comparison.pipeline_runs import gather_runs
+        >>> from calibration_records.comparison.question import Question
         >>> from calibration_records.comparison.verdict import undecided
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
-        >>> comparison = Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t", epoch="best")
+        >>> question = Question("deepfm", "dcn", "loss", epoch="best")
+        >>> comparison = Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t", question)
         >>> make_notes(comparison)[0]
         'values are from the best epoch of each run, chosen on the same rows: they are too
         optimistic'
@@ -20,7 +22,7 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
     runs = (comparison.a, comparison.b)
     records = [run for pipeline in runs for run in pipeline.records]
     notes = _calibration_notes(comparison)
-    if comparison.epoch == "best":
+    if comparison.question.epoch == "best":
         notes.append(
             "values are from the best epoch of each run, chosen on the same rows: they are too "
             "optimistic"

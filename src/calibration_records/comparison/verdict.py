@@ -59,7 +59,6 @@ def judge(
     gain: Estimate | None = None,
     delta: float | None = None,
     more_seeds: int = 1,
-    unit: str = "seed",
     obstacle: str | None = None,
     is_borrowed: bool = False,
 ) -> Verdict:
@@ -84,7 +83,7 @@ def judge(
         no difference larger than 2
     """
     if is_borrowed:
-        return undecided(more_seeds, unit)
+        return undecided(more_seeds)
     difference = deciding.judged or deciding.difference
     if obstacle is not None or difference is None:
         return Verdict(Outcome.CANNOT_TELL, f"cannot tell: {obstacle or 'too few runs'}")
@@ -106,10 +105,10 @@ def judge(
         return Verdict(outcome, outcome.value, deciding.better)
     if difference.low == difference.high == 0:
         return Verdict(Outcome.NO_DIFFERENCE, "no difference larger than 0")
-    return undecided(more_seeds, unit)
+    return undecided(more_seeds)
 
 
-def undecided(more_seeds: int, unit: str = "seed") -> Verdict:
+def undecided(more_seeds: int) -> Verdict:
     """The verdict of runs that decide nothing yet.
 
     Example:
@@ -117,6 +116,5 @@ def undecided(more_seeds: int, unit: str = "seed") -> Verdict:
         undecided: about 2 more seeds each
     """
     number = f"about {more_seeds}" if more_seeds <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS}"
-    noun = unit if more_seeds == 1 else f"{unit}s"
-    each = " each" if unit == "seed" else ""
-    return Verdict(Outcome.UNDECIDED, f"undecided: {number} more {noun}{each}")
+    noun = "seed" if more_seeds == 1 else "seeds"
+    return Verdict(Outcome.UNDECIDED, f"undecided: {number} more {noun} each")

@@ -19,29 +19,18 @@ _YEAR = 365 * 86400
 
 
 def _kind_of(column: str, types: Mapping[str, str]) -> str:
-    """The type of a column without its arguments, such as DECIMAL; "nested" for lists."""
-    kind = types[column].split("(")[0]
-    return "nested" if "[" in types[column] or kind in ("STRUCT", "MAP", "UNION") else kind
+    """The type of a column without its arguments, such as DECIMAL."""
+    return types[column].split("(")[0]
 
 
-def number_of(column: str, types: Mapping[str, str]) -> str:
-    """A column as a number; NULL where a text is none."""
-    if _kind_of(column, types) not in (*_NUMBERS, "BOOLEAN", "VARCHAR", '"NULL"'):
-        raise ValueError(
-            f"The column {column!r} must hold numbers. Received: {types[column]}. Check the name "
-            "of the column."
-        )
+def number_of(column: str) -> str:
+    """A column as a number; NULL, which is refused, where it holds something else."""
     return f"try_cast({quoted(column)} AS DOUBLE)"
 
 
 def field_value(column: str, types: Mapping[str, str]) -> str:
     """A field value, in a type and spelling that do not depend on the source."""
     name, kind = quoted(column), _kind_of(column, types)
-    if kind == "nested":
-        raise ValueError(
-            f"The field {column!r} must hold numbers, texts, dates or times. Received: "
-            f"{types[column]}."
-        )
     if kind in (*WHOLE, "VARCHAR", "BOOLEAN", '"NULL"'):
         return name
     if kind == "FLOAT":

@@ -40,7 +40,6 @@ def log_sums(
     queries: Mapping[str, Query],
     selection: Selection = _EVERYTHING,
     verbose: int = 0,
-    check: bool = True,
 ) -> LogSums:
     """The sums of the rows of a log, one table for each query, and their totals.
 
@@ -49,7 +48,6 @@ def log_sums(
         queries: Name → query, for example from `scoring.log_queries`.
         selection: Which rows.
         verbose: 1 shows a progress bar over the passes of DuckDB, 0 does not.
-        check: Whether to count invalid rows, in one more pass. False for rows that were checked.
 
     Raises:
         ImportError: If DuckDB, or Ray for a `ray.data.Dataset`, is not installed.
@@ -64,23 +62,21 @@ def log_sums(
         >>> sums.table("by site")["residual"].tolist()
         [-0.25, 0.25]
     """
-    if check:
-        # Invalid rows are counted in the pass over all rows, if there is one.
-        totals = queries.get(TOTALS, Query({}, {}))
-        totals = dataclasses.replace(totals, sums={**total_sums().sums, **totals.sums})
-        queries = {TOTALS: totals, **{n: query for n, query in queries.items() if n != TOTALS}}
+    # Invalid rows are counted in the pass over all rows, if there is one.
+    totals = queries.get(TOTALS, Query({}, {}))
+    totals = dataclasses.replace(totals, sums={**total_sums().sums, **totals.sums})
+    queries = {TOTALS: totals, **{n: query for n, query in queries.items() if n != TOTALS}}
     if is_ray(log.source):
         from calibration_records.logs.ray_blocks import ray_sums
 
         sums = ray_sums(log, queries, selection)
-        if check:
-            _check_totals(sums)
+        _check_totals(sums)
         return sums
     bar, tables = ProgressBar(len(queries), "passes", verbose), {}
     with Embedded(log) as opened:
         for name, query in queries.items():
             tables[name] = opened.sums(query, selection)
-            if check and name == TOTALS:
+            if name == TOTALS:
                 _check_totals(LogSums(tables), lambda rows: opened.first_row(rows, selection))
             bar.add()
     return LogSums(tables)

@@ -76,10 +76,8 @@ class Periods:
 
 def _utc(time: str | datetime.date) -> datetime.date:
     """A time in UTC without a time zone, which NumPy does not support."""
-    try:
-        time = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
-    except ValueError:
-        pass  # it is still a text
+    if isinstance(time, str):
+        time = datetime.datetime.fromisoformat(time)
     if not isinstance(time, datetime.date):
         raise ValueError(
             "Times must be dates, times or ISO 8601 strings, for example 2026-03-07 or "

@@ -43,10 +43,10 @@ class Selection:
 def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> str:
     """A SELECT over the table `log` of the columns that a `Query` uses."""
     prediction = log.probability if log.logit is None else log.logit
-    weight = "1.0" if log.sample_weight is None else number_of(log.sample_weight, types)
+    weight = "1.0" if log.sample_weight is None else number_of(log.sample_weight)
     columns = {
-        "y": number_of(log.label, types),
-        "given": number_of(prediction, types),
+        "y": number_of(log.label),
+        "given": number_of(prediction),
         "w": weight,
         "k": quoted(ROW_NUMBER) if log.row_key is None else key_of(log.row_key, types),
         "given_label": quoted(log.label),

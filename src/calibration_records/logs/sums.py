@@ -52,11 +52,6 @@ class LogSums:
         self._tables = dict(tables or {})
 
     @property
-    def tables(self) -> dict[str, pyarrow.Table]:
-        """Name → Arrow table."""
-        return dict(self._tables)
-
-    @property
     def names(self) -> list[str]:
         """The names of the tables."""
         return list(self._tables)

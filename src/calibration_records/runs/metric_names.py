@@ -48,7 +48,7 @@ _MAXIMIZED |= {f"neg_{name}" for name in _NEGATED} | {
     for of in ("", "_macro", "_micro", "_samples", "_weighted")
 }
 # The rows that the value is of; Keras numbers equal names, and a ranking has a length.
-_PREFIX = re.compile(r"(val|valid|validation|test|train|training|eval)(_\d+)?(_|/|-|'s )")
+_PREFIX = re.compile(r"^(val|valid|validation|test|train|training|eval)(_\d+)?(_|/|-|'s )")
 _SUFFIX = re.compile(r"(_|@)\d+$")
 # Names of the plain loss that belongs to a calibrated loss. `"loss"` of a regression can be any
 # loss: it is not taken for the squared error.
@@ -68,13 +68,8 @@ def direction_of(metric: str) -> str | None:
         >>> direction_of("val_auc_1"), direction_of("loss"), direction_of("loss_improvement")
         ('max', 'min', None)
     """
-    name = _SUFFIX.sub("", _without_prefix(metric.lower()))
+    name = _SUFFIX.sub("", _PREFIX.sub("", metric.lower()))
     return "max" if name in _MAXIMIZED else "min" if name in _MINIMIZED else None
-
-
-def _without_prefix(metric: str) -> str:
-    found = _PREFIX.match(metric)
-    return metric[found.end() :] if found else metric
 
 
 def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tuple[None, None]:
@@ -86,21 +81,6 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         >>> loss_partners("val_calibrated_log_loss", ["val_calibrated_log_loss", "val_loss"])
         ('val_loss', 'val_calibrated_log_loss')
     """
-    for plain, calibrated in loss_pairs(metric, names):
-        if plain in names and calibrated in names:
-            return plain, calibrated
-    return None, None
-
-
-def loss_pairs(metric: str, names: Collection[str]) -> list[tuple[str, str]]:
-    """Names that a plain and a calibrated loss can have, the likeliest pair first.
-
-    If the metric is a loss, it is in each pair. `names` are the recorded metrics.
-
-    Example:
-        >>> loss_pairs("val_mse", [])
-        [('val_mse', 'val_calibrated_quadratic_loss')]
-    """
     prefix = "val_" if metric.startswith("val_") else ""
     pairs = [
         (prefix + plain, prefix + calibrated)
@@ -111,7 +91,9 @@ def loss_pairs(metric: str, names: Collection[str]) -> list[tuple[str, str]]:
     named_alike = [(own, name) for name in names if name.replace("calibrated_", "") == own != name]
     with_metric = [pair for pair in [*named_alike, *pairs] if metric in pair]
     # Another loss has no partner; beside a metric of another kind, those of the run are shown.
-    return with_metric if with_metric or direction_of(metric) == "min" else pairs
+    likely = with_metric if with_metric or direction_of(metric) == "min" else pairs
+    recorded = (pair for pair in likely if {*pair} <= {*names})
+    return next(recorded, (None, None))
 
 
 def main_metric(names: Collection[str]) -> str | None:

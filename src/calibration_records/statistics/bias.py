@@ -113,7 +113,7 @@ def surviving_share(
     Reference:
         Fieller (1954), *Some problems in interval estimation*.
     """
-    pipelines = _check_losses(plain, calibrated, paired, confidence, centred=False)
+    pipelines = _check_losses(plain, calibrated, paired, confidence)
     (plain_a, calibrated_a), (plain_b, calibrated_b) = pipelines
     plain_difference = float(plain_b.mean() - plain_a.mean())
     if plain_difference == 0:
@@ -143,6 +143,8 @@ def surviving_share(
 
 def _cross_products(x: Array, y: Array) -> Array:
     """Σ (x − x̄)(y − ȳ) over all runs, and then the same without each of them."""
+    # Rounding can move the mean of equal values past them; their differences are exactly 0.
+    x, y = x - x[0], y - y[0]
     terms = (x - x.mean()) * (y - y.mean())
     # The means move too: without run i of n, the sum loses n/(n − 1) of its term.
     return terms.sum() - x.size / (x.size - 1) * np.r_[0.0, terms]
@@ -153,8 +155,6 @@ def _check_losses(
     calibrated: Sequence[RunValues],
     paired: bool,
     confidence: float,
-    *,
-    centred: bool = True,
 ) -> list[Array]:
     """The losses of each pipeline, shape (2, runs), in a unit that keeps squares in range.
 
@@ -171,10 +171,6 @@ def _check_losses(
             f"of the same runs if these are paired. Received: numbers of runs {sizes}."
         )
     stacked = [np.stack(pair) for pair in pipelines]
-    shifts = [stacked[0][:, :1]] * len(stacked)
-    if centred:
-        # Rounding can move the mean of equal values past them; their variance is 0.
-        shifts = [np.clip(x.mean(1), x.min(1), x.max(1))[:, None] for x in stacked]
-    stacked = [losses - shift for losses, shift in zip(stacked, shifts, strict=True)]
+    stacked = [losses - stacked[0][:, :1] for losses in stacked]
     scale = max((float(np.abs(losses[0]).max()) for losses in stacked), default=0.0)
     return [losses / (scale or 1.0) for losses in stacked]

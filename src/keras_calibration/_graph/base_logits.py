@@ -15,7 +15,6 @@ from keras_calibration._graph.outputs import (
     num_logits,
     output_position,
     output_tensor,
-    plain_key,
     symbolic_input,
     symbolic_output,
 )
@@ -81,7 +80,6 @@ class BaseLogits(keras.layers.Layer):
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
         one_of("base_output", base_output, _OUTPUTS)
-        calibrated_output = plain_key(calibrated_output)
         check_base_model(base_model, calibrated_output)
         self.base_model = base_model
         self.base_output = base_output

@@ -111,7 +111,8 @@ class HeadInModel:
 
         def compute(inputs: Inputs, verbose: int | str) -> tuple[Any, dict[str, Tensor]]:
             values = self.base_part.values(inputs, verbose)
-            return values[LOGIT_OUTPUT], self.features_from(self.columns(inputs), values)
+            columns = dict(zip(self.inputs, keras.tree.flatten(inputs), strict=True))
+            return values[LOGIT_OUTPUT], self.features_from(columns, values)
 
         return Reader(
             structure=symbolic_input(self.model),
@@ -119,10 +120,6 @@ class HeadInModel:
             ids=self.ids,
             label_names=self.label_names,
         )
-
-    def columns(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Inputs in the structure that the model takes, by name."""
-        return dict(zip(self.inputs, keras.tree.flatten(inputs), strict=True))
 
     def features_from(
         self, columns: Mapping[str, Tensor], computed: Mapping[str, Tensor]

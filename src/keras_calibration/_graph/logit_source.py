@@ -114,7 +114,7 @@ def _found_source(output: keras.KerasTensor) -> LogitSource:
     num_columns = math.prod(tensor.shape[1:])
     if num_columns > 1 and _is_sigmoid(operation, num_columns):
         return LogitSource("sigmoids", operation, output)
-    if _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation):
+    if _is_probability(operation, node, num_columns):
         is_dense = isinstance(operation, keras.layers.Dense)
         to_logits = functools.partial(_dense_logits, operation) if is_dense else identity
         return LogitSource("probability", operation, node.input_tensors[0], to_logits)
@@ -148,9 +148,11 @@ def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
 
 def is_final_activation(operation: keras.Operation, node: Any, tensor: keras.KerasTensor) -> bool:
     """Whether an operation is a sigmoid of one logit per row or a softmax, and nothing else."""
-    if _is_dense(operation):
-        return False
     num_columns = math.prod(tensor.shape[1:])
+    return not _is_dense(operation) and _is_probability(operation, node, num_columns)
+
+
+def _is_probability(operation: keras.Operation, node: Any, num_columns: int) -> bool:
     return _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation)
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import keras
-import numpy as np
 
 from keras_calibration._keras import sequential_output, source_of
 from keras_calibration._typing import Inputs
@@ -68,10 +67,8 @@ def output_position(model: keras.Model, calibrated_output: str | int | None) -> 
         return 0
     if isinstance(calibrated_output, str) and calibrated_output in names:
         return names.index(calibrated_output)
-    number = plain_key(calibrated_output)
-    if is_list and isinstance(number, int) and not isinstance(number, bool):
-        if -len(names) <= number < len(names):
-            return number % len(names)
+    if is_list and type(calibrated_output) is int and -len(names) <= calibrated_output < len(names):
+        return calibrated_output % len(names)
     raise ValueError(
         f"Argument `calibrated_output` must be the name {'or the index ' if is_list else ''}of the "
         f"output of the base model to calibrate. Its outputs are {names}. Received: "
@@ -100,13 +97,6 @@ def output_expression(model: keras.Model, calibrated_output: str | int | None) -
 def num_logits(model: keras.Model, calibrated_output: str | int | None = None) -> int:
     """The number of logits per row: 1, or one per class."""
     return math.prod(output_tensor(model, calibrated_output).shape[1:])
-
-
-def plain_key(calibrated_output: str | int | None) -> str | int | None:
-    """A NumPy integer as a Python integer; other values are unchanged."""
-    if isinstance(calibrated_output, np.integer):
-        return int(calibrated_output)
-    return calibrated_output
 
 
 def _is_flat(output: Inputs) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from calibration_records._check import known, refused
-from calibration_records._columns import check_one_value_a_row, names_of, text_of
+from calibration_records._check import known, one_column, refused
+from calibration_records._columns import names_of, text_of
 from keras_calibration._rows.columns import as_array, ids_of, warn_of_lost_digits
 from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
@@ -134,7 +134,7 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     names = names_of(fields)
     known("Argument `fields` must name inputs of the model", names, sorted(columns))
     for name in names:
-        check_one_value_a_row(columns[name], name, "Field")
+        one_column(name, tuple(columns[name].shape))
     if not isinstance(fields, Mapping):
         return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
     return dict(fields)
@@ -146,7 +146,7 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
     for name in names:
         if as_array(columns[name]).dtype.kind not in "iubf":
             raise refused("numeric", "columns of numbers", name, "Name others in `fields`.")
-        check_one_value_a_row(columns[name], name, "Numeric column")
+        one_column(name, tuple(columns[name].shape))
         warn_of_lost_digits(columns[name], name)
 
 

@@ -113,7 +113,7 @@ def choose(
     with throwaway_layers():
         # The report and the last fit to all rows count as one.
         steps = 1 + len(tried)
-        progress = ProgressBar(steps, "candidates", asked.verbose, tells_time_left=False)
+        progress = ProgressBar(steps, "candidates", asked.verbose)
         race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import math
 import os
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypedDict, Unpack
 
+import joblib
 import keras
 
 from calibration_records._check import instance
@@ -60,7 +60,7 @@ class SeedVariance(keras.callbacks.Callback):
     its end the record is replaced: `"finished"`, or `"diverged"` if a value was not finite at the
     kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
     record has the metrics of each epoch, their directions if known, the configuration, package
-    versions and a SHA-256 of the initial weights. The fitted bias of a `CalibratedLogLoss` is
+    versions and a hash of the initial weights. The fitted bias of a `CalibratedLogLoss` is
     recorded as the metric `{name}_bias`.
 
     **The kept epoch.** If `EarlyStopping(restore_best_weights=True)` restores the weights of its
@@ -236,11 +236,11 @@ class SeedVariance(keras.callbacks.Callback):
             Undefined statistics are NaN, such as the standard deviation of one seed.
         """
         rows = self._rows(epoch)
-        statistics = {}
-        for name in self._metrics:
-            summary = _summarize_metric(name, rows)
-            statistics[name] = {statistic: float(summary[statistic]) for statistic in _STATISTICS}
-        return statistics
+        summaries = {name: _summarize_metric(name, rows) for name in self._metrics}
+        return {
+            name: {statistic: float(summary[statistic]) for statistic in _STATISTICS}
+            for name, summary in summaries.items()
+        }
 
     def _progress(self, name: str, epoch: int) -> dict[str, float]:
         """The statistics of a metric for the progress line, under the same keys at every epoch."""
@@ -265,12 +265,11 @@ class SeedVariance(keras.callbacks.Callback):
         """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
         biases = {}
         for metric in _flatten(self.model.metrics):
+            held_out = f"val_{metric.name}"
+            name = held_out if held_out in measured else metric.name
             bias = getattr(metric, "fitted_bias", None)  # of a metric of this package
-            if bias is not None:
-                held_out = f"val_{metric.name}"
-                name = held_out if held_out in measured else metric.name
-                if name in measured:
-                    biases[f"{name}{BIAS_SUFFIX}"] = bias
+            if bias is not None and name in measured:
+                biases[f"{name}{BIAS_SUFFIX}"] = bias
         return biases
 
     def _directions(self) -> dict[str, str]:
@@ -278,18 +277,17 @@ class SeedVariance(keras.callbacks.Callback):
         by_metric: dict[str, str | None] = {}
         for metric in _flatten(self.model.metrics):
             # Field metrics have the name of their field before their own.
-            named = getattr(metric, "named_metrics", lambda metric=metric: [(metric.name, metric)])
-            by_metric |= {name: metric_direction(each) for name, each in named()}
+            named = dict(getattr(metric, "named_metrics", dict)())
+            by_metric |= {name: metric_direction(each) for name, each in named.items()}
+            by_metric[metric.name] = metric_direction(metric)
         # Keras puts the name of an output before its metrics.
-        outputs = getattr(self.model, "output_names", None) or ()
-        outputs = "|".join(map(re.escape, outputs if len(outputs) > 1 else ()))
-        directions: dict[str, str] = {}
+        outputs = "|".join(map(re.escape, getattr(self.model, "output_names", None) or ()))
+        directions = {}
         for name in self._metrics:
             own = name.removeprefix("val_")
             plain = re.sub(rf"^({outputs})_", "", own)
-            found = by_metric.get(own) or by_metric.get(plain) or direction_of(plain)
-            directions |= {} if found is None else {name: found}
-        return directions
+            directions[name] = by_metric.get(own) or by_metric.get(plain) or direction_of(plain)
+        return {name: way for name, way in directions.items() if way is not None}
 
     def _warn_of_equal_weights(self, others: list[dict[str, Any]]) -> None:
         digest = self._record["initial_weights"]
@@ -359,12 +357,7 @@ def _flatten(metrics: Sequence[keras.metrics.Metric]) -> list[keras.metrics.Metr
 
 def _hash_weights(model: keras.Model) -> str | None:
     weights = model.get_weights()
-    if not weights:
-        return None
-    digest = hashlib.sha256()
-    for weight in weights:
-        digest.update(weight.tobytes())
-    return digest.hexdigest()
+    return str(joblib.hash(weights)) if weights else None
 
 
 def _version(package: str) -> str | None:

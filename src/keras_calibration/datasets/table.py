@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration_records._check import at_least, known, one_of
+from calibration_records._check import at_least
 
 PARTS = ("train", "development", "test")
 
@@ -75,10 +75,8 @@ class Table:
             Name → feature array, and the labels, all of shape `(rows of the part,)`.
 
         Raises:
-            ValueError: If there is no such part or feature.
+            KeyError: If there is no such part or feature.
         """
-        one_of("name", name, list(self.parts))
         columns = list(self.features if columns is None else columns)
-        known("Argument `columns` must name features of the table", columns, self.features)
         rows = self.parts[name]
         return {column: self.features[column][rows] for column in columns}, self.labels[rows]

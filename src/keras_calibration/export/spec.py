@@ -173,28 +173,23 @@ class Spec:
         Raises:
             ValueError: If the model fails on the rows, or has no such interval.
         """
-        import tensorflow as tf
-
         if self.interval is not None:
             # Raises if the head has none, or the level is out of its range.
             first = {name: values[:1] for name, values in self.head_rows.items()}
-            with self._on_cpu(tf.errors.OpError):
-                self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
-        with self._on_cpu(tf.errors.OpError, ValueError):
+            self.head.interval(first.pop(LOGIT_OUTPUT), first, level=self.interval)
+        with self._on_cpu():
             of_head = head_outputs(self.head, self.head_rows, self.interval)
         return {**of_head, **self._on_rows[0]}
 
     @cached_property
     def _on_rows(self) -> tuple[_Columns, _Columns]:
         """`base_outputs` of the rows."""
-        import tensorflow as tf
-
         rows = self.rows
-        with self._on_cpu(tf.errors.OpError, ValueError):
+        with self._on_cpu():
             return self.base_outputs(rows)
 
     @contextlib.contextmanager
-    def _on_cpu(self, *errors: type[Exception]) -> Iterator[None]:
+    def _on_cpu(self) -> Iterator[None]:
         """Runs the block on the CPU; says of which rows errors are."""
         import tensorflow as tf
 
@@ -202,7 +197,7 @@ class Spec:
             # As the export: matrix products are less exact on a GPU.
             with tf.device("CPU:0"):
                 yield
-        except errors as error:
+        except (tf.errors.OpError, ValueError) as error:
             random = f"random rows (ids below {MAX_RANDOM_IDS})"
             kind = random if self.sample is None else "sample"
             raise ValueError(

@@ -45,18 +45,11 @@ class Target:
     def beside(self) -> Iterator[Path]:
         """A path in a temporary folder beside the place, at which to write the export."""
         parent = self.path.parent if self.version is None else self.path
-        new = [each for each in (parent, *parent.parents) if not each.exists()]
         parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with tempfile.TemporaryDirectory(
-                prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True
-            ) as folder:
-                yield Path(folder, self.path.name if self.is_file else "model")
-        finally:
-            # Where nothing was put, the folders made for it go too; others are not empty.
-            with contextlib.suppress(OSError):
-                for each in new:
-                    each.rmdir()
+        with tempfile.TemporaryDirectory(
+            prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True
+        ) as folder:
+            yield Path(folder, self.path.name if self.is_file else "model")
 
     def move(self, source: Path) -> Path:
         """Moves the export into place in one step, synced to disk, and returns its path.

@@ -103,11 +103,6 @@ class AdditiveMetric(keras.metrics.Metric):
         given = {name: getattr(self, name) for name in (*self._argument_names, "name", "dtype")}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
 
-    @property
-    def fitted_bias(self) -> float | None:
-        """The bias that the metric corrects, in logits, which `SeedVariance` records; or None."""
-        return None
-
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
         """Which sums of a scored log are those of `sum_shapes`, for `scoring.score`.
 

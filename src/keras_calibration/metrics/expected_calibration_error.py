@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
-from keras import ops
 
 from calibration_records._check import integer
 from keras_calibration._ops.probability_bins import (
@@ -48,9 +46,6 @@ class ExpectedCalibrationError(AdditiveMetric):
         >>> metric.update_state([0, 1, 1, 1], [0.2, 0.4, 0.9, 1.0])
         >>> round(float(metric.result()), 4)
         0.125
-        >>> table = metric.per_bin()
-        >>> table["observed_rate"].tolist(), table["mean_prediction"].round(2).tolist()
-        ([0.5, 1.0], [0.3, 0.95])
 
     Reference:
         Naeini, Cooper, Hauskrecht, *Obtaining Well Calibrated Probabilities Using Bayesian
@@ -83,24 +78,3 @@ class ExpectedCalibrationError(AdditiveMetric):
     def result(self) -> Tensor:
         """The error of the rows since `reset_state`, a scalar in units of probability."""
         return expected_calibration_error(self._sums.value())
-
-    def per_bin(self) -> dict[str, np.ndarray]:
-        """A table of the bins that have rows, in ascending order.
-
-        Returns:
-            A dict of columns, which `pandas.DataFrame` accepts as it is: `lower` and `upper` (edges
-            of the bin, probabilities), `rows` (total weight), `mean_prediction`, `observed_rate`,
-            `residual` (`Σ w (y - p)`).
-        """
-        sums = ops.convert_to_numpy(self._sums.value()).astype(np.float64)
-        edges = equal_width_edges(self.num_bins)
-        there = sums[:, 0] != 0  # NaN too
-        rows, predicted, positives = sums[there].T
-        return {
-            "lower": edges[:-1][there],
-            "upper": edges[1:][there],
-            "rows": rows,
-            "mean_prediction": predicted / rows,
-            "observed_rate": positives / rows,
-            "residual": positives - predicted,
-        }

@@ -53,10 +53,3 @@ def apply_settings(settings: dict[str, Any]) -> None:
         # Several processes share it; TensorFlow may have started already.
         with contextlib.suppress(RuntimeError):
             tf.config.experimental.set_memory_growth(device, True)
-
-
-def num_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import as_completed
 from types import ModuleType
 from typing import Any
+
+from joblib import cpu_count
 
 from calibration_records._check import installed
 from keras_calibration.seeds.keras_settings import (
     apply_settings,
     current_settings,
-    num_cores,
     worker_environment,
 )
-from keras_calibration.seeds.seed_futures import train_by_futures
 from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 
 
@@ -24,10 +24,10 @@ def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None
     """Trains each seed by `fit` in a task of a Ray cluster, with one core each.
 
     A cluster that Ray finds is used: after `ray.init`, or by the variable `RAY_ADDRESS`. Otherwise,
-    a local one is started, and ended again.
+    a local one is started, and ended again. A seed that fails, or whose process dies, does not stop
+    the others.
     """
     with _cluster() as ray:
-        # Tried again here, and not by Ray, which does not count the deaths of a process alike.
         environment = {"env_vars": worker_environment()}
         train = ray.remote(num_cpus=1, max_retries=0, runtime_env=environment)(_train)
         try:
@@ -39,13 +39,19 @@ def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None
                 "sent, such as a lock or an open file, inside of the function."
             ) from error
         settings = current_settings()
-
-        def submit(seed: int) -> Future[None]:
-            future: Future[None] = train.remote(shared_task, settings, seed).future()
-            return future
-
-        num_parallel = max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        train_by_futures(submit, seeds, num_parallel, on_end)
+        seed_of = {train.remote(shared_task, settings, seed).future(): seed for seed in seeds}
+        errors = {}
+        for future in as_completed(seed_of):
+            if failure := future.exception():
+                errors[seed_of[future]] = failure
+            else:
+                on_end()
+        if errors:
+            first = next(iter(errors.values()))
+            raise RuntimeError(
+                f"The seeds {[*errors]} failed. The first error:\n{first}\nThe others are in the "
+                "ledger. Call seeds.train again to train these."
+            ) from first
 
 
 def _train(task: SeedTask, settings: dict[str, Any], seed: int) -> None:
@@ -63,7 +69,7 @@ def _cluster() -> Iterator[ModuleType]:
     address = os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {}
     if not address:
-        options = {"num_cpus": num_cores(), "include_dashboard": False}
+        options = {"num_cpus": cpu_count(), "include_dashboard": False}
     ray.init(address, log_to_driver=False, **options)
     try:
         yield ray

@@ -13,7 +13,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records.runs.ledger import Ledger
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._keras import restart_names, throwaway_layers
 from keras_calibration._rows.columns import as_array, as_csr, column_of, is_sparse
@@ -56,10 +55,6 @@ class SeedTask:
     def num_steps(self) -> int:
         """Number of steps in an epoch."""
         return -(-num_rows_of(self.rows) // self.batch_size)
-
-    def new_model(self, seed: int) -> keras.Model:
-        """A model with the initial weights of a seed."""
-        return new_model(self.build_model, seed)
 
     def recorder(self, seed: int, after: Sequence[keras.callbacks.Callback] = ()) -> SeedVariance:
         """The callback that records a seed; refuses invalid fields of the record."""
@@ -115,12 +110,8 @@ def train_one_by_one(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], 
 
 
 def fit_seed(task: SeedTask, seed: int) -> None:
-    """Trains one seed by `fit`, and records it, unless it has ended in the ledger."""
-    # A process may die after its seed is recorded, and before it can tell.
-    runs = Ledger(task.ledger).runs(task.pipeline, skip_damaged=True)
-    if any(run["seed"] == seed and run["status"] != "started" for run in runs):
-        return
-    task.new_model(seed).fit(
+    """Trains one seed by `fit`, and records it."""
+    new_model(task.build_model, seed).fit(
         task.batches(seed),
         steps_per_epoch=task.num_steps,
         epochs=task.epochs,

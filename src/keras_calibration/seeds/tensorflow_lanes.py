@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import keras
@@ -31,11 +30,13 @@ class TensorFlowLanes:
     def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
         self.models = list(models)
         rows = keras.tree.map_structure(_in_graph, task.rows)
-        self._train = [_training_graph(model, rows, task) for model in models]
+        size = task.batch_size
+        self._train = [_pass_over(rows, model, model.train_step, size) for model in models]
         _check_randomness(models[0], self._train[0])
         if task.validation is not None:
-            validation = keras.tree.map_structure(_in_graph, task.validation)
-            self._validate = [_validation_graph(model, validation, task) for model in models]
+            self._num_held_out = num_rows_of(task.validation)
+            held_out = keras.tree.map_structure(_in_graph, task.validation)
+            self._test = [_pass_over(held_out, model, model.test_step, size) for model in models]
         self._threads = ThreadPoolExecutor(len(models))
 
     def start(self, models: Sequence[keras.Model]) -> None:
@@ -46,16 +47,19 @@ class TensorFlowLanes:
 
     def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
         """One epoch of each lane, given the order of the rows."""
-        self._run({n: partial(self._train[n], tf.constant(order)) for n, order in orders.items()})
+        self._run(self._train, orders)
 
     def validate(self, numbers: Sequence[int]) -> None:
         """Updates the metrics of the given lanes with the held-out rows."""
-        self._run({number: self._validate[number] for number in numbers})
+        self._run(self._test, dict.fromkeys(numbers, np.arange(self._num_held_out)))
 
-    def _run(self, graphs: Mapping[int, Callable[[], Any]]) -> None:
-        for number in graphs:
+    def _run(
+        self, graphs: Sequence[Callable[[Tensor], Any]], orders: Mapping[int, np.ndarray]
+    ) -> None:
+        for number in orders:
             self.models[number].reset_metrics()
-        for job in [self._threads.submit(graph) for graph in graphs.values()]:
+        jobs = [self._threads.submit(graphs[n], tf.constant(order)) for n, order in orders.items()]
+        for job in jobs:
             job.result()
 
 
@@ -64,30 +68,24 @@ def _variables_of(model: keras.Model) -> list[keras.Variable]:
     return [*model.variables, *model.optimizer.variables]
 
 
-def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[Tensor], Any]:
-    """A function of the order of the rows that trains for one epoch."""
+def _pass_over(
+    rows: Rows, model: keras.Model, step: Callable[[Rows], Any], batch_size: int
+) -> Callable[[Tensor], Any]:
+    """A function of the order of the rows that takes a step of a model for each batch of them."""
 
-    def train(order: Tensor) -> None:
-        def step(batch: Rows) -> None:
-            _refuse_own_logs(model, model.train_step(batch))
+    def take_step(batch: Rows) -> None:
+        _refuse_own_logs(model, step(batch))
 
-        _for_each_batch(step, rows, order, task.batch_size)
+    def take_steps(order: Tensor) -> None:
+        _for_each_batch(take_step, rows, order, batch_size)
 
     order = tf.TensorSpec((num_rows_of(rows),), "int64")
+    # Traced here: Keras keeps its settings for each thread apart, and the lanes' have none.
     with throwaway_layers():
-        return _graph(train, model, order)
-
-
-def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[], Any]:
-    """A function that updates the metrics with all rows."""
-
-    def validate() -> None:
-        def step(batch: Rows) -> None:
-            _refuse_own_logs(model, model.test_step(batch))
-
-        _for_each_batch(step, rows, tf.range(num_rows_of(rows)), task.batch_size)
-
-    return _graph(validate, model)
+        graph: Callable[[Tensor], Any] = tf.function(
+            take_steps, jit_compile=model.jit_compile, autograph=False
+        ).get_concrete_function(order)
+    return graph
 
 
 def _refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
@@ -167,13 +165,3 @@ class _SparseRows:
         columns, values = tf.gather(self._columns, chosen), tf.gather(self._values, chosen)
         cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
         return tf.SparseTensor(cells, values.flat_values, (chosen.shape[0], self.shape[1]))
-
-
-def _graph(
-    function: Callable[..., None], model: keras.Model, *signature: tf.TensorSpec
-) -> Callable[..., Any]:
-    # Traced here: Keras keeps its settings for each thread apart, and the lanes' have none.
-    graph: Callable[..., Any] = tf.function(
-        function, jit_compile=model.jit_compile, autograph=False
-    ).get_concrete_function(*signature)
-    return graph

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
+from joblib import cpu_count
 from keras import ops
 
 from keras_calibration._keras import build_for_fit
 from keras_calibration._ops.compiled import runs_on_gpu
 from keras_calibration.seeds.description import describe_model
-from keras_calibration.seeds.keras_settings import num_cores
 from keras_calibration.seeds.seed_task import (
     Rows,
     SeedTask,
+    new_model,
     own_random_numbers,
     take_rows,
     tensors,
@@ -33,12 +34,12 @@ _BATCH_HOOKS = (
 def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None]) -> None:
     """Trains seeds in groups, one for each core; each group takes up the program of the first."""
     with own_random_numbers():
-        first = task.new_model(seeds[0])
+        first = new_model(task.build_model, seeds[0])
         _check_model(first)
         from keras_calibration.seeds.tensorflow_lanes import TensorFlowLanes
 
         program = describe_model(first)
-        size = min(1 if runs_on_gpu() else num_cores(), len(seeds))
+        size = min(1 if runs_on_gpu() else cpu_count(), len(seeds))
         more = [_model_of(task, seeds[0], seeds[0], program) for _ in range(size - 1)]
         models = [first, *more]
         for model in models:
@@ -62,7 +63,7 @@ def _first_batch(task: SeedTask) -> Rows:
 
 def _model_of(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:
     """A new model of a seed with the variables of its training, which is that of the program."""
-    model = task.new_model(seed)
+    model = new_model(task.build_model, seed)
     found = describe_model(model)
     if other := [name for name in program if found[name] != program[name]]:
         _refuse_other_program((first, seed), f"another configuration of {' and '.join(other)}")

@@ -107,7 +107,7 @@ def train(
     Raises:
         ValueError: An argument is invalid, the runs of `pipeline` in the ledger are of another
             training, or the engine cannot train the model.
-        RuntimeError: A seed failed twice with `"ray"`. Those that ended are recorded.
+        RuntimeError: A seed failed with `"ray"`. The others have been trained, and are recorded.
         ImportError: The engine is `"ray"`, and Ray is not installed.
 
     Example:

@@ -32,7 +32,6 @@ def estimate(low, high):
         (metric(-3, 1), {"more_seeds": 99_000}, "undecided: over 1000 more seeds each", None),
         (metric(-3, 1), {"delta": 2.5}, "undecided: about 1 more seed each", None),
         (metric(-3, -1), {"obstacle": "2 runs"}, "cannot tell: 2 runs", None),
-        (metric(-1, 3), {"more_seeds": 2, "unit": "day"}, "undecided: about 2 more days", None),
         # The noise of other runs decides nothing, and tells how many are needed.
         (metric(-3, -1), {"is_borrowed": True}, "undecided: about 1 more seed each", None),
     ],

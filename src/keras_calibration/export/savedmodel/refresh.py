@@ -206,15 +206,12 @@ def _version(path: Path) -> Path:
     versions = versions_in(path)
     is_version = (path / "saved_model.pb").is_file() or not versions
     source = path if is_version else path / str(versions[-1])
-    if not (source / "saved_model.pb").is_file():
+    is_number = source.name.isascii() and source.name.isdecimal()
+    if not ((source / "saved_model.pb").is_file() and is_number):
         raise ValueError(
-            "Argument `path` must be the folder of a SavedModel, or the folder of its versions. "
-            f"Received: path={str(path)!r}, which holds no SavedModel."
-        )
-    if not (source.name.isascii() and source.name.isdecimal()):
-        raise ValueError(
-            "Argument `path` must be a folder that is named by its version number. Received: "
-            f"path={str(source)!r}. Rename it, to 1 in a folder of its own."
+            "Argument `path` must be the folder of a SavedModel, named by its version number, or "
+            f"the folder of its versions. Received: path={str(path)!r}. Rename a SavedModel of "
+            "another name, to 1 in a folder of its own."
         )
     return source
 
@@ -223,20 +220,14 @@ def _provenance_of(source: Path) -> dict[str, Any]:
     """Reads the provenance; raises if the SavedModel was changed or not written by this package."""
     try:
         before = dict(json.loads((source / EXTRA / PROVENANCE_FILE).read_text(encoding="utf-8")))
-        is_same = before["files_sha256"] == files_sha256(source)
+        if before["files_sha256"] != files_sha256(source):
+            raise ValueError("files have changed since the export: their hash is another")
         # What the refresh reads from it.
         _ = before["logits"], before["interval"]
     except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
         raise ValueError(
-            "Argument `path` must be a whole SavedModel written by `export_savedmodel`. Received: "
-            f"{str(source)!r}, whose {EXTRA} is missing or damaged ({type(error).__name__}: "
-            f"{error}). Export the model again."
+            "Argument `path` must be a SavedModel as `export_savedmodel` wrote it. Received: "
+            f"{str(source)!r}, of which files are missing, damaged or changed "
+            f"({type(error).__name__}: {error}). Export the model again."
         ) from error
-    if not is_same:
-        raise ValueError(
-            "Argument `path` must be a SavedModel as it was exported. Received: "
-            f"{str(source)!r}, whose files have changed since the export: the hash of graph, "
-            "weights, vocabularies and head differs from that in provenance.json. Export the model "
-            "again."
-        )
     return before
