@@ -109,7 +109,7 @@ def reported_and_true(sample: Sample, truth: Array) -> tuple[float, float, float
     choice = combined(fitted, rows, sample.fold)
     shown = {"identity": fitted[IDENTITY], "chosen": choice.logits}
     _, chosen = scores_of(rows, shown, {}, {})
-    chosen = chosen.as_chosen(choice.by_chance, choice.errors)
+    chosen = chosen.as_chosen(choice.by_chance, choice.error)
     mean = sum(v * sample.fresh[name].astype(float) for name, v in choice.weights.items())
     before = row_log_losses(truth, sample.fresh[IDENTITY].astype(float))
     true = float(np.mean(row_log_losses(truth, mean) - before))

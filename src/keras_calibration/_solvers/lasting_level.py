@@ -39,8 +39,7 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     # One step of Newton's method takes the priors out of the level.
     variance = 1 / np.maximum(information, 1e-12)
     level = fit.curves[-1][:-1] + variance * score
-    walks = column.basis[:-1, column.group == 0]
-    steps = walk**2 * np.sum(np.diff(walks, axis=0) ** 2, axis=1)
+    steps = walk**2 * np.sum(np.diff(column.basis[:-1, column.group == 0], axis=0) ** 2, axis=1)
     path = _filtered(level, variance + noise**2, steps)
     errors = _forward_errors(level, variance + noise**2, path)
     best = int(np.argmin(errors))
@@ -50,11 +49,8 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     curve, spreads = fit.curves[-1].copy(), fit.spreads.deviations.copy()
     curve[-1] = path[-1, best]
     spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(away, 0.0)))
-    return replace(
-        fit,
-        curves=[*fit.curves[:-1], curve],
-        spreads=fit.spreads._replace(deviations=spreads),
-    )
+    kept = fit.spreads._replace(deviations=spreads)
+    return replace(fit, curves=[*fit.curves[:-1], curve], spreads=kept)
 
 
 def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:

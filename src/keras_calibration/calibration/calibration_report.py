@@ -28,7 +28,6 @@ class CandidateScore:
             blocks, it treats blocks as independent if that gives a larger error. Of a blend, it
             includes how much the choice varies: a jackknife over the folds.
         brier: Mean squared error of the probabilities; for classes, summed over them.
-        brier_change_error: Standard error of the change of the Brier score from the identity's.
         auc: Area under the ROC curve; for classes, the mean of each class against the others.
         field_ece: Field name → Field-ECE; for classes, the mean over them.
         field_rce: Field name → Field-RCE; for classes, the mean over them.
@@ -42,21 +41,19 @@ class CandidateScore:
     log_loss_change: float
     log_loss_change_error: float
     brier: float
-    brier_change_error: float
     auc: float
     field_ece: dict[str, float]
     field_rce: dict[str, float]
     calibration_ratio: float
     seconds: float
 
-    def as_chosen(self, by_chance: float, errors: tuple[float, float]) -> Self:
-        """The figures of what was chosen for them: less chance, and with the errors of a choice."""
+    def as_chosen(self, by_chance: float, error: float) -> Self:
+        """The figures of what was chosen for them: less chance, and with the error of a choice."""
         return replace(
             self,
             log_loss=self.log_loss + by_chance,
             log_loss_change=self.log_loss_change + by_chance,
-            log_loss_change_error=float(np.hypot(self.log_loss_change_error, errors[0])),
-            brier_change_error=float(np.hypot(self.brier_change_error, errors[1])),
+            log_loss_change_error=float(np.hypot(self.log_loss_change_error, error)),
         )
 
 
@@ -100,7 +97,7 @@ class CalibrationReport(ShownAsText):
 
     Example:
         >>> score = CandidateScore(
-        ...     "identity", 0.3, 0.0, 0.0, 0.09, 0.0, 0.7, {"site": 0.01}, {"site": 0.2}, 1.1, 0.0
+        ...     "identity", 0.3, 0.0, 0.0, 0.09, 0.7, {"site": 0.01}, {"site": 0.2}, 1.1, 0.0
         ... )
         >>> reason = "Nothing is better."
         >>> report = CalibrationReport(100, 5, (score,), "identity", reason, {})

@@ -197,7 +197,7 @@ def _report(
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
         scores=tuple(
-            score.as_chosen(choice.by_chance, choice.errors) if score.name == chosen else score
+            score.as_chosen(choice.by_chance, choice.error) if score.name == chosen else score
             for score in scores
         ),
         chosen=chosen,

@@ -16,7 +16,6 @@ from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import (
     SMALLEST_WEIGHT,
-    combined_weights,
     cross_fitted_weights,
     mean_weights,
 )
@@ -50,7 +49,7 @@ class Choice:
         weights: Name of each candidate with a weight → its weight.
         reason: Why, in one sentence.
         logits: Their mean logits, for each fold with the weights that the other folds give.
-        errors: The uncertainty of the choice, as standard errors of log loss and Brier score.
+        error: The uncertainty of the choice, as a standard error of the log loss.
         by_chance: What of the gain of these logits, in nats a row, is taken for chance.
         smallest_gain: Where no candidate is used for want of evidence: the gain, in nats a row,
             that these rows could have shown; else 0.
@@ -59,7 +58,7 @@ class Choice:
     weights: dict[str, float]
     reason: str
     logits: np.ndarray
-    errors: tuple[float, float] = (0.0, 0.0)
+    error: float = 0.0
     by_chance: float = 0.0
     smallest_gain: float = 0.0
 
@@ -84,13 +83,9 @@ def combined(
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
     found = mean_weights(by_fold, rows, fold)
-    if clusters is not None:
-        # A gain that some blocks of time show without the others need not last.
-        whole = combined_weights(list(columns), rows, clusters)
-        found = whole if whole[0] == 1 else found
     logits = np.einsum("nm,mn...->n...", by_fold[fold], columns)
-    errors = _choice_errors(columns, rows, by_fold)
-    share, by_chance = _share_of_change(logits, columns[0], rows, clusters, errors[0])
+    error = _choice_error(columns, rows, by_fold)
+    share, by_chance = _share_of_change(logits, columns[0], rows, clusters, error)
     if found[0] == 1 or share == 0:
         return _no_change(columns, rows, clusters)
     found = share * found + (1 - share) * np.eye(len(found))[0]
@@ -100,8 +95,7 @@ def combined(
         reason = "It alone predicts best, whichever fold is left out."
     logits = columns[0] + share * (logits - columns[0])
     # How much of a gain is chance is itself not known.
-    errors = float(np.hypot(share * errors[0], by_chance)), share * errors[1]
-    return Choice(weights, reason, logits, errors, by_chance)
+    return Choice(weights, reason, logits, float(np.hypot(share * error, by_chance)), by_chance)
 
 
 def _share_of_change(
@@ -167,23 +161,11 @@ def _change_of(
     return mean_and_error(losses, rows.weights, clusters)
 
 
-def _choice_errors(
-    columns: np.ndarray, rows: Rows, fold_weights: np.ndarray
-) -> tuple[float, float]:
-    """How much log loss and Brier score vary with the choice: a jackknife over the folds."""
-    means = []
-    for weights in fold_weights:
-        eta = np.tensordot(weights, columns, axes=1)
-        values = head_log_losses(rows.labels, eta), _squares(rows.labels, eta)
-        means.append([np.average(each, weights=rows.weights) for each in values])
-    errors = np.sqrt((len(means) - 1) * np.var(means, axis=0))
-    return float(errors[0]), float(errors[1])
-
-
-def _squares(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """The squared error of each row, summed over the classes."""
-    labels, probabilities = outcome_columns(labels, logits)
-    return ((labels - probabilities) ** 2).sum(axis=1)
+def _choice_error(columns: np.ndarray, rows: Rows, fold_weights: np.ndarray) -> float:
+    """How much the log loss varies with the choice: a jackknife over the folds."""
+    logits = (np.tensordot(weights, columns, axes=1) for weights in fold_weights)
+    losses = [np.average(head_log_losses(rows.labels, eta), weights=rows.weights) for eta in logits]
+    return float(np.sqrt((len(losses) - 1) * np.var(losses)))
 
 
 def scores_of(
@@ -194,34 +176,29 @@ def scores_of(
     clusters: np.ndarray | None = None,
 ) -> list[CandidateScore]:
     """The figures of each candidate, the identity first; `fields` by `codes_of`."""
-    scores: list[CandidateScore] = []
+    scores = []
     field_errors = FieldECE(1), FieldRCE(1)
-    before: tuple[np.ndarray, ...] = ()
+    identity = next(iter(fitted.values()))
     for name, logits in fitted.items():
-        values = head_log_losses(rows.labels, logits), _squares(rows.labels, logits)
-        before = before or values
-        log_loss, brier = (float(np.average(each, weights=rows.weights)) for each in values)
-        (change, error), (_, brier_error) = (
-            mean_and_error(after - first, rows.weights, clusters)
-            for after, first in zip(values, before, strict=True)
-        )
+        labels, probabilities = outcome_columns(rows.labels, logits)
+        squares = ((labels - probabilities) ** 2).sum(axis=1)
+        losses = head_log_losses(rows.labels, logits)
+        change, error = _change_of(logits, identity, rows, clusters)
         errors = {
             field: _errors_by(field_errors, _sums(rows, logits, codes))
             for field, codes in fields.items()
         }
-        outcomes = outcome_columns(rows.labels, logits)
         scores.append(
             CandidateScore(
                 name=name,
-                log_loss=log_loss,
+                log_loss=float(np.average(losses, weights=rows.weights)),
                 log_loss_change=change,
                 log_loss_change_error=error,
-                brier=brier,
-                brier_change_error=brier_error,
-                auc=_auc(outcomes[0], logits, rows.weights),
+                brier=float(np.average(squares, weights=rows.weights)),
+                auc=_auc(labels, logits, rows.weights),
                 field_ece={field: ece for field, (ece, _) in errors.items()},
                 field_rce={field: rce for field, (_, rce) in errors.items()},
-                calibration_ratio=_farthest_ratio(*outcomes, rows.weights),
+                calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
                 seconds=seconds.get(name, 0.0),
             )
         )

@@ -181,10 +181,7 @@ class FieldBias(FieldHead):
         return level_of_table(ops.convert_to_numpy(self.posterior["level"]))
 
     def effects(self, features: Features) -> Tensor:
-        """Offsets `u_f[z_f]` of the values of each row, (batch, fields), in logits.
-
-        The offset of a value outside the vocabulary is 0, as are all of them before a fit.
-        """
+        """Offsets of the values of each row, (batch, fields), in logits; 0 of unknown values."""
         self.ensure_built()
         columns = called_features(features, self.fields, [self], type(self).__name__)
         # `take` without an axis flattens first, which makes the gradient dense.

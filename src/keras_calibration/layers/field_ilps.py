@@ -142,12 +142,6 @@ class FieldILPS(FieldHead):
         """Levels of a field's values, shape (num_values,), in logits: means of d over the knots."""
         return self._deviations_of(field).mean(axis=1)
 
-    def get_scales(self, field: str) -> dict[str, float]:
-        """Prior standard deviations s of a field's levels, slopes and bends; 0 before `fit`."""
-        self.ensure_built()
-        scales = ops.convert_to_numpy(self._deviations)[list(self.fields).index(field)]
-        return dict(zip(("level", "slope", "bend"), map(float, scales), strict=True))
-
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         return {**super().get_config(), "num_knots": self.num_knots}

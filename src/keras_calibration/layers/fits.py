@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import joblib
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
@@ -118,7 +118,7 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
 
 def warn_of_settings(head: Head, settings: Any) -> None:
     """Warns of settings of a network for a head that has none."""
-    if settings is not None and not any(each.draws_by_chance for each in heads_in(head)):
+    if settings is not None and not draws_by_chance(head):
         name = type(head).__name__
         warn(f"Argument `settings` says nothing to {name}, which has neither network nor trees.")
 
@@ -159,9 +159,8 @@ def restorer(head: Head) -> Callable[[], None]:
 
 
 def hash_of_weights(head: Head) -> str:
-    """SHA-256 hash of the values of all weights of a head."""
-    values = (np.ascontiguousarray(weight).tobytes() for weight in head.get_weights())
-    return hashlib.sha256(b"".join(values)).hexdigest()
+    """A hash of all weights of a head."""
+    return str(joblib.hash(weights_of(head)))
 
 
 def weights_of(layer: keras.layers.Layer) -> list[np.ndarray]:
