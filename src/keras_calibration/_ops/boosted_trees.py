@@ -20,12 +20,13 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     Each tree has seven splits. Bit k of the code of a row is 1 where `s x_j > τ` for the column j,
     the sign s and the threshold τ of split k, wherever this split is in the tree; a table holds the
     value of the leaf that belongs to each of the 128 codes. A comparison with NaN is false, so that
-    the sign says to which side a missing value goes. Infinite values are beyond the finite
-    ones. A row thus takes one comparison per split and one look-up per tree, without branches.
+    the sign says to which side a missing value goes. Where a split only tells numbers from missing
+    values, `x_j = x_j` stands for `s x_j`. A row thus takes one comparison per split and one
+    look-up per tree, without branches.
 
     Args:
         columns: x (n, C), float32.
-        splits: j of each split, or j + C where s is -1, (7, T), int32.
+        splits: j of each split, j + C where s is -1, j + 2C for `x_j = x_j`, (7, T), int32.
         thresholds: τ of each split (7, T), float32.
         leaves: v of each code (T, 128), float32; T is a multiple of 16.
 
@@ -48,7 +49,7 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     splits, thresholds = ops.convert_to_tensor(splits), ops.convert_to_tensor(thresholds)
     # With a row per column, a gather copies whole rows.
     rows = ops.transpose(columns)
-    signed = ops.concatenate([rows, -rows])
+    signed = ops.concatenate([rows, -rows, ops.cast(ops.equal(rows, rows), rows.dtype)])
     codes = ops.arange(num_trees, dtype="int32")[:, None] * NUM_CODES
     for number in range(NUM_SPLITS):
         beyond = ops.take(signed, splits[number], axis=0) > thresholds[number][:, None]

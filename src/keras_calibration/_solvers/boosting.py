@@ -275,11 +275,14 @@ def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.nd
         if "split_index" not in node:
             leaves[tree, reached] = node["leaf_value"]
             return
-        place, column = node["split_index"], node["split_feature"]
+        place, column, given = node["split_index"], node["split_feature"], node["threshold"]
         right = (codes >> place & 1).astype(bool)
-        threshold = _float32_below(node["threshold"])
-        knows_missing = node["missing_type"] == "NaN"
-        if not (node["default_left"] if knows_missing else node["threshold"] >= 0):
+        threshold, is_above = _float32_below(given), given > 0
+        are_missing_left = node["default_left"] if node["missing_type"] == "NaN" else given >= 0
+        if abs(given) > LARGEST:  # all numbers are on one side
+            column, right = column + 2 * model.num_feature(), right ^ is_above
+            threshold = np.float32(0.5 if are_missing_left != is_above else -1)
+        elif not are_missing_left:
             # Missing values go right, so left is -x > -t', where t' is the next number above t.
             column, right = column + model.num_feature(), ~right
             threshold = -_next_float32(threshold, np.inf)
