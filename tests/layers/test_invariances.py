@@ -249,8 +249,7 @@ def test_shape_and_dtype(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    slow_except(QUICK, [n for n in NAMES if not has_classes(n) and n not in NOT_MIRRORED]),
+    "name", slow_except(QUICK, [n for n in NAMES if not has_classes(n) and n not in NOT_MIRRORED])
 )
 def test_labels_and_logits_turned_round(name):
     received = probabilities_of(fitted(name, -LOGITS, 1 - LABELS), -LOGITS)
@@ -262,8 +261,7 @@ def test_labels_and_logits_turned_round(name):
 @pytest.mark.quick_cases(3)
 @pytest.mark.filterwarnings("ignore:.*rows have a probability of exactly 0 or 1")
 @pytest.mark.parametrize(
-    "name",
-    slow_except(QUICK, [n for n in NAMES if not has_classes(n) and n != "BoostedTrees"]),
+    "name", slow_except(QUICK, [n for n in NAMES if not has_classes(n) and n != "BoostedTrees"])
 )
 def test_votes_and_labels_turned_round(name):
     """Votes of a forest: of some rows all, of some none, in either dtype."""
