@@ -121,8 +121,8 @@ MUTANTS = (
         ("test_field_sums", "test_exact_ids"),
     ),
     Mutant(
-        "highest = ops.where(slope < 0, math.inf, next_value)",
-        "highest = next_value",
+        "return ops.where(following < value, curve, ops.minimum(curve, following))",
+        "return ops.minimum(curve, following)",
         ("test_piecewise_linear",),
     ),
     Mutant(
