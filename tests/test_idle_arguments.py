@@ -58,6 +58,7 @@ WARNED = {
 REFUSED = {
     "gap without times": lambda: scores(time=(None, 7)),
     "time": lambda: layers.PlattScaling().fit(Z, Y, time=DAY),
+    "time of a field": lambda: layers.FieldBias({"site": 3}).fit(Z, Y, LOG, time=DAY),
     "folds": lambda: scores(time=DAY, folds=3),
     "probability": lambda: log(probability="p"),
     "since": lambda: kc.monitor(monitor_sums(log(timestamp="at")), Periods(since="2025-01-01")),

@@ -1,7 +1,6 @@
 """What users get wrong at the boundary of the package, and what they are told."""
 
 import re
-import warnings
 
 import keras
 import numpy as np
@@ -24,14 +23,6 @@ def base():
 
 
 X = {"site": SITE, "price": PRICE[:, None]}
-
-
-def test_a_field_with_ids_beyond_its_number():
-    with pytest.warns(UserWarning, match="'site': 75 % of the rows"):
-        kc.calibrate(base(), X, Y, fields={"site": 5}, methods="bias", **QUICK)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        kc.calibrate(base(), X, Y, fields={"site": 20}, methods="bias", **QUICK)
 
 
 def test_a_single_name_is_a_name():

@@ -8,10 +8,7 @@ from keras_calibration._solvers import lasting_level
 from keras_calibration.layers import FieldBias
 
 # The level at times of which those after 1 are to come.
-LASTING = {
-    "step": lambda time: 0.5 * (time > 0.85),
-    "line": lambda time: 0.6 * time,
-}
+LASTING = {"step": lambda time: 0.5 * (time > 0.85), "line": lambda time: 0.6 * time}
 
 
 def served(level, num_rows=20_000, seed=0, weights_are="importance", copies=1):

@@ -13,10 +13,7 @@ from keras_calibration._rows.rows import Rows
 
 @pytest.mark.parametrize(
     ("world", "fields", "able"),
-    [
-        ({"scale": 1.0}, [], {"identity"}),
-        ({"scale": 0.6}, ["site"], {"temperature", "vector"}),
-    ],
+    [({"scale": 1.0}, [], {"identity"}), ({"scale": 0.6}, ["site"], {"temperature", "vector"})],
     ids=["nothing", "too sure"],
 )
 def test_what_can_express_the_truth_gets_the_weight(world, fields, able):

@@ -99,11 +99,10 @@ NUMBERED = ("numbers", "ids", "buckets")
 def test_large_shares_and_rates_that_are_off(kind):
     vocabulary, values = LOOKUPS[kind]
 
-    def fit(counted=False, **arguments):
+    def fit(**arguments):
         score, label, x = world(num_rows=4000, **arguments)
-        rows = {"site": values(x["site"])}
         head = FieldBias({"site": vocabulary})
-        return said(lambda: head.fit(score, label, rows))
+        return said(lambda: head.fit(score, label, {"site": values(x["site"])}))
 
     assert fit(share=0.0) == []
     assert fit(share=0.002, effect=0.0) == []
@@ -117,10 +116,9 @@ def test_a_small_share_counts_if_its_rate_is_off_in_rows_or_counts():
     (message,) = said(lambda: head.fit(score, label, x))
     score, site = np.round(score), x["site"]
     apart = said(lambda: head.fit(score, label, {"site": site}))
-    rows = np.stack([score, label, site], axis=1)
-    rows, counts = np.unique(rows, axis=0, return_counts=True)
-    together = {"sample_weight": counts, "weights_are": "counts"}
-    assert apart == said(lambda: head.fit(rows[:, 0], rows[:, 1], {"site": rows[:, 2]}, **together))
+    (*given, site), counts = np.unique([score, label, site], axis=1, return_counts=True)
+    given += [{"site": site}, counts]
+    assert apart == said(lambda: head.fit(*given, weights_are="counts"))
     assert "'site': 0.6" in message
     assert len(apart) == 1
 

@@ -37,10 +37,7 @@ def test_the_whole_study_resumes(data_root, tmp_path, monkeypatch, capsys):
     ledger = Ledger(tmp_path / "clicks" / "avazu_head10k_mixing_1")
     runs = ledger.runs()
     trained = {(name, seed) for name in ("xdeepfm", "smaller") for seed in (0, 1)}
-    assert {(run["pipeline"], run["seed"]) for run in runs} == {
-        *trained,
-        (click_auc.REGRESSION, 0),
-    }
+    assert {(run["pipeline"], run["seed"]) for run in runs} == {*trained, (click_auc.REGRESSION, 0)}
     clicks.main()
     assert capsys.readouterr().out.count("2 of 2 seeds are in the ledger") == 2
     assert ledger.runs() == runs

@@ -98,8 +98,7 @@ ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
-    "name",
-    slow_except(("adult_49k", "diabetes_readmit_102k", "movielens_100k"), FOLDERS),
+    "name", slow_except(("adult_49k", "diabetes_readmit_102k", "movielens_100k"), FOLDERS)
 )
 def test_real_folders_are_split_as_their_base_logits(data_root, name):
     folder = data_root / name

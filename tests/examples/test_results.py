@@ -63,10 +63,7 @@ def test_claims_are_tested_over_the_data_sets(tmp_path):
     losses["one_seed"] = {base: [0.5], neural: [0.4]}
     write_tables(tmp_path, losses)
     found = results.find_groups([tmp_path])
-    claims = [
-        Claim(neural, base, "log_loss", "tables 1–5"),
-        Claim(neural, base, "auc", "table 6"),
-    ]
+    claims = [Claim(neural, base, "log_loss", "tables 1–5"), Claim(neural, base, "auc", "table 6")]
     table = claims_table([*claims, Claim(neural, "Platt scaling", "log_loss")], found)
     line = cells(table, neural, base, "log loss")
     assert line[3:6] == ["9 of 9", "8", "0"]

@@ -49,8 +49,7 @@ def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that it moves to a package of its own
         interpreter = tf.lite.Interpreter(
-            str(file),
-            experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN,
+            str(file), experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN
         )
     (received,) = interpreter.get_signature_runner()(**rows).values()
     np.testing.assert_allclose(received, model.predict(rows, verbose=0), atol=5e-7)

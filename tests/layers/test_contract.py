@@ -32,12 +32,7 @@ ALL, NO_ROWS = slice(None), slice(0, 0)
 
 def network():
     return layers.FieldNetwork(
-        {"site": NUM_SITES},
-        ["price"],
-        embedding_dim=2,
-        hidden_units=(4,),
-        dropout=0,
-        seed=0,
+        {"site": NUM_SITES}, ["price"], embedding_dim=2, hidden_units=(4,), dropout=0, seed=0
     )
 
 

@@ -16,18 +16,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 NAMES = [
     *("probability", "base", "base_logits", "base_score", "logit", "field_bias", "platt_scaling"),
-    *(
-        "self",
-        "inputs",
-        "training",
-        "features",
-        "time",
-        "Score",
-        "a.b",
-        "a b",
-        "größe",
-        "_x",
-    ),
+    *("self", "inputs", "training", "features", "time", "Score", "a.b", "a b", "größe", "_x"),
 ]
 
 

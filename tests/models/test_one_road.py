@@ -65,18 +65,6 @@ def test_a_head_is_fitted_alike_in_a_model_and_by_itself(name):
     assert_equal(*fitted(name, SCORE, SITE, SOFT, WEIGHTS))
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", list(HEADS))
-def test_rows_of_weight_0_are_no_rows_wherever_they_are(name):
-    expected, _ = fitted(name, SCORE, SITE, SOFT, WEIGHTS)
-    order = np.argsort(np.r_[np.arange(N), RNG.uniform(0, N, 9)])
-    score = np.r_[SCORE, np.full(9, np.nan, "float32")][order]
-    site = np.r_[SITE, np.full(9, 77)][order]
-    labels, weights = np.r_[SOFT, np.full(9, np.nan)][order], np.r_[WEIGHTS, np.zeros(9)][order]
-    for found in fitted(name, score, site, labels, weights):
-        assert_equal(found, expected)
-
-
 def test_what_is_wrong_is_said_once():
     labels = (SOFT > 0.5).astype(float)
     given = 1 / (1 + np.exp(-SCORE))  # probabilities in place of logits

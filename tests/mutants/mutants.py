@@ -78,11 +78,7 @@ MUTANTS = (
         "above = _placements(a, b)",
         ("test_accuracy",),
     ),
-    Mutant(
-        "shrink = (growth - 1) / growth",
-        "shrink = 1 / growth",
-        ("test_difference",),
-    ),
+    Mutant("shrink = (growth - 1) / growth", "shrink = 1 / growth", ("test_difference",)),
     Mutant(
         "tail = (1 - confidence) / 2\n    share = squares",
         "tail = 1 - confidence\n    share = squares",
@@ -108,11 +104,7 @@ MUTANTS = (
         "if high > low and step > 1000 * _MOST_LOST * (high - low):",
         ("test_columns",),
     ),
-    Mutant(
-        "layer._trainable = flag",
-        "layer._trainable = True",
-        ("test_base_as_found",),
-    ),
+    Mutant("layer._trainable = flag", "layer._trainable = True", ("test_base_as_found",)),
     Mutant(
         "error = (total - (rounded - added)) + (term - added)",
         "error = (total - rounded) + term",
@@ -214,7 +206,7 @@ MUTANTS = (
         ("test_train",),
     ),
     Mutant(
-        "fitted = (fold < number) & (rows.times <= rows.times[own].min() - gap)",
+        "fitted = earlier & (rows.times <= rows.times[own].min() - gap)",
         "fitted = rows.times <= rows.times[own].max() - gap",
         ("test_forward_folds", "test_time"),
     ),

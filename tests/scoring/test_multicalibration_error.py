@@ -81,12 +81,7 @@ def test_equals_the_package_of_the_authors(monkeypatch, weighted):
     monkeypatch.setattr("keras_calibration._solvers.segments._NUM_RANGES", 6)
     labels, predictions, features, weights = click_rows(2000)
     result = multicalibration_error(
-        labels,
-        predictions,
-        features,
-        weights if weighted else None,
-        min_rows=20,
-        min_positives=0,
+        labels, predictions, features, weights if weighted else None, min_rows=20, min_positives=0
     )
     deviations = [each.deviations for each in result.segments]
     assert len(deviations) == 88

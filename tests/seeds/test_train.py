@@ -72,16 +72,10 @@ def solo(ledger, seed, build=build_model, order=None, callbacks=(), rows=TRAININ
                 yield keras.tree.map_structure(operator.itemgetter(chosen), rows)
 
     callback = SeedVariance(ledger, "p", seed, after=callbacks, verbose=0, seeds=seeds)
-    model.fit(
-        batches(),
-        steps_per_epoch=7,
-        epochs=epochs,
-        validation_data=HELD_OUT if rows is TRAINING else None,
-        validation_batch_size=32,
-        callbacks=[callback, *callbacks],
-        verbose=0,
-        shuffle=False,
-    )
+    held_out = HELD_OUT if rows is TRAINING else None
+    options = {"validation_data": held_out, "validation_batch_size": 32, "verbose": 0}
+    options |= {"steps_per_epoch": 7, "epochs": epochs, "shuffle": False}
+    model.fit(batches(), callbacks=[callback, *callbacks], **options)
     return [np.array(weight) for weight in model.get_weights()]
 
 
@@ -161,16 +155,9 @@ def test_callbacks_act_on_each_seed_alone(tmp_path):
         return build_model(keras.optimizers.SGD(0.1))
 
     weights = {}
-    runs = run_seeds(
-        tmp_path / "together",
-        build,
-        TRAINING,
-        seeds=range(3),
-        epochs=8,
-        validation_data=HELD_OUT,
-        callbacks=kept_in(weights, callbacks),
-        configuration="the rate is doubled",
-    )
+    given = {"seeds": range(3), "epochs": 8, "validation_data": HELD_OUT}
+    given |= {"callbacks": kept_in(weights, callbacks), "configuration": "the rate is doubled"}
+    runs = run_seeds(tmp_path / "together", build, TRAINING, **given)
     for seed in range(3):
         theirs = solo(tmp_path / "solo", seed, build, callbacks=callbacks(), epochs=8)
         for ours, other in zip(weights[seed], theirs, strict=True):
@@ -198,19 +185,25 @@ def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
     assert_same_records([runs[0], runs[2]], alone, rtol=1e-6)
 
 
+def assert_fit_has_the_losses(tmp_path, build, rows, names=("loss",)):
+    """`fit` of Keras, epoch by epoch, has the losses of the only seed of `train`."""
+    (run,) = run_seeds(tmp_path, build, tuple(rows), seeds=[5])
+    set_seeds(initialization=5, order=5)
+    model = build()
+    for epoch in range(2):
+        order = np.random.default_rng([5, epoch]).permutation(len(rows[1]))
+        x, y, *weight = keras.tree.map_structure(operator.itemgetter(order), list(rows))
+        weight = weight[0] if weight else None
+        history = model.fit(x, y, sample_weight=weight, shuffle=False, verbose=0)
+        for name in names:
+            expected = history.history[name][0]
+            np.testing.assert_allclose(run["metrics"][name][epoch], expected, 1e-5)
+
+
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("num_rows", [32, 64, 1, 31])
 def test_any_number_of_rows(tmp_path, num_rows):
-    rows = tuple(array[:num_rows] for array in SMALL)
-    run = run_seeds(tmp_path, rows=rows, seeds=[0])
-    set_seeds(initialization=0, order=0)
-    model = build_small()
-    for epoch in range(2):
-        order = np.random.default_rng([0, epoch]).permutation(num_rows)
-        history = model.fit(rows[0][order], rows[1][order], shuffle=False, verbose=0)
-        np.testing.assert_allclose(
-            run[0]["metrics"]["loss"][epoch], history.history["loss"][0], 1e-5
-        )
+    assert_fit_has_the_losses(tmp_path, build_small, [array[:num_rows] for array in SMALL])
 
 
 @pytest.mark.slow
@@ -224,20 +217,7 @@ def test_weights_of_rows_and_lists_of_inputs(tmp_path):
 
     x = [SMALL[0], SMALL[0][:, :1].astype("float64")]
     weight = (SMALL[0][:, 0] > 0).astype("float64")
-    (run,) = run_seeds(tmp_path, build, (x, SMALL[1], weight), seeds=[5])
-    set_seeds(initialization=5, order=5)
-    model = build()
-    for epoch in range(2):
-        order = np.random.default_rng([5, epoch]).permutation(203)
-        history = model.fit(
-            [part[order] for part in x],
-            SMALL[1][order],
-            sample_weight=weight[order],
-            shuffle=False,
-            verbose=0,
-        ).history
-        for name in ("loss", "mae"):
-            np.testing.assert_allclose(run["metrics"][name][epoch], history[name][0], 1e-5)
+    assert_fit_has_the_losses(tmp_path, build, (x, SMALL[1], weight), ("loss", "mae"))
 
 
 class Watch(keras.callbacks.Callback):
@@ -450,6 +430,10 @@ def test_random_numbers_and_names_of_the_user_go_on(tmp_path):
     assert [first, drawn()] == expected
 
 
+def on_batches(seed):
+    return [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)]
+
+
 BAD = {
     "engine": ({"engine": "cloud"}, "`engine` must be one of"),
     "epochs": ({"epochs": 0}, "`epochs` must be"),
@@ -465,12 +449,7 @@ BAD = {
         "TerminateOnNaN.*engine='loop'",
     ),
     "batches of a function": (
-        {
-            "callbacks": lambda seed: [
-                keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
-            ],
-            "configuration": 1,
-        },
+        {"callbacks": on_batches, "configuration": 1},
         "on_train_batch_end.*engine='loop'",
     ),
 }
@@ -586,13 +565,8 @@ def test_ray_gives_what_fit_gives_and_a_killed_seed_does_not_stop_the_others(tmp
     # Ray's processes find the modules of the tests by it.
     monkeypatch.setenv("PYTHONPATH", MODULES)
     callbacks = DieOnce(tmp_path, seed=1)
-    asked = {
-        "seeds": range(4),
-        "validation_data": HELD_OUT,
-        "engine": "ray",
-        "callbacks": callbacks,
-        "configuration": 1,
-    }
+    asked = {"seeds": range(4), "validation_data": HELD_OUT, "configuration": 1}
+    asked |= {"engine": "ray", "callbacks": callbacks}
     with pytest.raises(RuntimeError, match=r"seeds \[1\] failed"):
         run_seeds(tmp_path / "ray", build_model, TRAINING, **asked)
     assert (tmp_path / "died").exists()

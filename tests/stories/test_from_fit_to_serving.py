@@ -30,8 +30,7 @@ HEADS = {
     "field_bias of strings": lambda: layers.FieldBias({"site": _lookup()}, layers.ILPS()),
     "field_ilps": lambda: layers.FieldILPS({"site": len(worlds.SITES)}),
     "neural": lambda: layers.NeuralCalibration(
-        layers.ILPS(),
-        layers.FieldNetwork({"site": len(worlds.SITES)}, hidden_units=(8,), seed=0),
+        layers.ILPS(), layers.FieldNetwork({"site": len(worlds.SITES)}, hidden_units=(8,), seed=0)
     ),
     "field_bias of spaced names": lambda: layers.FieldBias({"site id": len(worlds.SITES)}),
 }

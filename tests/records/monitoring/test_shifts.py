@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
 
-from calibration_records.monitoring.shifts import (
-    SHIFTS,
-    find_shifts,
-    log_ratios,
-    most_log_years,
-)
+from calibration_records.monitoring.shifts import SHIFTS, find_shifts, log_ratios, most_log_years
 from calibration_records.monitoring.sums import Sums
 
 YEARS = 7 / 365.25
