@@ -12,7 +12,7 @@ scaled down with the table. Every pipeline is trained with Adam, also DLRM. A lo
 fitted too: a network with a lower AUC is not trained well enough to bear on the papers' claims.
 
 An epoch has at least 1,000 steps: by default, a batch has a thousandth of the training rows. The
-models are trained by either backend; on one core, `KERAS_BACKEND=jax` is about twice as fast.
+models are trained by TensorFlow, in one program for all seeds.
 
 `--mixing` is a drift axis on one table: 1 shuffles the rows before the split, as in the papers, and
 0 leaves them in their own order (of time, where the table has one), so that the held-out rows come

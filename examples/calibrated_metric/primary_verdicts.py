@@ -122,12 +122,15 @@ def mean_shifts(drawn: Sequence[Drawn]) -> Array:
     return mean(1) / mean(0) - 1
 
 
-def decide(folds: Sequence[Fold], first: int, second: int) -> tuple[int, int] | None:
+def decide(
+    folds: Sequence[Fold], first: int, second: int, min_share: float = 0.5
+) -> tuple[int, int] | None:
     """The better and the worse of two pipelines by Definition 1, if these folds tell.
 
     P, the chance that a run of the first has a lower plain loss than a run of the second, is a
     mean over the folds of the share of pairs of runs with different seeds. They tell if its 95 %
-    interval over the seeds leaves out ½, and a single run does not show that anyway.
+    interval over the seeds leaves out ½, a single run does not show that anyway, and P or 1 − P is
+    at least `min_share`.
     """
     shares, variances, degrees = [], [], 0
     for fold in folds:
@@ -142,13 +145,17 @@ def decide(folds: Sequence[Fold], first: int, second: int) -> tuple[int, int] | 
         degrees += num_seeds - 1
     share, error = float(np.mean(shares)), math.sqrt(sum(variances)) / len(folds)
     reach = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * error
-    if abs(share - 0.5) <= reach or max(share, 1 - share) >= MAX_ACCURACY:
+    if abs(share - 0.5) <= reach or not min_share <= max(share, 1 - share) < MAX_ACCURACY:
         return None
     return (first, second) if share > 0.5 else (second, first)
 
 
 def pair_gains(
-    names: Sequence[str], folds: Sequence[Fold], drawn: Sequence[Drawn], pairs: Sequence[Pair]
+    names: Sequence[str],
+    folds: Sequence[Fold],
+    drawn: Sequence[Drawn],
+    pairs: Sequence[Pair],
+    min_share: float = 0.5,
 ) -> list[PairGain]:
     """The gain in accuracy of each pair that counts in a fold, as other folds decide.
 
@@ -157,6 +164,7 @@ def pair_gains(
         folds: The folds, at least two.
         drawn: Result of `draw`.
         pairs: Pairs of these pipelines.
+        min_share: How often the better pipeline must win in the other folds at least.
     """
     found = []
     for pair in pairs:
@@ -166,7 +174,7 @@ def pair_gains(
         better: list[int] = []
         for number, each in enumerate(drawn):
             others = [fold for place, fold in enumerate(folds) if place != number]
-            if (decided := decide(others, first, second)) is None:
+            if (decided := decide(others, first, second, min_share)) is None:
                 continue
             better.append(decided[0])
             for losses, into in ((each.plain, plain), (each.calibrated, calibrated)):

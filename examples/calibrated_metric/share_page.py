@@ -1,4 +1,4 @@
-"""D1 and E1 of HYPOTHESES.md on the page of results: does the gain rise with the bias share?"""
+"""D1, E1 and A2 of HYPOTHESES.md on the page of results: does the gain rise with the bias share?"""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from click_study import Pipeline
 from pairs import Pair, bias_of
 from primary_clicks import PLANS, Plan, folder_name, study_of
 from primary_page import complete_fold
-from primary_verdicts import Fold, decide
+from primary_verdicts import Fold, decide, draw, pair_gains
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
@@ -25,6 +25,8 @@ from verdicts import Effect, effect, equivalence_verdict, in_order, verdict
 # In points: of the slope from a share of 0 to 1, and of the gain where the share is small.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
 SMALL_SHARE = 0.1
+# Of A2: how often the better pipeline wins in the other folds at least.
+MIN_SHARE = 0.55
 TEXT = """
 D1 and E1: a point for each table, batch size and fold. Its share is the mean bias share of the
 pipelines in the other fold, and its gain the mean over the pairs that the other fold decides.
@@ -81,6 +83,31 @@ def points_of(
                 gains.append(100 * (after - before))
         gain = float(np.mean(gains)) if gains else math.nan
         found.append(Point(table, batch_size, float(np.mean(shares)), gain, len(gains)))
+    return found
+
+
+def table_gains(
+    folder: Path, plan: Plan, batch_size: int = 32, min_share: float = MIN_SHARE
+) -> dict[str, float]:
+    """Table → mean gain in points over the pairs that the other folds decide, as in A1 and A2.
+
+    Args:
+        folder: Folder with a ledger for each condition.
+        plan: The tables and folds; those that are not complete are left out.
+        batch_size: Rows of a batch.
+        min_share: How often the better pipeline must win in the other folds at least.
+    """
+    found = {}
+    for table in plan.tables:
+        paths = [folder / folder_name(plan, table, fold, batch_size) for fold in plan.folds]
+        folds = [complete_fold(Ledger(path), plan) for path in paths if path.is_dir()]
+        complete = [fold for fold in folds if fold is not None]
+        if len(complete) < plan.num_folds:
+            continue
+        drawn = draw(complete, num_draws=0)
+        gains = pair_gains(list(plan.pipelines), complete, drawn, all_pairs(plan), min_share)
+        if gains:
+            found[table] = 100 * float(np.mean([each.gains[0] for each in gains]))
     return found
 
 
