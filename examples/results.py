@@ -25,6 +25,7 @@ import click_study  # noqa: E402
 import clicks  # noqa: E402
 import development_rows  # noqa: E402
 import field_aware_claims  # noqa: E402
+import full_tables  # noqa: E402
 import lending_club  # noqa: E402
 import pair_claims  # noqa: E402
 import primary_field_aware  # noqa: E402
@@ -36,9 +37,9 @@ import tables  # noqa: E402
 import tables_markdown  # noqa: E402
 import time_page  # noqa: E402
 from field_aware_claims import (  # noqa: E402
-    ONE_EPOCH_CLAIMS,
     PAPER_CLAIMS,
     QUESTIONS,
+    TO_THE_END_CLAIMS,
     claims_table,
 )
 from pair_claims import Study  # noqa: E402
@@ -76,9 +77,9 @@ Every run is a record in `examples/ledgers`; `./dev run python examples/results.
 and its pictures from them, and nothing else.
 """
 CLAIMS = "## Comparisons of *Field-aware Calibration*"
-ONE_EPOCH = """
-The same with the paper's one epoch on the development rows, which here are a few dozen to a few
-hundred steps: these lines are about the schedule on small data, and not about the method.
+TO_THE_END = """
+The same with another schedule, which is ours: a curve is trained to its optimum, and a network
+until a held-out tenth of the development rows stops it.
 """
 OURS = """
 The methods of this package, and two that came after the paper and are said to beat it:
@@ -201,14 +202,17 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]
         groups: Result of `find_groups`.
         folders: Folders that may have the runs of `primary_clicks.py`.
     """
-    tables = [runs for folder in folders for runs in primary_page.read_runs(folder / "primary")]
-    found = [primary_page.result_of(runs, seed=number) for number, runs in enumerate(tables)]
+    found, by_papers = (
+        primary_page.results_of([folder / "primary" for folder in folders], name)
+        for name in (primary_page.OURS, primary_page.PAPERS)
+    )
     points = [point for folder in folders for point in share_page.read_points(folder / "share")]
     in_time = [runs for folder in folders for runs in time_page.read_runs(folder / "time")]
     parts = [
         HYPOTHESES,
-        primary_page.markdown(found),
+        primary_page.markdown(found, by_papers),
         share_page.markdown(points, before=primary_page.verdicts_of(found)),
+        *(share_page.markdown_again(folder) for folder in folders if (folder / "share").is_dir()),
     ]
     if in_time:
         parts.append(time_page.markdown(in_time))
@@ -221,6 +225,11 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]
             ).items()
         }
         parts.append(primary_field_aware.markdown(groups, by_rows))
+    parts += [
+        primary_field_aware.markdown_again(Ledger(folder / full_tables.FOLDER))
+        for folder in folders
+        if (folder / full_tables.FOLDER).is_dir()
+    ]
     return parts
 
 
@@ -234,7 +243,7 @@ def page_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
     parts = []
     if groups:
         parts += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, groups)]
-        parts += [ONE_EPOCH, claims_table(ONE_EPOCH_CLAIMS, groups)]
+        parts += [TO_THE_END, claims_table(TO_THE_END_CLAIMS, groups)]
         parts += [OURS, claims_table(QUESTIONS, groups)]
     if studies:
         parts += [KINDS, pair_claims.TEXT]

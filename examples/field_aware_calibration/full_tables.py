@@ -34,7 +34,7 @@ from training import RowModel, Rows, mean_log_loss
 
 from keras_calibration.datasets.table import split_parts
 from keras_calibration.seeds import Ledger
-from verdicts import Effect, effect
+from verdicts import Effect, mean_over_tables
 
 FOLDER = "full_tables"
 IN_TIME = (
@@ -237,14 +237,6 @@ def loss_ratios(groups: Mapping[str, Group]) -> dict[str, float]:
         name: float(np.log(group.mean(NEURAL, "log_loss") / group.mean(PLATT, "log_loss")))
         for name, group in groups.items()
     }
-
-
-def mean_over_tables(values: Sequence[float]) -> Effect | None:
-    """The unweighted mean with Student's interval over the tables; `None` below two."""
-    if len(values) < 2:
-        return None
-    error = float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return effect(float(np.mean(values)), error, len(values) - 1)
 
 
 def time_effects(own: Mapping[str, Group], mixed: Mapping[str, Group]) -> list[Effect | None]:

@@ -44,18 +44,19 @@ covers the noise of training alone. *Minus Model-1*: the difference in log loss,
 interval that covers the seeds and the choice of the test rows (`two_way_bootstrap.py`). Seconds are
 those of the clock, on a machine that did other work at the same time.
 
-- *ILPS* and *Neural Calibration* are trained to the end: the curve alone for 3,000 steps on all
-  development rows; a head with a network until a random tenth of these rows stops it. *One epoch*
-  is how the paper trains its base models; on tables of this size, it leaves the curve near the
-  identity. *ILPS at its optimum* is the best isotonic curve of the development rows on the same
-  knots: how near ILPS comes to it shows whether it has converged.
+- *ILPS* and *Neural Calibration* have the paper's schedule, one epoch on the development rows; on
+  tables of this size, it leaves the curve near the identity. Rows *to the end* have ours: the curve
+  alone for 3,000 steps on all development rows; a head with a network until a random tenth of these
+  rows stops it. *ILPS at its optimum* is the best isotonic curve of the development rows on the
+  same knots: how near *ILPS to the end* comes to it shows whether it has converged.
+- *Histogram binning* has 20 bins of equal numbers of rows; the paper has "predefined partitions".
 - As in the paper, the values of ILPS may decrease, and λ Σ (b_k − b_{k+1})₊ holds them back. The
   paper gives no λ; here it is 0.01. It sets 100 splits σ(a_k) = k/101, which leaves 99 finite
   intervals; outside them, the curve is constant (its eq. 9).
-- Neural Calibration, UMC and SBCR have the same steps, batches, learning rate, held-out tenth and
-  rule to stop. The loss of UMC has the authors' weight beside the mean log loss, in much smaller
-  batches than theirs. *calibrate* has no such budget: it weighs several methods by cross-fitting,
-  by default in random folds, also on the tables in order of time.
+- *Neural Calibration to the end*, UMC and SBCR have the same steps, batches, learning rate,
+  held-out tenth and rule to stop. The loss of UMC has the authors' weight beside the mean log loss,
+  in much smaller batches than theirs. *calibrate* has no such budget: it weighs several methods by
+  cross-fitting, by default in random folds, also on the tables in order of time.
 - The rule of *calibrate* was chosen on these tables, all but avazu and criteo
   (`benchmarks/README.md`). Docstrings of `NeuralCalibration` and `BoostedTrees` cite losses on six
   and seven of them. So the rows of this package are not those of methods that never saw the tables.
