@@ -78,6 +78,19 @@ def mean_over_tables(values: Sequence[float]) -> Effect | None:
     return effect(float(np.mean(values)), error, len(values) - 1)
 
 
+def p_text(found: Effect | None) -> str:
+    """The p-value of an effect."""
+    return "–" if found is None else f"{found.p_value:.2g}"
+
+
+def ratio_text(found: Effect | None) -> str:
+    """A ratio with its 90 % interval, from the effect minus its logarithm."""
+    if found is None:
+        return "–"
+    value, high, low = (float(np.exp(-each)) for each in found[:3])
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def power(size: float, error: float, degrees: float) -> float:
     """The chance that a test at 5 %, one-sided, passes where an effect has this size.
 
@@ -221,13 +234,18 @@ def relevant_gain(published: Iterable[str]) -> float:
         >>> relevant_gain(["69.6 → 73.6, 80.1 → 86.1", "78.3 → illegible", ""])
         0.025
     """
+    found = [calibrated - plain for plain, calibrated in published_accuracies(published)]
+    return round(sum(found) / len(found) / 200, 6) if found else 0.0
+
+
+def published_accuracies(published: Iterable[str]) -> list[tuple[float, float]]:
+    """All accuracies in such texts, by the plain and the calibrated loss, in percent."""
     number = r"(\d+(?:\.\d+)?)"
-    found = [
-        float(calibrated) - float(plain)
+    return [
+        (float(plain), float(calibrated))
         for text in published
         for plain, calibrated in re.findall(f"{number} → {number}", text)
     ]
-    return round(sum(found) / len(found) / 200, 6) if found else 0.0
 
 
 def bootstrap_gain(

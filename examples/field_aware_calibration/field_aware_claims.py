@@ -15,7 +15,7 @@ from verdicts import Effect, hartung_knapp
 
 # Of a 95 % interval.
 Z = 1.96
-TEXT = f"""
+TEXT = """
 A line of the table is a comparison over the data sets: on how many the mean over the seeds is
 better; on how many it is better, and worse, beyond the noise of seeds and of test rows (the 95 %
 interval of a two-way bootstrap leaves out 0); and the mean gain, in percent of the loser's value
@@ -25,8 +25,7 @@ loses. These are estimates without verdicts. *Neural Calibration* and *ILPS* hav
 schedule, one epoch on the development rows. Here that is 63 to 75 steps, so these lines are about
 small data; tables in full are above. Observation 5 (field errors move more than the log loss) is in
 the first lines: compare their gains. Histogram binning has 20 bins of equal numbers of rows, where
-the paper has "predefined partitions". The left part of the picture shows the log loss of
-each row against that of {BASE}, on a scale that is linear up to 1 %.
+the paper has "predefined partitions".
 """
 
 

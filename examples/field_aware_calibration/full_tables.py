@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -107,7 +107,8 @@ def shuffled(split: Split) -> Split:
             {name: column[chosen] for name, column in columns.items()}, labels[order][chosen]
         )
 
-    return split._replace(**{name: rows(part) for name, part in split_parts(len(labels)).items()})
+    train, development, test = map(rows, split_parts(len(labels)).values())
+    return split._replace(train=train, development=development, test=test)
 
 
 def run_seed(
@@ -162,15 +163,10 @@ def field_errors(
     """
     rng = np.random.default_rng(0)
     drawn = rng.random((FLOOR_DRAWS, len(labels))) < probabilities
-    found = {}
+    found: dict[str, float] = {}
     for field, values in columns.items():
         _, place, num_rows = np.unique(values, return_inverse=True, return_counts=True)
-
-        def errors(y: NDArray[np.generic], place=place, num_rows=num_rows) -> tuple[float, float]:
-            gaps = np.abs(np.bincount(place, y - probabilities))
-            relative = num_rows * gaps / (np.bincount(place, y) + EPSILON * num_rows)
-            return float(gaps.sum() / len(y)), float(relative.sum() / len(y))
-
+        errors = functools.partial(_errors, probabilities, place, num_rows)
         floor = np.mean([errors(each) for each in drawn.astype(np.float64)], axis=0).tolist()
         names = [f"{name} of {field}" for name in ("field_ece", "field_rce")]
         found |= dict(zip(names, errors(labels), strict=True))
@@ -179,6 +175,18 @@ def field_errors(
         noise = np.bincount(place, probabilities * (1 - probabilities))
         found[f"square of {field}"] = float(((gaps**2 - noise) / num_rows).sum() / len(labels))
     return found
+
+
+def _errors(
+    probabilities: NDArray[np.float64],
+    place: NDArray[np.intp],
+    num_rows: NDArray[np.intp],
+    labels: NDArray[np.floating[Any]],
+) -> tuple[float, float]:
+    """Field-ECE and Field-RCE."""
+    gaps = np.abs(np.bincount(place, labels - probabilities))
+    relative = num_rows * gaps / (np.bincount(place, labels) + EPSILON * num_rows)
+    return float(gaps.sum() / len(labels)), float(relative.sum() / len(labels))
 
 
 class Errors(NamedTuple):

@@ -22,7 +22,9 @@ from verdicts import (
     in_order,
     joint_verdict,
     mean_over_tables,
+    p_text,
     power_text,
+    ratio_text,
     sign_test,
     tables_needed,
     verdict,
@@ -31,11 +33,11 @@ from verdicts import (
 ROW = "Neural Calibration"
 # Of a 95 % interval.
 Z = 1.96
-TEXT = f"""
-F1: {ROW} with the paper's schedule, one epoch on the development rows,
-has a lower field error than {BASE}. Log ratios of the errors less the noise floor, which a
-perfectly calibrated model would have on as many rows; mean over the data sets, by Hartung and
-Knapp, as a ratio with its 90 % interval. The sign test has no part in the verdict. Both errors
+TEXT = """
+F1: Neural Calibration with the paper's schedule, one epoch on the development rows, has a lower
+field error than Model-1. Log ratios of the errors less the noise floor, which a perfectly
+calibrated model would have on as many rows; mean over the data sets, by Hartung and Knapp, as a
+ratio with its 90 % interval. The sign test has no part in the verdict. Both errors
 must pass. The runs are those of the tables below, whose direction was known before the hypothesis
 was written down. *Power*: that of the test for the published effect, and the effect (a log ratio,
 for F2 a slope in percent) for which it is 80 %.
@@ -45,12 +47,19 @@ unweighted mean of raw errors; this one is weighted by precision, and less the f
 where it is above 1, counts more than any table with a small ratio: without it both errors pass.
 F1′ and F3 ask again, on tables in full.
 """
-AGAIN_TEXT = f"""
-F1′, F3 and S1, the second plan: Model-1, Platt scaling and {ROW} with the paper's schedule on nine
-tables in full, batches of 200. Errors are means over the seeds, less their floor; log ratios are
-means over the fields of a table with at least 200 test rows a value, and over the tables, without
-weights, with Student's t over the tables. S1: the log loss of {ROW} against that of Platt scaling,
-in percent, on the four tables that have an order of time.
+AGAIN_TEXT = """
+F1′, F3 and S1, the second plan: Model-1, Platt scaling and Neural Calibration with the paper's
+schedule on nine tables in full, in batches of 200. Errors are means over the seeds, less their
+floor; log ratios are means over the fields of a table with at least 200 test rows a value, and over
+the tables, without weights, with Student's t over the tables. S1: the log loss of Neural
+Calibration against that of Platt scaling, on the four tables that have an order of time.
+
+F1′ is reproduced at the published size, as predicted, on all tables but flights. But Platt scaling
+lowers the errors as much, and F3, what is *field-aware* in the claim, is not seen: only on
+hotel_bookings and movielens is Neural Calibration clearly below Platt scaling. (Where both are near
+the floor, as on adult, the ratio of what is left is mostly chance; with the floor it is 1.00.) S1
+was predicted with three tables that rise in the order of time; found are two, flights and
+movielens.
 """
 MEASURES_TEXT = """
 The same ratios by other measures of an error: with the floor, as in the paper, and the root of an
@@ -118,8 +127,10 @@ def markdown(groups: Sequence[Group], by_rows: Mapping[str, Sequence[Group]] | N
             result = hartung_knapp([-each.value for each in known], [each.error for each in known])
         wins = sum(each.value < 0 for each in known)
         verdicts.append(verdict(result, -published / 2))
-        lines.append([f"F1: ratio of {title} below 1", f"{np.exp(published):.2f}", _ratio(result)])
-        lines[-1] += [_p(result), f"{wins} of {len(known)}"]
+        lines.append(
+            [f"F1: ratio of {title} below 1", f"{np.exp(published):.2f}", ratio_text(result)]
+        )
+        lines[-1] += [p_text(result), f"{wins} of {len(known)}"]
         lines[-1] += [f"{sign_test(wins, len(known) - wins):.2g}", power_text(result, -published)]
         lines[-1].append(verdicts[-1])
     by_rows = by_rows or {}
@@ -127,7 +138,7 @@ def markdown(groups: Sequence[Group], by_rows: Mapping[str, Sequence[Group]] | N
     in_turn = in_order([joint_verdict(verdicts), verdict(falling)])
     lines.append(["F1: both", *[""] * 6, in_turn[0]])
     lines.append(["F2: slope of the log ratio of losses on log(rows) below 0, %", ""])
-    lines[-1] += [development_rows.slope_text(falling), _p(falling), *[""] * 2]
+    lines[-1] += [development_rows.slope_text(falling), p_text(falling), *[""] * 2]
     lines[-1] += [power_text(falling, unit=0.01), in_turn[1]]
     head = ["hypothesis", "published", "here", "p", "lower on", "p, sign (two-sided)", "power"]
     errors = [COLUMNS[metric].title.removesuffix(", %") for metric in FLOOR_METRICS]
@@ -154,7 +165,7 @@ def markdown_again(ledger: Ledger) -> str:
             size = published_log_ratio(metric, published_base)
             verdicts.append(verdict(result, -size / 2))
             lines.append([f"{name}: ratio of {title} to that of {base} below 1"])
-            lines[-1] += [f"{np.exp(size):.2f}", predicted, _ratio(result), _p(result)]
+            lines[-1] += [f"{np.exp(size):.2f}", predicted, ratio_text(result), p_text(result)]
             needed = "–" if result is None else str(tables_needed(-size, result))
             lines[-1] += [power_text(result, -size), needed, verdicts[-1]]
         lines.append([f"{name}: both", *[""] * 6, joint_verdict(verdicts)])
@@ -166,7 +177,7 @@ def markdown_again(ledger: Ledger) -> str:
         titles, predictions, effects, (-1, 1), verdicts, strict=True
     ):
         lines.append([f"S1: log ratio of losses {title}, %", "", predicted, _percent(each, sign)])
-        lines[-1] += [_p(each), power_text(each, unit=0.01), "", text]
+        lines[-1] += [p_text(each), power_text(each, unit=0.01), "", text]
     lines.append(["S1: both", *[""] * 6, joint_verdict(verdicts)])
     if not complete:
         lines = [[*line[:-1], "runs under way"] for line in lines]
@@ -191,7 +202,7 @@ def _measures(groups: Mapping[str, Group]) -> str:
         for row, base in ((ROW, BASE), (ROW, PLATT), (PLATT, BASE)):
             ratios = full_tables.log_ratios(groups, row, base, errors)
             wins = sum(value < 0 for value in ratios.values())
-            line.append(_ratio(mean_log_ratio(groups, row, base, errors)))
+            line.append(ratio_text(mean_log_ratio(groups, row, base, errors)))
             line.append(f"{wins} of {len(ratios)}")
         lines.append(line)
     head = ["error"]
@@ -218,21 +229,9 @@ def _by_table(own: Mapping[str, Group], mixed: Mapping[str, Group]) -> str:
     return markdown_table(head, lines)
 
 
-def _p(found: Effect | None) -> str:
-    return "–" if found is None else f"{found.p_value:.2g}"
-
-
 def _percent(found: Effect | None, sign: int) -> str:
     """A log ratio in percent with its 90 % interval; the effect may be its opposite."""
     if found is None:
         return "–"
     ends = sorted(100 * sign * each for each in (found.low, found.high))
     return f"{100 * sign * found.value:+.2f} [{ends[0]:+.2f}, {ends[1]:+.2f}]"
-
-
-def _ratio(found: Effect | None) -> str:
-    """A ratio with its 90 % interval, from the effect minus its logarithm."""
-    if found is None:
-        return "–"
-    value, high, low = (float(np.exp(-each)) for each in found[:3])
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"

@@ -1,4 +1,4 @@
-"""The runs of `tables.py` as Markdown: a table for each data set, and a summary."""
+"""The runs of `tables.py` as Markdown: a table for each data set."""
 
 import json
 import sys
@@ -115,7 +115,7 @@ class Group(NamedTuple):
 
 
 def markdown(ledger: Ledger, order: Sequence[str]) -> str:
-    """All tables of a ledger, and the summary over its data sets.
+    """All tables of a ledger.
 
     Args:
         ledger: The ledger of finished runs.
@@ -129,14 +129,8 @@ def markdown(ledger: Ledger, order: Sequence[str]) -> str:
 
 
 def page(groups: Sequence[Group]) -> str:
-    """The tables of all data sets, and the summary over them, as Markdown."""
-    sections = [LEGEND, *(section(group) for group in groups)]
-    # Networks of different sizes are not compared with each other.
-    for size in dict.fromkeys(size_of(group.settings) for group in groups):
-        alike = [group for group in groups if size_of(group.settings) == size]
-        if len(alike) > 1:
-            sections.append(summary(alike, size))
-    return "\n\n".join(sections) + "\n"
+    """The tables of all data sets as Markdown."""
+    return "\n\n".join([LEGEND, *(section(group) for group in groups)]) + "\n"
 
 
 def gather(ledger: Ledger, order: Sequence[str]) -> list[Group]:
@@ -229,47 +223,6 @@ def difference_from_base(group: Group, name: str) -> str:
     text = f"{(values - base).mean():+.5f}"
     estimate = group.difference(BASE, name, "log_loss")
     return f"{text} [{estimate.low:+.5f}, {estimate.high:+.5f}]" if estimate else text
-
-
-def summary(groups: Sequence[Group], size: str) -> str:
-    """On how many data sets each row is the best, and better than Model-1 and Platt scaling."""
-    names = list(dict.fromkeys(n for group in groups for n in group.runs if n != FLOOR))
-
-    def num_lowest(name: str, metric: str) -> int:
-        return sum(
-            all(
-                group.mean(name, metric, [each]) <= group.mean(each, metric, [name])
-                for each in group.runs
-                if each != FLOOR and group.seeds(name, each)
-            )
-            for group in groups
-            if name in group.runs
-        )
-
-    def num_better(name: str, other: str) -> str:
-        both = [group for group in groups if group.seeds(name, other)]
-        if name == other or not both:
-            return ""
-        wins = sum(
-            group.mean(name, "log_loss", [other]) < group.mean(other, "log_loss", [name])
-            for group in both
-        )
-        return f"{wins} of {len(both)}"
-
-    rows = [
-        [
-            name,
-            str(num_lowest(name, "log_loss")),
-            str(num_lowest(name, "field_rce")),
-            num_better(name, BASE),
-            num_better(name, PLATT),
-        ]
-        for name in names
-    ]
-    head = ["", "lowest log loss", "lowest Field-RCE", "log loss below Model-1", "below Platt"]
-    title = f"### Summary of {len(groups)} data sets"
-    text = f"{size}. On how many data sets, by the mean over the seeds that two rows share:"
-    return f"{title}\n\n{text}\n\n{markdown_table(head, rows)}"
 
 
 def published_figures(folder: str) -> dict[str, dict[str, float]]:
