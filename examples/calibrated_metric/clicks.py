@@ -55,7 +55,6 @@ from pairs import (  # noqa: E402
     markdown_accuracies,
     markdown_losses,
     pair_rows,
-    print_table,
 )
 
 SECONDS = "seconds.csv"
@@ -103,7 +102,8 @@ def main() -> None:
     study = make_study(base, arguments.l2_scale).with_kinds(arguments.kinds)
     ledger = Ledger(arguments.output / "clicks" / ledger_name(setting))
     train_study(study, rows, ledger, range(arguments.seeds), setting)
-    print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED))
+    rows_of_pairs = pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED)
+    print(markdown_accuracies(rows_of_pairs))
 
 
 def batch_size_of(num_rows: int) -> int:

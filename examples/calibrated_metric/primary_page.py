@@ -19,7 +19,16 @@ from primary_verdicts import Drawn, Fold, PairGain, effect_of
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
-from verdicts import Effect, in_order, mean_over_tables, power_text, relevant_gain, verdict
+from verdicts import (
+    Effect,
+    in_order,
+    mean_over_tables,
+    p_text,
+    power_text,
+    ratio_text,
+    relevant_gain,
+    verdict,
+)
 
 Array = NDArray[np.float64]
 
@@ -255,10 +264,10 @@ def markdown(
     ]
     sizes, units = (-published, 2 * half_gain), (1, 0.01)
     for k, (line, text) in enumerate(zip(lines, verdicts_of(results, plan), strict=True)):
-        show = (_ratio_text, _points)[k]
+        show = (ratio_text, _points)[k]
         found, sampled = effects(results)[k], _as_sample(results)[k]
-        line += [show(found), "–" if found is None else f"{found.p_value:.2g}"]
-        line += [show(sampled), "–" if sampled is None else f"{sampled.p_value:.2g}"]
+        line += [show(found), p_text(found)]
+        line += [show(sampled), p_text(sampled)]
         line += [show(effects(by_papers)[k]), power_text(found, sizes[k], units[k]), text]
     head = ["hypothesis", "published", "here, these three tables", "p", "tables as a sample", "p"]
     parts = [TEXT, markdown_table([*head, "hold-out", "power", "verdict"], lines)]
@@ -283,7 +292,7 @@ def _summary(results: Sequence[TableResult], by_papers: Sequence[TableResult]) -
         degrees = _degrees([each])
         line = [each.runs.name, str(len(each.runs.folds))]
         line += [f"{len(each.runs.pipelines)} of {len(each.runs.areas)}"]
-        line += [_ratio_text(effect_of(-r.ratios.mean(axis=1), degrees)) for r in (each, papers)]
+        line += [ratio_text(effect_of(-r.ratios.mean(axis=1), degrees)) for r in (each, papers)]
         line += _robust_ratios(each.runs.folds)
         shift = effect_of(each.shifts.mean(axis=1), degrees)
         line.append(f"{100 * shift.value:+.2f} [{100 * shift.low:+.2f}, {100 * shift.high:+.2f}]")
@@ -381,14 +390,6 @@ def _pairs_table(results: Sequence[TableResult], by_papers: Sequence[TableResult
     head = ["table", "kind", "better", "worse", "fifths", "plain, %", "calibrated, %"]
     head.append("hold-out, %")
     return markdown_table([*head, "gain, points", "published"], lines)
-
-
-def _ratio_text(found: Effect | None) -> str:
-    """A ratio with its 90 % interval, from the effect minus its logarithm."""
-    if found is None:
-        return "–"
-    value, high, low = (float(np.exp(-each)) for each in found[:3])
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _points(found: Effect | None) -> str:

@@ -16,7 +16,7 @@ from click_study import Pipeline
 from pairs import Pair, bias_of
 from primary_clicks import PLANS, Plan, folder_name, study_of
 from primary_page import NOT_YET, OURS, PAPERS, complete_fold
-from primary_verdicts import Fold, decide, draw, pair_gains
+from primary_verdicts import Fold, PairGain, decide, draw, pair_gains
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
@@ -27,6 +27,7 @@ from verdicts import (
     equivalence_verdict,
     in_order,
     mean_over_tables,
+    p_text,
     power_text,
     relevant_gain,
     verdict,
@@ -119,10 +120,10 @@ def points_of(
     return found
 
 
-def table_gains(
+def table_pairs(
     folder: Path, plan: Plan, batch_size: int = 32, min_share: float = MIN_SHARE
-) -> dict[str, float]:
-    """Table → mean gain in points over the pairs that the other folds decide, as in A1 and A2.
+) -> dict[str, list[PairGain]]:
+    """Table → the pairs that the other folds decide, as in A1 and A2; no table without pairs.
 
     Args:
         folder: Folder with a ledger for each condition.
@@ -137,7 +138,7 @@ def table_gains(
         drawn = draw(folds, num_draws=0)
         gains = pair_gains(list(plan.pipelines), folds, drawn, all_pairs(plan), min_share)
         if gains:
-            found[table] = 100 * float(np.mean([each.gains[0] for each in gains]))
+            found[table] = gains
     return found
 
 
@@ -208,7 +209,7 @@ def markdown(
         texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
         texts = in_order([*before, *texts])[len(before) :]
     lines = [
-        ["D1: slope of the gain, points from a share of 0 to 1", _text(rising), _p(rising)],
+        ["D1: slope of the gain, points from a share of 0 to 1", _text(rising), p_text(rising)],
         [f"E1: gain within ± {MARGIN:g} points where the share is below 0.1", _text(small), "–"],
     ]
     lines[0].append(power_text(rising, RELEVANT_SLOPE))
@@ -236,18 +237,19 @@ def markdown_again(folder: Path) -> str:
     published = 200 * relevant_gain(study_of(PLANS["second"], Pipeline()).published.values())
     conditions = [("A2: nine tables, folds 2 to 4", "second", 32)]
     conditions.append(("five further tables, folds 2 to 4", "further", 32))
-    for size in PLANS["share"].batch_sizes:
+    for size in filter(None, PLANS["share"].batch_sizes):
         conditions.append(("the runs of D1, folds 0 and 1", "share", size))
     lines, table = [], []
     for title, name, batch_size in conditions:
         plan = PLANS[name]
-        gains = table_gains(folder / name, plan, batch_size)
+        pairs = table_pairs(folder / name, plan, batch_size)
+        gains = {each: 100 * np.mean([p.gains[0] for p in found]) for each, found in pairs.items()}
         found = mean_over_tables(list(gains.values()))
         wins = f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"
         text = "estimate" if name != "second" else verdict(found, published / 2)
         if len(gains) < len(plan.tables) and name != "share":
             text = "not run yet"
-        lines.append([title, str(batch_size), _text(found), wins, _p(found)])
+        lines.append([title, str(batch_size), _text(found), wins, p_text(found)])
         lines[-1] += [power_text(found, published), text]
         table += [[name, str(batch_size), each, f"{gain:+.1f}"] for each, gain in gains.items()]
     head = ["gain in accuracy, points", "batch", "here", "above 0 on", "p", "power", "verdict"]
@@ -259,7 +261,3 @@ def _text(found: Effect | None) -> str:
     if found is None:
         return "–"
     return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
-
-
-def _p(found: Effect | None) -> str:
-    return "–" if found is None else f"{found.p_value:.2g}"
