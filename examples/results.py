@@ -21,10 +21,11 @@ ROOT = Path(__file__).parents[1]
 sys.path += [
     str(ROOT / "examples" / room) for room in ("field_aware_calibration", "calibrated_metric")
 ]
-import click_study  # noqa: E402
 import clicks  # noqa: E402
 import development_rows  # noqa: E402
+import distance_page  # noqa: E402
 import field_aware_claims  # noqa: E402
+import full_tables  # noqa: E402
 import lending_club  # noqa: E402
 import pair_claims  # noqa: E402
 import primary_field_aware  # noqa: E402
@@ -36,20 +37,20 @@ import tables  # noqa: E402
 import tables_markdown  # noqa: E402
 import time_page  # noqa: E402
 from field_aware_claims import (  # noqa: E402
-    ONE_EPOCH_CLAIMS,
     PAPER_CLAIMS,
     QUESTIONS,
+    TO_THE_END_CLAIMS,
     claims_table,
 )
 from pair_claims import Study  # noqa: E402
 from pairs import Pair, PairRow  # noqa: E402
-from tables_markdown import BASE, Group, gather  # noqa: E402
+from tables_markdown import Group, gather  # noqa: E402
 
 import ledger_archive  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
 
 ARCHIVES = ROOT / "examples" / "ledgers"
-PICTURE, AXIS_PICTURE, FIGURE_1 = "results.png", "bias_share.png", "figure_1.png"
+PICTURE, FIGURE_1 = "distance.png", "figure_1.png"
 # The pair of the paper's figure 1.
 BATCH_NORMALIZATION = Pair("batch_normalization", "normalized", "xdeepfm")
 FIELD_AWARE, LENDING_CLUB = "field_aware_calibration", "lending_club"
@@ -76,9 +77,9 @@ Every run is a record in `examples/ledgers`; `./dev run python examples/results.
 and its pictures from them, and nothing else.
 """
 CLAIMS = "## Comparisons of *Field-aware Calibration*"
-ONE_EPOCH = """
-The same with the paper's one epoch on the development rows, which here are a few dozen to a few
-hundred steps: these lines are about the schedule on small data, and not about the method.
+TO_THE_END = """
+The same with another schedule, which is ours: a curve is trained to its optimum, and a network
+until a held-out tenth of the development rows stops it.
 """
 OURS = """
 The methods of this package, and two that came after the paper and are said to beat it:
@@ -90,12 +91,9 @@ SYNTHETIC_TEXT = """
 
 A run of B.1 estimates d slopes and a mean from n rows. Calibration removes the noise of the mean,
 one of d + 1 parameters, so the ratio of standard deviations over the seeds is close to
-√(d / (d + 1)); the derivation is in the [README](calibrated_metric/README.md). The last table
-shows what gain in accuracy a ratio brings, and which ratio the published gains would need.
-"""
-LAW_TEXT = """
-The same law, applied to the published means and standard deviations of the architectures on Avazu,
-gives the published gains: there, less variance explains all of them.
+√(d / (d + 1)); the derivation is in the [README](calibrated_metric/README.md). The third table
+shows what gain in accuracy a ratio brings, and which ratio the published gains would need; the last
+one measures the ratio, and the papers' Theorem 4 and Corollary 5.
 """
 FIGURE_1_TEXT = """
 The paper's figure 1, with and without batch normalization: the losses of all runs.
@@ -133,15 +131,12 @@ def main() -> None:
                 f"No runs in {[str(folder) for folder in folders]}: run the studies first, "
                 "and pass the folders that were their --output."
             )
-        parts = [TITLE, f"![Both papers at a glance]({PICTURE})"]
-        parts += [*primary_parts(groups, folders), *page_parts(groups, studies)]
+        parts = [TITLE, *primary_parts(groups, folders, arguments.page.with_name(PICTURE))]
+        parts += page_parts(groups, studies)
         parts += other_parts(folders)
         parts += [*source_parts(archives), *table_parts(groups, studies)]
         page = "\n\n".join(part.strip() for part in parts) + "\n"
         arguments.page.write_text(page, encoding="utf-8")
-        draw(groups, studies, arguments.page.with_name(PICTURE))
-        if studies:
-            pair_claims.draw_axis(studies, arguments.page.with_name(AXIS_PICTURE))
         if figure_1 := figure_1_of(studies):
             pair_claims.draw_figure_1(*figure_1, arguments.page.with_name(FIGURE_1))
     print(f"Wrote {arguments.page} and its pictures beside it.")
@@ -194,22 +189,30 @@ def figure_1_of(studies: Sequence[Study]) -> tuple[Study, PairRow] | None:
     return next(found, None)
 
 
-def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]:
+def primary_parts(groups: Sequence[Group], folders: Sequence[Path], picture: Path) -> list[str]:
     """The hypotheses that have verdicts, as Markdown.
 
     Args:
         groups: Result of `find_groups`.
         folders: Folders that may have the runs of `primary_clicks.py`.
+        picture: File of the gains against the distance of pipelines, which is drawn.
     """
-    tables = [runs for folder in folders for runs in primary_page.read_runs(folder / "primary")]
-    found = [primary_page.result_of(runs, seed=number) for number, runs in enumerate(tables)]
+    found, by_papers = (
+        primary_page.results_of([folder / "primary" for folder in folders], name)
+        for name in (primary_page.OURS, primary_page.PAPERS)
+    )
     points = [point for folder in folders for point in share_page.read_points(folder / "share")]
     in_time = [runs for folder in folders for runs in time_page.read_runs(folder / "time")]
     parts = [
         HYPOTHESES,
-        primary_page.markdown(found),
+        primary_page.markdown(found, by_papers),
         share_page.markdown(points, before=primary_page.verdicts_of(found)),
+        *(share_page.markdown_again(folder) for folder in folders if (folder / "share").is_dir()),
     ]
+    if pairs := distance_page.groups_of(found, folders):
+        distance_page.draw(pairs, picture)
+        parts += [distance_page.TEXT, f"![Gain against distance]({picture.name})"]
+        parts.append(distance_page.markdown(pairs))
     if in_time:
         parts.append(time_page.markdown(in_time))
     if groups:
@@ -221,6 +224,11 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]
             ).items()
         }
         parts.append(primary_field_aware.markdown(groups, by_rows))
+    parts += [
+        primary_field_aware.markdown_again(Ledger(folder / full_tables.FOLDER))
+        for folder in folders
+        if (folder / full_tables.FOLDER).is_dir()
+    ]
     return parts
 
 
@@ -234,15 +242,14 @@ def page_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
     parts = []
     if groups:
         parts += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, groups)]
-        parts += [ONE_EPOCH, claims_table(ONE_EPOCH_CLAIMS, groups)]
+        parts += [TO_THE_END, claims_table(TO_THE_END_CLAIMS, groups)]
         parts += [OURS, claims_table(QUESTIONS, groups)]
     if studies:
         parts += [KINDS, pair_claims.TEXT]
         parts.append(pair_claims.kinds_table(pair_claims.kind_lines(studies)))
         if figure_1_of(studies):
             parts += [FIGURE_1_TEXT, f"![Batch normalization]({FIGURE_1})"]
-        parts += [AXIS, pair_claims.AXIS_TEXT, f"![Bias share]({AXIS_PICTURE})"]
-        parts.append(pair_claims.axis_table(studies))
+        parts += [AXIS, pair_claims.AXIS_TEXT, pair_claims.axis_table(studies)]
     return parts
 
 
@@ -254,7 +261,7 @@ def other_parts(folders: Sequence[Path]) -> list[str]:
             parts += [LENDING_CLUB_TITLE, lending_club.section(Ledger(folder))]
     stored = json.loads(SYNTHETIC.read_text(encoding="utf-8"))
     changed = CHANGED.read_text(encoding="utf-8")
-    parts += [SYNTHETIC_TEXT, synthetic.section(stored), LAW_TEXT, click_study.law_table()]
+    parts += [SYNTHETIC_TEXT, synthetic.section(stored)]
     return [*parts, changed, NOT_RUN]
 
 
@@ -280,53 +287,6 @@ def table_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
     for study in studies:
         parts += [f"### {study.title}", study.module.markdown(study.ledger)]
     return parts
-
-
-def draw(groups: Sequence[Group], studies: Sequence[Study], path: Path) -> None:
-    """Draws both papers' results side by side.
-
-    Args:
-        groups: Result of `find_groups`.
-        studies: Result of `find_studies`.
-        path: File of the picture.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
-    names = [name for name in tables.METHODS if any(name in group.runs for group in groups)][1:]
-    for place, name in enumerate(names):
-        ratios = [
-            group.mean(name, "log_loss", [BASE]) / group.mean(BASE, "log_loss", [name]) - 1
-            for group in groups
-            if group.seeds(name, BASE)
-        ]
-        percents = [100 * value for value in ratios]
-        left.plot(percents, [place] * len(ratios), "o", color="C0", ms=5, alpha=0.5)
-    left.set_yticks(range(len(names)), names, fontsize=8)
-    left.invert_yaxis()
-    left.axvline(0, color="0.7", lw=1)
-    left.set_xscale("symlog", linthresh=1)
-    ticks = [tick for size in (0.5, 1, 2, 5, 10, 20) for tick in (-size, size)]
-    low, high = left.get_xlim()
-    left.set_xticks([tick for tick in (0, *ticks) if low <= tick <= high])
-    left.xaxis.set_major_formatter("{x:g}")
-    left.minorticks_off()
-    left.set_xlabel(f"log loss against {BASE}, % (a dot: a data set)")
-    for study in studies:
-        counted = [list(row.metrics.values()) for row in study.rows if row.judged]
-        plain, calibrated = ([100 * metrics[k].accuracy for metrics in counted] for k in (0, 1))
-        if counted:
-            right.plot(plain, calibrated, "o", ms=5, alpha=0.7, label=study.title)
-    right.axline((50, 50), slope=1, color="0.7", lw=1)
-    right.set_xlabel("accuracy of the plain loss, % (a dot: a pair)")
-    right.set_ylabel("accuracy of the papers' metric, %")
-    if right.get_legend_handles_labels()[0]:
-        right.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,16 @@ class Effect(NamedTuple):
         low: Lower end of the 90 % interval.
         high: Its upper end.
         p_value: One-sided p-value of no effect, or one in the other direction.
+        error: The standard error of the estimate.
+        degrees: Its degrees of freedom.
     """
 
     value: float
     low: float
     high: float
     p_value: float
+    error: float
+    degrees: float
 
 
 class Comparison(NamedTuple):
@@ -62,11 +66,59 @@ class Comparison(NamedTuple):
 def effect(value: float, error: float, degrees: float) -> Effect:
     """An estimate with Student's interval and p-value, given its standard error."""
     half = float(scipy.stats.t.ppf(1 - LEVEL, degrees)) * error
-    if error == 0:
-        return Effect(value, value, value, float(value <= 0))
-    return Effect(
-        value, value - half, value + half, float(scipy.stats.t.sf(value / error, degrees))
+    p_value = float(scipy.stats.t.sf(value / error, degrees)) if error else float(value <= 0)
+    return Effect(value, value - half, value + half, p_value, error, degrees)
+
+
+def mean_over_tables(values: Sequence[float]) -> Effect | None:
+    """The unweighted mean with Student's interval over the tables; `None` below two."""
+    if len(values) < 2:
+        return None
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return effect(float(np.mean(values)), error, len(values) - 1)
+
+
+def p_text(found: Effect | None) -> str:
+    """The p-value of an effect."""
+    return "–" if found is None else f"{found.p_value:.2g}"
+
+
+def ratio_text(found: Effect | None) -> str:
+    """A ratio with its 90 % interval, from the effect minus its logarithm."""
+    if found is None:
+        return "–"
+    value, high, low = (float(np.exp(-each)) for each in found[:3])
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def power(size: float, error: float, degrees: float) -> float:
+    """The chance that a test at 5 %, one-sided, passes where an effect has this size.
+
+    Example:
+        >>> round(power(2.5, 1.0, 30), 2)
+        0.79
+    """
+    reach = scipy.stats.t.ppf(1 - LEVEL, degrees)
+    return float(scipy.stats.nct.sf(reach, degrees, size / error))
+
+
+def power_text(found: Effect | None, published: float | None = None, unit: float = 1.0) -> str:
+    """The power for the published effect, and the effect that has one of 80 %, in units."""
+    if found is None:
+        return "–"
+    visible = scipy.optimize.brentq(
+        lambda size: power(size, found.error, found.degrees) - 0.8, 0, 20 * found.error
     )
+    text = f"80 % for {visible / unit:.2g}"
+    if published is None:
+        return text
+    return f"{100 * power(published, found.error, found.degrees):.0f} %; {text}"
+
+
+def tables_needed(size: float, found: Effect) -> int:
+    """How many tables a mean over tables needs for a power of 80 %, if they differ as these do."""
+    spread = found.error * math.sqrt(found.degrees + 1)
+    return next(n for n in range(2, 10_000) if power(size, spread / math.sqrt(n), n - 1) >= 0.8)
 
 
 def sign_test(wins: int, losses: int) -> float:
@@ -141,6 +193,12 @@ def equivalence_verdict(found: Effect, margin: float) -> str:
     return NOT_REPRODUCED if found.low > margin or found.high < -margin else UNDECIDED
 
 
+def equivalence_power(found: Effect, margin: float) -> float:
+    """The chance of such an effect to pass `equivalence_verdict` where its true size is 0."""
+    room = (margin - (found.high - found.low) / 2) / found.error
+    return max(0.0, 2 * float(scipy.stats.t.cdf(room, found.degrees)) - 1)
+
+
 def joint_verdict(verdicts: Sequence[str]) -> str:
     """The verdict on a claim that has several parts, all of which must be reproduced."""
     for text in (NOT_TESTED, NOT_REPRODUCED, UNDECIDED):
@@ -176,13 +234,18 @@ def relevant_gain(published: Iterable[str]) -> float:
         >>> relevant_gain(["69.6 → 73.6, 80.1 → 86.1", "78.3 → illegible", ""])
         0.025
     """
+    found = [calibrated - plain for plain, calibrated in published_accuracies(published)]
+    return round(sum(found) / len(found) / 200, 6) if found else 0.0
+
+
+def published_accuracies(published: Iterable[str]) -> list[tuple[float, float]]:
+    """All accuracies in such texts, by the plain and the calibrated loss, in percent."""
     number = r"(\d+(?:\.\d+)?)"
-    found = [
-        float(calibrated) - float(plain)
+    return [
+        (float(plain), float(calibrated))
         for text in published
         for plain, calibrated in re.findall(f"{number} → {number}", text)
     ]
-    return round(sum(found) / len(found) / 200, 6) if found else 0.0
 
 
 def bootstrap_gain(

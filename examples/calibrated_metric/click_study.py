@@ -2,19 +2,14 @@
 
 import dataclasses
 import itertools
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy.stats import norm
-
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from click_models import ARCHITECTURES
 from pairs import Pair
-
-from markdown_table import markdown_table
 
 L2_WEIGHTS = (3e-7, 5e-7, 7e-7, 1e-6, 2e-6)
 # A penalty, however small, makes the gradients of the embeddings dense, and Adam then updates rows
@@ -75,24 +70,6 @@ def published_losses(l2_scale: float) -> dict[str, Losses]:
     """The papers' means and standard deviations, by our name of the pipeline."""
     with_penalty = zip(L2_WEIGHTS, PUBLISHED_L2_LOSSES, strict=True)
     return PUBLISHED_LOSSES | {l2_name(weight, l2_scale): losses for weight, losses in with_penalty}
-
-
-def law_table() -> str:
-    """What the law of accuracies says about the published architectures, as Markdown.
-
-    With normal losses, the accuracy is Φ(Δ / √(s_a² + s_b²)), by the published means and standard
-    deviations of table 4; beside it the published accuracy of table 3.
-    """
-    lines = []
-    for (better, worse), text in PUBLISHED_ARCHITECTURES.items():
-        a, b = PUBLISHED_LOSSES[better], PUBLISHED_LOSSES[worse]
-        plain = (b.plain_mean - a.plain_mean) / math.hypot(a.plain_std, b.plain_std)
-        calibrated = (b.calibrated_mean - a.calibrated_mean) / math.hypot(
-            a.calibrated_std, b.calibrated_std
-        )
-        law = " → ".join(f"{100 * norm.cdf(each):.1f}" for each in (plain, calibrated))
-        lines.append([better, worse, law, text])
-    return markdown_table(["better", "worse", "by the law, %", "published, %"], lines)
 
 
 def l2_name(weight: float, l2_scale: float) -> str:

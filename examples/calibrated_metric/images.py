@@ -1,7 +1,6 @@
 """How often do single runs of an image classifier show the better of two pipelines?
 
     ./dev run python examples/calibrated_metric/images.py                    small CIFAR-10
-    ./dev run python examples/calibrated_metric/images.py --data mnist       small MNIST
 
 Section 5.4 of Fan et al., *Calibration-then-Calculation* (a version of arXiv 2401.16692): a ResNet
 is compared with ResNets of other sizes and a DenseNet by the log loss and by the calibrated one,
@@ -27,10 +26,8 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 import argparse
 import dataclasses
 import functools
-import gzip
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +49,6 @@ from pairs import (  # noqa: E402
     markdown_accuracies,
     markdown_losses,
     pair_rows,
-    print_table,
 )
 from resnet import resnet  # noqa: E402
 
@@ -120,40 +116,20 @@ class Images(NamedTuple):
     labels: NDArray[np.uint8]
 
 
-class Seconds(keras.metrics.Metric):
-    """Seconds since `reset_state`: the time of an epoch, or of its validation."""
-
-    def __init__(self, name: str = "seconds") -> None:
-        super().__init__(name=name)
-        self.reset_state()
-
-    def reset_state(self) -> None:
-        """Starts the clock."""
-        self._started = time.monotonic()
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Does nothing."""
-
-    def result(self) -> float:
-        """The seconds."""
-        return time.monotonic() - self._started
-
-
 def main() -> None:
     """Trains the runs that are missing in the ledger, then prints the tables."""
     arguments = parse_arguments()
     pipelines = choose_pipelines(arguments)
-    read = {"cifar10": read_cifar10, "mnist": read_mnist}[arguments.data]
     train, held_out = (
         Images(shrink(images.pixels, arguments.shrink), images.labels)
-        for images in read(arguments.folder, arguments.rows, arguments.held_out)
+        for images in read_cifar10(arguments.folder, arguments.rows, arguments.held_out)
     )
     image_shape = train.pixels.shape[1:]
     print(
-        f"{arguments.data}: {len(train.labels):,} images to train on, {len(held_out.labels):,} "
+        f"CIFAR-10: {len(train.labels):,} images to train on, {len(held_out.labels):,} "
         f"held out, of shape {image_shape}; {len(pipelines)} pipelines × {arguments.seeds} seeds"
     )
-    ledger = Ledger(arguments.output / "images" / arguments.data)
+    ledger = Ledger(arguments.output / "images" / "cifar10")
     settings = {
         "rows": len(train.labels),
         "image_shape": list(image_shape),
@@ -176,7 +152,7 @@ def main() -> None:
         )
     for title, rows in tables(ledger).items():
         print(f"\n{title}")
-        print_table(rows)
+        print(markdown_accuracies(rows))
     print(f"Runs: {ledger.path}")
 
 
@@ -186,7 +162,6 @@ def parse_arguments() -> argparse.Namespace:
     base = Pipeline()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--data", choices=("cifar10", "mnist"), default="cifar10", help="default: %(default)s")
     add("--folder", type=Path, default=data, help="folder of the data folders")
     add("--seeds", type=int, default=20, help="of each pipeline (default: %(default)s)")
     add("--pipelines", nargs="+", help="some of them (default: all)")
@@ -197,7 +172,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--width", type=int, default=base.width, help="default: %(default)s")
     add("--batch-size", type=int, default=base.batch_size, help="default: %(default)s")
     add("--epochs", type=int, default=base.epochs, help="default: %(default)s")
-    add("--augment", action="store_true", help="shift the images at random, and flip CIFAR-10's")
+    add("--augment", action="store_true", help="shift and flip the images at random")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
 
@@ -248,25 +223,6 @@ def read_cifar10(folder: Path, num_train: int, num_held_out: int) -> list[Images
     return parts
 
 
-def read_mnist(folder: Path, num_train: int, num_held_out: int) -> list[Images]:
-    """Images of the first 50,000, and of the other 13,000, each in a fixed random order."""
-    files = {"images": ("images-idx3", 16), "labels": ("labels-idx1", 8)}
-    arrays = {}
-    for key, (kind, header) in files.items():
-        contents = []
-        for part in ("train", "t10k-first3k"):
-            with gzip.open(folder / "mnist_63k" / f"{part}-{kind}-ubyte.gz") as file:
-                contents.append(np.frombuffer(file.read(), np.uint8, offset=header))
-        arrays[key] = np.concatenate(contents)
-    pixels, labels = arrays["images"].reshape(-1, 28, 28, 1), arrays["labels"]
-    parts = []
-    # The last 10,000 images of the training file and all 3,000 of the test file are held out.
-    for first, last, num_images in ((0, 50_000, num_train), (50_000, len(labels), num_held_out)):
-        chosen = first + chosen_images(last - first, num_images)
-        parts.append(Images(pixels[chosen], labels[chosen]))
-    return parts
-
-
 def chosen_images(num_images: int, num_wanted: int) -> NDArray[np.int64]:
     """The numbers of the images used, in an order that is the same for all runs."""
     if not 0 < num_wanted <= num_images:
@@ -292,9 +248,7 @@ def build_model(
     """The compiled network of a pipeline, from pixels to logits."""
     layers = [keras.Input(image_shape), keras.layers.Rescaling(1 / 127.5, offset=-1.0)]
     if augment:
-        # Digits are not flipped.
-        if image_shape[-1] == 3:
-            layers.append(keras.layers.RandomFlip("horizontal"))
+        layers.append(keras.layers.RandomFlip("horizontal"))
         layers.append(keras.layers.RandomTranslation(0.125, 0.125, fill_mode="constant"))
     if pipeline.growth_rate:
         network = densenet(
@@ -328,7 +282,6 @@ def build_model(
                 bias_fraction=0.2, from_logits=True, name="papers_calibrated_log_loss"
             ),
             keras.metrics.MeanMetricWrapper(error, name="error_rate"),
-            Seconds(),
         ],
     )
     return model
@@ -376,12 +329,9 @@ def markdown(ledger: Ledger) -> str:
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
     runs = ledger.runs(status="finished")
-    seconds = np.median(
-        [sum(run["metrics"]["seconds"] + run["metrics"]["val_seconds"]) for run in runs]
-    )
     return "\n\n".join(
         [
-            f"{runs[0]['num_rows']:,} images held out; a run takes {seconds:.1f} s (median).",
+            f"{runs[0]['num_rows']:,} images held out.",
             markdown_configurations(ledger),
             by_log_loss,
             markdown_accuracies(rows),

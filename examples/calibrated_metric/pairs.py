@@ -1,8 +1,7 @@
 """Pairs of pipelines in a ledger: which is better, and how often does a single run show it?
 
 `pair_rows` computes a row for each pair, as in the tables of Fan et al., *Calibration-then-
-Calculation* (arXiv 2401.16692); `markdown_accuracies`, `markdown_losses` and `print_table` show
-them.
+Calculation* (arXiv 2401.16692); `markdown_accuracies` and `markdown_losses` show them.
 
 A metric is judged on seeds that did not decide which pipeline is better: the runs of even seeds
 decide for those of odd seeds, and the other way round. Otherwise the plain loss, whose mean
@@ -71,25 +70,6 @@ class Judged(NamedTuple):
     seeds: tuple[int, ...]
 
 
-class MetricOfPair(NamedTuple):
-    """A metric of both pipelines, over the common seeds.
-
-    Args:
-        better_mean: Mean of the better pipeline.
-        better_std: Sample standard deviation of the better pipeline.
-        worse_mean: Mean of the worse pipeline.
-        worse_std: Sample standard deviation of the worse pipeline.
-        accuracy: How often the metric is lower for the better pipeline, one run of each; NaN for a
-            pair that does not count.
-    """
-
-    better_mean: float
-    better_std: float
-    worse_mean: float
-    worse_std: float
-    accuracy: float
-
-
 @dataclasses.dataclass(frozen=True)
 class PairRow:
     """What the runs of two pipelines show.
@@ -99,7 +79,8 @@ class PairRow:
         better: The pipeline with the lower mean plain loss over all seeds.
         worse: The other one.
         difference: Mean plain loss of `worse` minus that of `better`, with a p-value.
-        metrics: `"plain"` and each name of a calibrated loss → the metric of both pipelines.
+        accuracies: `"plain"` and each name of a calibrated loss → how often it is lower for the
+            better pipeline, one run of each; NaN for a pair that does not count.
         judged: The runs on which the metrics are judged, at most one half of the seeds by the
             other each; empty for a pair that does not count.
         runs: Pipeline → seed → its losses by block of held-out rows, shape `(metrics, blocks)`.
@@ -109,7 +90,7 @@ class PairRow:
     better: str
     worse: str
     difference: Estimate
-    metrics: Mapping[str, MetricOfPair]
+    accuracies: Mapping[str, float]
     judged: tuple[Judged, ...]
     runs: Mapping[str, Mapping[int, Array]]
 
@@ -204,7 +185,7 @@ def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
         for row in counted
         for half in row.judged
     ]
-    number = list(counted[0].metrics).index(metric)
+    number = list(counted[0].accuracies).index(metric)
     losses = np.array([[runs[name][seed] for seed in seeds] for name in names])
     return bootstrap_gain(losses[:, :, 0], losses[:, :, number], comparisons)
 
@@ -215,17 +196,29 @@ def markdown_accuracies(
     """The accuracies of all metrics as a Markdown table, in percent.
 
     Args:
-        rows: Result of `pair_rows`, at least one.
+        rows: Result of `pair_rows`.
         published: Pair whose first pipeline is the better one in a paper → the accuracies there. A
             pair that is the other way round here says so instead.
     """
-    header, lines = _accuracy_cells(rows)
-    if published is not None:
-        header.append("published")
-        for line, row in zip(lines, rows, strict=True):
+    if not rows:
+        return "No pair has two common finished seeds: train more seeds."
+    names = list(rows[0].accuracies)
+    header = ["kind", "better", "worse", "seeds", "p", *(f"{name}, %" for name in names)]
+    header += [f"{name} minus plain" for name in names[1:]]
+    lines = []
+    for row in rows:
+        p_value = row.difference.p_value
+        lines.append([row.pair.kind, row.better, row.worse, str(row.num_seeds)])
+        lines[-1].append("–" if p_value is None else f"{p_value:.1g}")
+        shares = row.accuracies.values()
+        lines[-1] += ["–" if math.isnan(share) else f"{100 * share:.1f}" for share in shares]
+        gains = [gain([row], name) for name in names[1:]]
+        lines[-1] += ["–" if found is None else percent(found) for found in gains]
+        if published is not None:
             text = published.get(row.pair, "")
-            line.append(text if row.better == row.pair.first or not text else "other way round")
-    return markdown_table(header, lines)
+            is_same = row.better == row.pair.first or not text
+            lines[-1].append(text if is_same else "other way round")
+    return markdown_table([*header, *(["published"] if published is not None else [])], lines)
 
 
 def markdown_losses(rows: Sequence[PairRow]) -> str:
@@ -238,7 +231,7 @@ def markdown_losses(rows: Sequence[PairRow]) -> str:
     Args:
         rows: Result of `pair_rows`, at least one.
     """
-    names = list(rows[0].metrics)
+    names = list(rows[0].accuracies)
     header = ["kind", "pipeline", *(f"{name}: mean ± std" for name in names)]
     header += [f"{name}: std ratio" for name in names[1:]]
     header.append("bias share, %")
@@ -259,18 +252,6 @@ def bias_of(plain: Sequence[Array], calibrated: Sequence[Array]) -> float:
     if min(map(len, plain)) < MIN_JUDGED:
         return math.nan
     return bias_share(plain, calibrated).value
-
-
-def print_table(rows: Sequence[PairRow]) -> None:
-    """Prints the accuracies of all metrics in aligned columns."""
-    if not rows:
-        print("No pair has two common finished seeds: train more seeds.")
-        return
-    header, lines = _accuracy_cells(rows)
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    for line in (header, *lines):
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())
 
 
 def values_by_seed(
@@ -321,18 +302,9 @@ def _pair_row(
         if (decided := _decide(losses, pair, seeds % 2 != parity, names.index(decided_by)))
         and np.count_nonzero(seeds % 2 == parity) >= MIN_JUDGED
     ]
-    metrics = {
-        name: MetricOfPair(
-            better_mean=float(low[:, k].mean()),
-            better_std=float(low[:, k].std(ddof=1)),
-            worse_mean=float(high[:, k].mean()),
-            worse_std=float(high[:, k].std(ddof=1)),
-            accuracy=_accuracy(losses, seeds, judged, k),
-        )
-        for k, name in enumerate(names)
-    }
+    accuracies = {name: _accuracy(losses, seeds, judged, k) for k, name in enumerate(names)}
     difference = mean_difference(low[:, 0], high[:, 0], paired=True)
-    return PairRow(pair, better, worse, difference, metrics, tuple(judged), runs)
+    return PairRow(pair, better, worse, difference, accuracies, tuple(judged), runs)
 
 
 def _decide(
@@ -360,23 +332,6 @@ def _accuracy(
         better, worse = (losses[name][chosen, metric] for name in (half.better, half.worse))
         found.append(independent_seed_accuracy(better, worse).value)
     return sum(found) / len(found) if found else math.nan
-
-
-def _accuracy_cells(rows: Sequence[PairRow]) -> tuple[list[str], list[list[str]]]:
-    """Header and lines of the table of accuracies."""
-    names = list(rows[0].metrics)
-    header = ["kind", "better", "worse", "seeds", "p", *(f"{name}, %" for name in names)]
-    header += [f"{name} minus plain" for name in names[1:]]
-    lines = []
-    for row in rows:
-        p_value = row.difference.p_value
-        lines.append([row.pair.kind, row.better, row.worse, str(row.num_seeds)])
-        lines[-1].append("–" if p_value is None else f"{p_value:.1g}")
-        accuracies = [row.metrics[name].accuracy for name in names]
-        lines[-1] += ["–" if math.isnan(share) else f"{100 * share:.1f}" for share in accuracies]
-        gains = [gain([row], name) for name in names[1:]]
-        lines[-1] += ["–" if found is None else percent(found) for found in gains]
-    return header, lines
 
 
 def percent(estimate: Estimate) -> str:

@@ -62,6 +62,7 @@ class PairGain(NamedTuple):
         plain: Accuracy of the plain loss, a mean over the folds that count.
         calibrated: Accuracy of the calibrated loss.
         gains: Gain in each draw, `(num_draws + 1,)`.
+        distance: P in the folds that decide, a mean over the folds that count.
     """
 
     pair: Pair
@@ -70,6 +71,7 @@ class PairGain(NamedTuple):
     plain: float
     calibrated: float
     gains: Array
+    distance: float
 
 
 def draw(folds: Sequence[Fold], *, num_draws: int = NUM_DRAWS, seed: int = 0) -> list[Drawn]:
@@ -122,12 +124,12 @@ def mean_shifts(drawn: Sequence[Drawn]) -> Array:
     return mean(1) / mean(0) - 1
 
 
-def decide(folds: Sequence[Fold], first: int, second: int) -> tuple[int, int] | None:
-    """The better and the worse of two pipelines by Definition 1, if these folds tell.
+def win_share(folds: Sequence[Fold], first: int, second: int) -> tuple[float, float, int]:
+    """The chance P that a run of the first pipeline has a lower plain loss than one of the second.
 
-    P, the chance that a run of the first has a lower plain loss than a run of the second, is a
-    mean over the folds of the share of pairs of runs with different seeds. They tell if its 95 %
-    interval over the seeds leaves out ½, and a single run does not show that anyway.
+    Returns:
+        The mean over the folds of the share of pairs of runs with different seeds, its standard
+        error over the seeds, and the degrees of freedom.
     """
     shares, variances, degrees = [], [], 0
     for fold in folds:
@@ -140,15 +142,30 @@ def decide(folds: Sequence[Fold], first: int, second: int) -> tuple[int, int] | 
         shares.append(parts.mean() / 2)
         variances.append(parts.var(ddof=1) / num_seeds)
         degrees += num_seeds - 1
-    share, error = float(np.mean(shares)), math.sqrt(sum(variances)) / len(folds)
+    return float(np.mean(shares)), math.sqrt(sum(variances)) / len(folds), degrees
+
+
+def decide(
+    folds: Sequence[Fold], first: int, second: int, min_share: float = 0.5
+) -> tuple[int, int] | None:
+    """The better and the worse of two pipelines by Definition 1, if these folds tell.
+
+    They tell if the 95 % interval of P over the seeds leaves out ½, a single run does not show that
+    anyway, and P or 1 − P is at least `min_share`.
+    """
+    share, error, degrees = win_share(folds, first, second)
     reach = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * error
-    if abs(share - 0.5) <= reach or max(share, 1 - share) >= MAX_ACCURACY:
+    if abs(share - 0.5) <= reach or not min_share <= max(share, 1 - share) < MAX_ACCURACY:
         return None
     return (first, second) if share > 0.5 else (second, first)
 
 
 def pair_gains(
-    names: Sequence[str], folds: Sequence[Fold], drawn: Sequence[Drawn], pairs: Sequence[Pair]
+    names: Sequence[str],
+    folds: Sequence[Fold],
+    drawn: Sequence[Drawn],
+    pairs: Sequence[Pair],
+    min_share: float = 0.5,
 ) -> list[PairGain]:
     """The gain in accuracy of each pair that counts in a fold, as other folds decide.
 
@@ -157,6 +174,7 @@ def pair_gains(
         folds: The folds, at least two.
         drawn: Result of `draw`.
         pairs: Pairs of these pipelines.
+        min_share: How often the better pipeline must win in the other folds at least.
     """
     found = []
     for pair in pairs:
@@ -164,11 +182,13 @@ def pair_gains(
         plain: list[Array] = []
         calibrated: list[Array] = []
         better: list[int] = []
+        distances: list[float] = []
         for number, each in enumerate(drawn):
             others = [fold for place, fold in enumerate(folds) if place != number]
-            if (decided := decide(others, first, second)) is None:
+            if (decided := decide(others, first, second, min_share)) is None:
                 continue
             better.append(decided[0])
+            distances.append(win_share(others, *decided)[0])
             for losses, into in ((each.plain, plain), (each.calibrated, calibrated)):
                 low, high = (losses[:, place] for place in decided)
                 into.append(accuracies(low, high, each.counts))
@@ -176,7 +196,8 @@ def pair_gains(
             before, after = np.mean(plain, axis=0), np.mean(calibrated, axis=0)
             winner = names[max(set(better), key=better.count)]
             values = (float(before[0]), float(after[0]), after - before)
-            found.append(PairGain(pair, len(better), winner, *values))
+            distance = float(np.mean(distances))
+            found.append(PairGain(pair, len(better), winner, *values, distance))
     return found
 
 

@@ -42,16 +42,16 @@ SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 # Seeds 0 to 9 have the runs of `tables.py`.
 FIRST_SEED = 100
 NETWORK = NetworkSize(16, (200, 200))
-NEURAL = "Neural Calibration"
-OTHERS = (f"{NEURAL}, one epoch", "Our NeuralCalibration")
+NEURAL = "Neural Calibration to the end"
+OTHERS = ("Neural Calibration", "Our NeuralCalibration")
 METHODS = (PLATT, NEURAL, *OTHERS)
 TEXT = """
 F2: Neural Calibration, trained until held-out rows stop it, against Platt scaling on six tables in
 full. A cell is the difference in mean log loss, in percent of that of Platt scaling: negative where
 Neural Calibration is better. The slope is that of log(loss / loss of Platt scaling) on the natural
 log of the number of development rows, in percent; the mean over the tables is that of Hartung and
-Knapp, with its 90 % interval. The other rows have no part in the verdict: *one epoch* is the
-paper's schedule, and *our NeuralCalibration* the package's own, by `fit_head`.
+Knapp, with its 90 % interval. The other rows have no part in the verdict: *Neural Calibration* has
+the paper's schedule, and *our NeuralCalibration* is the package's own, by `fit_head`.
 """
 
 

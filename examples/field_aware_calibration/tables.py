@@ -263,7 +263,7 @@ def noise_floor(task: CalibrationTask) -> dict[str, float]:
 
 
 def markdown(ledger: Ledger) -> str:
-    """All tables of a ledger, and the summary over its data sets, as Markdown.
+    """All tables of a ledger as Markdown.
 
     Args:
         ledger: The ledger of finished runs.

