@@ -12,13 +12,8 @@ from keras_calibration.seeds import Ledger, compare
 
 pytestmark = pytest.mark.slow
 
-RUN = {
-    "pipeline": "deepfm",
-    "seed": 1,
-    "status": "finished",
-    "epochs": [0, 1, 2],
-    "metrics": {"val_loss": [0.3, 0.2, 0.1]},
-}
+RUN = {"pipeline": "deepfm", "seed": 1, "status": "finished", "epochs": [0, 1, 2]}
+RUN |= {"metrics": {"val_loss": [0.3, 0.2, 0.1]}}
 # `calibration_records` loads no Keras, so that a process starts in a tenth of a second.
 PREAMBLE = """
 import os, sys

@@ -96,7 +96,6 @@ LOGITS, LABELS, COLUMNS = make_rows()
             {"fields": ["sites"]},
             r"must hold all features.*without \['sites'\]",
         ),
-        ((LOGITS, LABELS, {"score": LOGITS}), {"numeric": ["score"]}, "kept for the input"),
         ((LOGITS, LABELS, LABELS), {"fields": ["site"]}, "mapping of names to arrays"),
         ((LOGITS, LABELS[:-1]), {}, "same number of rows"),
         ((LOGITS, 0 * LABELS), {}, "both classes"),

@@ -44,33 +44,6 @@ def test_a_bias_that_lasts_is():
     assert model.report.num_rows == NUM_ROWS
 
 
-def test_the_figures_are_those_of_fits_to_the_past():
-    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
-    weights = np.random.default_rng(2).exponential(size=NUM_ROWS)
-    report = kc.calibrate(
-        base_model(), x, y, weights, methods="platt", time="order", verbose=0
-    ).report
-    logits = x["score"][:, 0].astype("float32")
-    change = np.zeros(NUM_ROWS)
-    for block in range(1, 8):
-        past, now = block > BLOCK, block == BLOCK
-        layer = kc.layers.PlattScaling()
-        layer.fit(logits[past], y[past], sample_weight=weights[past])
-        before, after = logits[now].astype(float), np.asarray(layer(logits[now]), float)
-        change[now] = np.logaddexp(0, after) - np.logaddexp(0, before) - y[now] * (after - before)
-    scored = BLOCK > 0
-    # A block is weighted by the number of rows of its fit.
-    weights = weights * BLOCK
-    mean = np.average(change[scored], weights=weights[scored])
-    assert report.after.log_loss_change == pytest.approx(mean, rel=1e-6)
-    away = weights * (change - mean)
-    block_errors = np.array([away[block == BLOCK].sum() for block in range(1, 8)])
-    error = np.sqrt(7 / 6 * np.sum(block_errors**2)) / weights[scored].sum()
-    assert report.after.log_loss_change_error == pytest.approx(error, rel=1e-6)
-    by_row = np.sqrt(np.sum(away[scored] ** 2)) / weights[scored].sum()
-    assert error > by_row
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "share_left"),

@@ -84,28 +84,31 @@ def texts(site):
 
 
 StringLookup, IntegerLookup = keras.layers.StringLookup, keras.layers.IntegerLookup
-# Vocabulary, and the values of sites for it.
+# Vocabulary, the values of sites for it, and the token of unknown values, if it has one.
 LOOKUPS = {
-    "numbers": (KNOWN, np.asarray),
-    "texts": (StringLookup(vocabulary=list("abcde")), texts),
-    "masked": (StringLookup(vocabulary=list("abcde"), mask_token=""), texts),
-    "ids": (IntegerLookup(vocabulary=[*range(KNOWN)]), np.asarray),
-    "buckets": (IntegerLookup(vocabulary=[*range(KNOWN)], num_oov_indices=3), np.float64),
+    "numbers": (KNOWN, np.asarray, -1),
+    "texts": (StringLookup(vocabulary=list("abcde")), texts, "[UNK]"),
+    "masked": (StringLookup(vocabulary=list("abcde"), mask_token=""), texts, "[UNK]"),
+    "ids": (IntegerLookup(vocabulary=[*range(KNOWN)]), np.asarray, -1),
+    "buckets": (IntegerLookup(vocabulary=[*range(KNOWN)], num_oov_indices=3), np.float64, None),
 }
 NUMBERED = ("numbers", "ids", "buckets")
 
 
 @pytest.mark.parametrize("kind", LOOKUPS)
 def test_large_shares_and_rates_that_are_off(kind):
-    vocabulary, values = LOOKUPS[kind]
+    vocabulary, values, token = LOOKUPS[kind]
 
-    def fit(**arguments):
+    def fit(as_token=False, **arguments):
         score, label, x = world(num_rows=4000, **arguments)
-        head = FieldBias({"site": vocabulary})
-        return said(lambda: head.fit(score, label, {"site": values(x["site"])}))
+        site = values(x["site"])
+        site = np.where(x["site"] >= KNOWN, token, site) if as_token else site
+        return said(lambda: FieldBias({"site": vocabulary}).fit(score, label, {"site": site}))
 
     assert fit(share=0.0) == []
     assert fit(share=0.002, effect=0.0) == []
+    if token is not None:  # who passes it means it
+        assert fit(as_token=True) == []
     (message,) = fit(share=0.03, effect=0.0)
     assert f"% of the rows, such as those of {'7' if kind in NUMBERED else 'h'!r}" in message
 
@@ -121,19 +124,6 @@ def test_a_small_share_counts_if_its_rate_is_off_in_rows_or_counts():
     assert apart == said(lambda: head.fit(*given, weights_are="counts"))
     assert "'site': 0.6" in message
     assert len(apart) == 1
-
-
-def test_who_passes_the_token_of_unknown_values_means_it():
-    score, label, x = world()
-    for vocabulary, token in [
-        (KNOWN, -1),
-        (keras.layers.IntegerLookup(vocabulary=[*range(KNOWN)]), -1),
-        (keras.layers.StringLookup(vocabulary=list("abcde")), "[UNK]"),
-    ]:
-        values = texts(x["site"]) if isinstance(token, str) else x["site"]
-        rows = {"site": np.where(x["site"] >= KNOWN, token, values)}
-        head = FieldBias({"site": vocabulary})
-        assert said(lambda head=head, rows=rows: head.fit(score, label, rows)) == []
 
 
 @pytest.mark.tensorflow

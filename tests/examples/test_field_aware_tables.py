@@ -28,20 +28,11 @@ def task():
         return logits, training.Rows({"site": site}, labels.astype(np.float32))
 
     (_, train), (development_logits, development), (test_logits, test) = map(rows, (99, 3000, 500))
-    return tables.CalibrationTask(
-        name="made up",
-        field="site",
-        num_values={"site": 3},
-        train=train,
-        development=development,
-        test=test,
-        base=None,
-        development_logits=development_logits,
-        test_logits=test_logits,
-        seed=0,
-        size=tables.NetworkSize(2, (4,)),
-        batch_size=30,
-    )
+    parts = {"train": train, "development": development, "test": test, "base": None}
+    parts |= {"development_logits": development_logits, "test_logits": test_logits}
+    settings = {"field": "site", "num_values": {"site": 3}, "seed": 0, "batch_size": 30}
+    size = tables.NetworkSize(2, (4,))
+    return tables.CalibrationTask(name="made up", size=size, **settings, **parts)
 
 
 def log_loss(labels, logits):

@@ -81,29 +81,6 @@ def test_windows_and_targets_are_those_of_a_naive_loop(bars, target):
     np.testing.assert_array_equal(examples.months, months)
 
 
-def test_later_bars_change_nothing_earlier(bars):
-    changed = bars.copy()
-    later = changed["date"] >= "2018-01-10"
-    changed.loc[later, ["open", "high", "low", "close"]] *= 1.7
-    changed.loc[later, "high"] *= 1.1
-    changed.loc[later, "volume"] *= 9
-    before, after = (stocks.make_examples(table, "range", 5, 4) for table in (bars, changed))
-    # The last bar of an example is the one after its window.
-    target_dates = bars["date"].to_numpy(str)[before.last_bars + 1]
-    is_earlier = target_dates < "2018-01-10"
-    assert {"2017-12", "2018-01"} <= {date[:7] for date in target_dates[is_earlier]}
-    earlier = np.flatnonzero(is_earlier)
-    np.testing.assert_array_equal(before.windows(earlier), after.windows(earlier))
-    np.testing.assert_array_equal(before.targets[earlier], after.targets[earlier])
-    others = np.flatnonzero(~is_earlier)
-    assert np.all(before.targets[others] != after.targets[others])
-    # The day before the change is in the window of an example after it, and not vice versa.
-    first = target_dates == "2018-01-10"
-    np.testing.assert_array_equal(
-        before.windows(np.flatnonzero(first)), after.windows(np.flatnonzero(first))
-    )
-
-
 def test_losses_are_those_of_numpy():
     rng = np.random.default_rng(0)
     months = rng.integers(0, 4, 1000).astype(np.int32)

@@ -234,13 +234,8 @@ def named_model(*names):
 
 @pytest.mark.slow
 def test_names_that_tensorflow_does_not_take_are_served_under_others(tmp_path):
-    names = {
-        "site id": "site_id",
-        "größe": "gr__e",
-        "_x": "input_x",
-        "日本": "input__",
-        "class": "class_",
-    }
+    names = {"site id": "site_id", "größe": "gr__e", "_x": "input_x", "日本": "input__"}
+    names |= {"class": "class_", "self": "self_"}
     assert {name: signature_input(name) for name in names} == names
     model = named_model(*names)
     path = kc.export_savedmodel(model, tmp_path / "1")

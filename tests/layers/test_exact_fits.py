@@ -5,28 +5,23 @@ import pytest
 import scipy.optimize
 from scipy.special import expit as sigmoid
 
-from keras_calibration.layers import (
-    BetaCalibration,
-    BiasCorrection,
-    PlattScaling,
-    TemperatureScaling,
-)
+from keras_calibration import layers
 
 # For each layer: the columns of its curve, and the precision of the prior about 1 of each.
 FORMULAS = {
-    BiasCorrection: (lambda x: [np.ones_like(x)], [0.0]),
-    TemperatureScaling: (lambda x: [x], [0.0]),
-    PlattScaling: (lambda x: [x, np.ones_like(x)], [0.0, 0.0]),
-    BetaCalibration: (
+    layers.BiasCorrection: (lambda x: [np.ones_like(x)], [0.0]),
+    layers.TemperatureScaling: (lambda x: [x], [0.0]),
+    layers.PlattScaling: (lambda x: [x, np.ones_like(x)], [0.0, 0.0]),
+    layers.BetaCalibration: (
         lambda x: [-np.logaddexp(0, -x), np.logaddexp(0, x), np.ones_like(x)],
         [0.1, 0.1, 0.0],
     ),
 }
-SLOPES = [TemperatureScaling, PlattScaling, BetaCalibration]
+SLOPES = [layers.TemperatureScaling, layers.PlattScaling, layers.BetaCalibration]
 
 
 def parameters_of(layer):
-    if isinstance(layer, TemperatureScaling):
+    if isinstance(layer, layers.TemperatureScaling):
         return np.array([1 / layer.temperature])
     names = ("slope_below", "slope_above", "scale", "bias")
     return np.array([getattr(layer, name) for name in names if hasattr(layer, name)])
@@ -36,7 +31,7 @@ def rows_of(parameters=(0.7, 0.7, -0.3), mean=-1.0, spread=1.5, num_rows=20_000,
     """Rows whose truth is a beta curve; with equal slopes, a line."""
     generator = np.random.default_rng(seed)
     logits = generator.normal(mean, spread, num_rows)
-    truth = np.array(parameters) @ FORMULAS[BetaCalibration][0](logits)
+    truth = np.array(parameters) @ FORMULAS[layers.BetaCalibration][0](logits)
     return logits, (generator.random(num_rows) < sigmoid(truth)).astype(float)
 
 
@@ -69,7 +64,7 @@ def test_fit_is_the_optimum_on_the_rows(layer_class, weighted, form):
     weights = weights * (weights.sum() / (weights @ weights))  # rows that say as much
     columns, precision = FORMULAS[layer_class]
     columns, precision = np.stack(columns(logits), axis=1), np.array(precision)
-    fixed = logits if layer_class is BiasCorrection else 0.0
+    fixed = logits if layer_class is layers.BiasCorrection else 0.0
 
     def value_and_gradient(theta):
         curve, away = columns @ theta + fixed, precision * (theta - 1)
@@ -105,14 +100,14 @@ def test_a_ranking_turned_round_gives_the_smallest_scale_and_a_warning(layer_cla
     assert 0 < scale < 1e-5
     received = np.asarray(layer(np.float32([-10, 10])))
     assert received[0] < received[1]
-    if layer_class is PlattScaling:
+    if layer_class is layers.PlattScaling:
         # A slope at its bound is taken as known by an interval.
         rate = labels.mean()
         expected = 1 / np.sqrt(len(labels) * rate * (1 - rate))
         np.testing.assert_allclose(layer.logit_standard_deviation(logits), expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize("layer_class", [PlattScaling, TemperatureScaling])
+@pytest.mark.parametrize("layer_class", [layers.PlattScaling, layers.TemperatureScaling])
 @pytest.mark.parametrize("threshold", [0.0, 0.004])
 def test_separated_classes_are_refused_and_nothing_is_changed(layer_class, threshold):
     logits = np.linspace(-3, 3, 1000)
@@ -120,13 +115,13 @@ def test_separated_classes_are_refused_and_nothing_is_changed(layer_class, thres
     layer.fit(*rows_of())
     before = parameters_of(layer)
     with pytest.raises(ValueError, match=r"best scale is too large or infinite.*separates.*ILPS"):
-        layer.fit(logits, logits > (0.0 if layer_class is TemperatureScaling else threshold))
+        layer.fit(logits, logits > (0.0 if layer_class is layers.TemperatureScaling else threshold))
     np.testing.assert_array_equal(parameters_of(layer), before)
 
 
 @pytest.mark.parametrize("num_positives", [1, 2, 500])
 def test_the_prior_of_beta_calibration_keeps_separated_classes_finite(num_positives):
-    layer = BetaCalibration()
+    layer = layers.BetaCalibration()
     summary = layer.fit(np.linspace(-3, 3, 1000), np.arange(1000) >= 1000 - num_positives)
     assert summary.converged
     assert 0 < summary.log_loss_after < summary.log_loss_before
@@ -135,7 +130,7 @@ def test_the_prior_of_beta_calibration_keeps_separated_classes_finite(num_positi
 
 def test_where_no_logit_is_near_zero_beta_calibration_is_platt_scaling():
     logits, labels = rows_of((0.8, 0.8, 9.0), mean=-14, spread=1, num_rows=10_000)
-    beta, platt = BetaCalibration(), PlattScaling()
+    beta, platt = layers.BetaCalibration(), layers.PlattScaling()
     beta.fit(logits, labels)
     platt.fit(logits, labels)
     assert beta.slope_above == pytest.approx(1, abs=0.2)

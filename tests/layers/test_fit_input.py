@@ -4,29 +4,19 @@ import numpy as np
 import pytest
 
 from backends import digits
-from keras_calibration.layers import (
-    ILPS,
-    BetaCalibration,
-    BiasCorrection,
-    BlendedHead,
-    FieldBias,
-    IsotonicRegression,
-    NeuralCalibration,
-    PlattScaling,
-    TemperatureScaling,
-)
+from keras_calibration import layers
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-1, 1, 400)
 PROBABILITIES = 1 / (1 + np.exp(-LOGITS))
 LABELS = (GENERATOR.random(400) < PROBABILITIES).astype(float)
 CALIBRATORS = [
-    BetaCalibration,
-    BiasCorrection,
-    ILPS,
-    IsotonicRegression,
-    PlattScaling,
-    TemperatureScaling,
+    layers.BetaCalibration,
+    layers.BiasCorrection,
+    layers.ILPS,
+    layers.IsotonicRegression,
+    layers.PlattScaling,
+    layers.TemperatureScaling,
 ]
 
 
@@ -40,7 +30,7 @@ def test_probabilities_are_taken_where_they_are_announced(calibrator):
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"probabilities in \[0, 1\].*from -"):
         layer.fit(LOGITS, LABELS, from_logits=False)
-    if calibrator is not IsotonicRegression:  # whose fit needs the rows themselves
+    if calibrator is not layers.IsotonicRegression:  # whose fit needs the rows themselves
         layer.update(PROBABILITIES, LABELS, from_logits=False)
 
 
@@ -58,27 +48,27 @@ def test_probabilities_in_place_of_logits_warn(calibrator):
 
 def test_updates_and_heads_warn_too():
     site = {"site": np.arange(400) % 3}
-    heads = [FieldBias({"site": 3}), NeuralCalibration(PlattScaling())]
-    for head in [*heads, BlendedHead(heads)]:
+    heads = [layers.FieldBias({"site": 3}), layers.NeuralCalibration(layers.PlattScaling())]
+    for head in [*heads, layers.BlendedHead(heads)]:
         with pytest.warns(UserWarning, match="look like probabilities"):
             head.fit(PROBABILITIES, LABELS, site)
     with pytest.warns(UserWarning, match="look like probabilities"):
-        PlattScaling().update(PROBABILITIES, LABELS)
+        layers.PlattScaling().update(PROBABILITIES, LABELS)
     with pytest.warns(UserWarning, match="look like probabilities"):
-        ILPS().adapt(PROBABILITIES, LABELS)
+        layers.ILPS().adapt(PROBABILITIES, LABELS)
 
 
 def test_class_probabilities():
     shares = GENERATOR.dirichlet([1, 1, 1], 300)
     labels = np.array([GENERATOR.choice(3, p=row) for row in shares])
     with pytest.warns(UserWarning, match="add up to 1"):
-        TemperatureScaling().fit(shares, labels)
-    given = TemperatureScaling().fit(shares, labels, from_logits=False)
-    reference = TemperatureScaling().fit(np.log(shares), labels)
+        layers.TemperatureScaling().fit(shares, labels)
+    given = layers.TemperatureScaling().fit(shares, labels, from_logits=False)
+    reference = layers.TemperatureScaling().fit(np.log(shares), labels)
     assert given.log_loss_after == pytest.approx(reference.log_loss_after)
 
 
-class FailsAtLast(FieldBias):
+class FailsAtLast(layers.FieldBias):
     """A head whose fit is refused when half of it is done."""
 
     def _fit_effects(self, rows, curve, line, like):
@@ -89,9 +79,9 @@ class FailsAtLast(FieldBias):
 @pytest.mark.parametrize("blended", [False, True])
 def test_a_refused_fit_leaves_weights_and_summaries(blended):
     site = {"site": np.arange(400) % 3}
-    curve, alone = PlattScaling(), PlattScaling()
+    curve, alone = layers.PlattScaling(), layers.PlattScaling()
     failing = FailsAtLast({"site": 3}, None if blended else curve)
-    head = BlendedHead([NeuralCalibration(curve), failing]) if blended else failing
+    head = layers.BlendedHead([layers.NeuralCalibration(curve), failing]) if blended else failing
     head(LOGITS[:1], {"site": site["site"][:1]})
     curve.fit(LOGITS, LABELS)
     alone.fit(LOGITS, LABELS)

@@ -116,12 +116,8 @@ def test_fit_learns_segments(num_members):
     rows, held_out = segment_clicks(), segment_clicks(seed=1)
     head = some_head(num_members=num_members)
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 3000)
-    summary = head.fit(
-        *rows,
-        weights,
-        weights_are="counts",
-        settings=FitSettings(folds=2, max_epochs=12, learning_rate=5e-3),
-    )
+    settings = FitSettings(folds=2, max_epochs=12, learning_rate=5e-3)
+    summary = head.fit(*rows, weights, weights_are="counts", settings=settings)
     assert summary.network_kept
     assert len(summary.epochs) == 2
     assert summary.cross_fitted_both < summary.cross_fitted_head - 2 * summary.standard_error

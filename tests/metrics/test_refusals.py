@@ -5,27 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from keras_calibration.metrics import (
-    CalibratedCategoricalLogLoss,
-    CalibratedLogLoss,
-    CalibratedQuadraticLoss,
-    ExpectedCalibrationError,
-    FieldECE,
-    FieldRCE,
-    LogLoss,
-)
+from keras_calibration import metrics
 
 
 @pytest.mark.parametrize(
     ("kind", "argument", "value"),
     [
-        *((CalibratedLogLoss, "num_folds", value) for value in (0, 2.5)),
-        *((CalibratedLogLoss, "bias_fraction", value) for value in (0.0, 1.0, math.nan)),
-        *((LogLoss, "dtype", value) for value in ("float16", "bfloat16")),
-        (CalibratedCategoricalLogLoss, "num_folds", 0),
-        *((ExpectedCalibrationError, "num_bins", value) for value in (0, 2.5, None, "15")),
-        *((FieldECE, "num_values", value) for value in (0, 2.5, "5", (5, 2))),
-        (FieldECE, "num_values", 2**40),
+        *((metrics.CalibratedLogLoss, "num_folds", value) for value in (0, 2.5)),
+        *((metrics.CalibratedLogLoss, "bias_fraction", value) for value in (0.0, 1.0, math.nan)),
+        *((metrics.LogLoss, "dtype", value) for value in ("float16", "bfloat16")),
+        (metrics.CalibratedCategoricalLogLoss, "num_folds", 0),
+        *((metrics.ExpectedCalibrationError, "num_bins", value) for value in (0, 2.5, None, "15")),
+        *((metrics.FieldECE, "num_values", value) for value in (0, 2.5, "5", (5, 2))),
+        (metrics.FieldECE, "num_values", 2**40),
     ],
 )
 def test_bad_arguments_are_refused(kind, argument, value):
@@ -36,13 +28,15 @@ def test_bad_arguments_are_refused(kind, argument, value):
 @pytest.mark.parametrize("epsilon", [0.0, -0.01, math.inf, math.nan])
 def test_an_epsilon_that_divides_by_nothing_is_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon"):
-        FieldRCE(3, epsilon)
+        metrics.FieldRCE(3, epsilon)
 
 
 TWO, TWO_CLASSES = [0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]]
 
 
-@pytest.mark.parametrize("metric", [CalibratedLogLoss(), CalibratedQuadraticLoss(), LogLoss()])
+@pytest.mark.parametrize(
+    "metric", [metrics.CalibratedLogLoss(), metrics.CalibratedQuadraticLoss(), metrics.LogLoss()]
+)
 @pytest.mark.parametrize(
     ("labels", "predictions", "weights", "message"),
     [
@@ -72,7 +66,7 @@ def test_rows_that_do_not_align_are_refused(metric, labels, predictions, weights
 )
 def test_rows_of_classes_that_do_not_align_are_refused(labels, predictions, weights, message):
     with pytest.raises(ValueError, match=message):
-        CalibratedCategoricalLogLoss().update_state(labels, predictions, weights)
+        metrics.CalibratedCategoricalLogLoss().update_state(labels, predictions, weights)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +81,4 @@ def test_rows_of_classes_that_do_not_align_are_refused(labels, predictions, weig
 )
 def test_fields_that_do_not_align_are_refused(num_values, labels, predictions, field, message):
     with pytest.raises(ValueError, match=message):
-        FieldECE(num_values).update_state(labels, predictions, field=field)
+        metrics.FieldECE(num_values).update_state(labels, predictions, field=field)

@@ -3,15 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_calibration import base_logits, fit_head
-from keras_calibration.layers import (
-    ILPS,
-    BiasCorrection,
-    FieldBias,
-    FieldNetwork,
-    NeuralCalibration,
-    PlattScaling,
-)
+from keras_calibration import base_logits, fit_head, layers
 from keras_calibration.models import CalibratedModel
 from symbols import symbols
 
@@ -45,10 +37,10 @@ def make_base(compiled=False):
 
 def make_head():
     # Without dropout, of which Keras saves no random state.
-    network = FieldNetwork(
+    network = layers.FieldNetwork(
         {"site": NUM_SITES}, embedding_dim=4, hidden_units=(8,), dropout=0, seed=0
     )
-    return NeuralCalibration(ILPS(num_knots=8), network)
+    return layers.NeuralCalibration(layers.ILPS(num_knots=8), network)
 
 
 def make_model(base=None, head=None, **arguments):
@@ -68,7 +60,7 @@ def data_set(*parts):
 
 
 def site_head():
-    return FieldBias({"site": NUM_SITES}, PlattScaling())
+    return layers.FieldBias({"site": NUM_SITES}, layers.PlattScaling())
 
 
 def test_weights_count_in_arrays_and_in_data_sets():
@@ -91,7 +83,7 @@ def test_rows_of_a_shuffled_data_set_stay_together():
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
     shuffled = tf.data.Dataset.from_tensor_slices(({"logit": logit}, Y))
     shuffled = shuffled.shuffle(NUM_ROWS, reshuffle_each_iteration=True).batch(100)
-    summary = fit_head(make_model(base, BiasCorrection()), shuffled, verbose=0)
+    summary = fit_head(make_model(base, layers.BiasCorrection()), shuffled, verbose=0)
     assert summary.log_loss_before == pytest.approx(np.log1p(np.exp(-3)), abs=1e-6)
 
 

@@ -58,11 +58,3 @@ def test_keys_with_a_slash_are_inputs():
     model = kc.calibrate(base, x, Y, methods="identity", verbose=0)
     expected = base.predict(x, verbose=0)
     np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
-
-
-def test_a_feature_named_self_is_exported(tmp_path):
-    model = kc.calibrate_scores(
-        Z, Y, {"self": SITE}, from_logits=True, fields=["self"], methods="field_bias", verbose=0
-    )
-    kc.export_savedmodel(model, tmp_path / "model")
-    assert kc.signature_input("self") == "self_"

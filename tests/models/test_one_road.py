@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.layers import (
-    ILPS,
-    BoostedTrees,
-    FieldBias,
-    FieldNetwork,
-    NeuralCalibration,
-    PlattScaling,
-)
+from keras_calibration import layers
 from symbols import symbols
 
 RNG = np.random.default_rng(0)
@@ -26,10 +19,12 @@ SOFT = np.clip((RNG.random(N) < 1 / (1 + np.exp(-SCORE - 0.3 * SITE))) * 0.9 + 1
 WEIGHTS = RNG.uniform(0.5, 2, N)
 SETTINGS = kc.layers.FitSettings(max_epochs=2)
 HEADS = {
-    "PlattScaling": PlattScaling,
-    "FieldBias": lambda: FieldBias({"site": 3}, ILPS(5)),
-    "NeuralCalibration": lambda: NeuralCalibration(ILPS(5), FieldNetwork({"site": 3})),
-    "BoostedTrees": lambda: BoostedTrees({"site": 3}, head=ILPS(5), num_rounds=8),
+    "PlattScaling": layers.PlattScaling,
+    "FieldBias": lambda: layers.FieldBias({"site": 3}, layers.ILPS(5)),
+    "NeuralCalibration": lambda: layers.NeuralCalibration(
+        layers.ILPS(5), layers.FieldNetwork({"site": 3})
+    ),
+    "BoostedTrees": lambda: layers.BoostedTrees({"site": 3}, head=layers.ILPS(5), num_rounds=8),
 }
 
 
@@ -69,7 +64,7 @@ def test_what_is_wrong_is_said_once():
     labels = (SOFT > 0.5).astype(float)
     given = 1 / (1 + np.exp(-SCORE))  # probabilities in place of logits
     weights = np.where(labels == 1, 1.0, 30.0)  # which depend on the label alone
-    model = model_of(PlattScaling())
+    model = model_of(layers.PlattScaling())
     for fit in (
         lambda: model.layers[-1].fit(given, labels, sample_weight=weights),
         lambda: kc.fit_head(model, {"score": given, "site": SITE}, labels, weights, verbose=0),

@@ -6,7 +6,6 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.models import CalibratedModel
-from served import outputs_of
 from symbols import symbols
 from trained_heads import train_head
 
@@ -71,15 +70,3 @@ def test_a_head_without_a_direct_fit(tmp_path):
     np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
     loaded.fit(X, Y, batch_size=NUM_ROWS, verbose=0)  # goes on, with its optimizer
     np.testing.assert_allclose(np.array(loaded.head.offsets), best_offsets(), atol=1e-2)
-
-
-@pytest.mark.tensorflow
-def test_what_was_trained_is_served(tmp_path):
-    model = CalibratedModel(make_base(), SiteOffsets())
-    train_head(model, X, Y, learning_rate=0.2, batch_size=100)
-    path = kc.export_savedmodel(model, tmp_path / "1", X)
-    expected = model.predict(X, verbose=0)
-    np.testing.assert_allclose(outputs_of(path, X)["probability"], expected, atol=1e-6)
-    rows = kc.base_logits(model, X), Y, {"site": X["site"]}
-    with pytest.raises(ValueError, match="no direct fit"):
-        kc.refresh_savedmodel(path, *rows, from_logits=True)

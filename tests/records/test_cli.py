@@ -18,18 +18,16 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("ledger") / "runs"
     runs = Ledger(path)
     rng = np.random.default_rng(0)
-    for pipeline, shift, num_runs in (
-        ("deepfm", 0, 6),
-        ("dcn", -1, 6),
-        (EVIL, 0, 6),
-        ("few", 0, 1),
-    ):
+    for pipeline, shift, num_runs in ("deepfm", 0, 6), ("dcn", -1, 6), (EVIL, 0, 6), ("few", 0, 1):
         for seed in range(num_runs):
             loss = 0.5 + 0.01 * shift + 1e-3 * rng.normal()
             metrics = {"val_calibrated_log_loss": [loss], "val_loss": [loss + 1e-3]}
             record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
             runs.append({**record, "metrics": metrics, "configuration": {"units": [8]}})
     runs.append({"pipeline": "dcn", "seed": 9, "status": "started"})
+    values = [float("nan"), float("inf"), -float("inf"), 1e308, None]
+    record = {"pipeline": "diverged", "seed": 1, "status": "diverged", "epochs": [*range(5)]}
+    runs.append({**record, "metrics": {f"val_{EVIL}": values}})
     return str(path)
 
 
@@ -124,8 +122,11 @@ def test_terminal_output_is_narrow_and_sends_no_control_characters(folder, capsy
 
 def test_runs_counts(folder, tmp_path, capsys):
     assert main(["runs", folder, "--json"]) == 0
-    rows = {row["pipeline"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(rows) == ["deepfm", "dcn", EVIL, "few"]
+    out = capsys.readouterr().out
+    assert all(c.isprintable() or c == "\n" for c in out)
+    # Constants such as NaN are no JSON.
+    rows = {row["pipeline"]: row for row in json.loads(out, parse_constant=pytest.fail)}
+    assert list(rows) == ["deepfm", "dcn", EVIL, "few", "diverged"]
     assert (rows["dcn"]["finished"], rows["dcn"]["started"], rows["dcn"]["seeds"]) == (6, 1, 6)
     assert main(["runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "The ledger is empty.\n"

@@ -6,17 +6,11 @@ import pandas
 import pytest
 
 from backends import HAS_FLOAT64, digits
+from keras_calibration import scoring
 from keras_calibration.layers import PlattScaling
 from keras_calibration.logs import ScoredLog
 from keras_calibration.metrics import FieldECE, LogitAUC, LogLoss
 from keras_calibration.plots import CalibrationMapDisplay, FieldDisplay, ReliabilityDisplay
-from keras_calibration.scoring import (
-    calibrated_log_loss,
-    field_ece,
-    field_rce,
-    multicalibration_error,
-    score,
-)
 
 NUM_ROWS = 300
 GENERATOR = np.random.default_rng(0)
@@ -31,13 +25,13 @@ ROWS = {
 
 def by_score(labels, predictions, field, weights):
     rows = labels, predictions, weights, {"site": field}
-    results = score(rows, [LogLoss(), LogitAUC()], {"site": [FieldECE(3)]}, verbose=0)
+    results = scoring.score(rows, [LogLoss(), LogitAUC()], {"site": [FieldECE(3)]}, verbose=0)
     return list(results.values())
 
 
 def by_segments(labels, predictions, field, weights):
     segments = {"site": field}
-    found = multicalibration_error(
+    found = scoring.multicalibration_error(
         labels, predictions, segments, weights, numeric=[], min_rows=20, min_positives=1
     )
     overall = found.overall
@@ -81,16 +75,16 @@ def by_log(labels, predictions, field, weights):
         sample_weight="w",
         fields=["site"],
     )
-    return list(score(log, [LogLoss()], verbose=0).values())
+    return list(scoring.score(log, [LogLoss()], verbose=0).values())
 
 
 DOORS = {
     "score": by_score,
     "calibrated_log_loss": lambda labels, predictions, field, weights: [
-        calibrated_log_loss(labels, predictions, weights)
+        scoring.calibrated_log_loss(labels, predictions, weights)
     ],
-    "field_ece": lambda *columns: [field_ece(*columns)],
-    "field_rce": lambda *columns: [field_rce(*columns)],
+    "field_ece": lambda *columns: [scoring.field_ece(*columns)],
+    "field_rce": lambda *columns: [scoring.field_rce(*columns)],
     "multicalibration_error": by_segments,
     "ReliabilityDisplay": by_bins,
     "FieldDisplay": by_values,
@@ -215,10 +209,12 @@ def test_logits_are_said_to_be_logits():
     """Predictions are probabilities, unless `from_logits=True`; logits give the same."""
     labels, site = ROWS["labels"], ROWS["field"]
     functions = {
-        "calibrated_log_loss": calibrated_log_loss,
-        "field_ece": lambda y, p, **options: field_ece(y, p, site, **options),
-        "field_rce": lambda y, p, **options: field_rce(y, p, site, **options),
-        "segments": lambda y, p, **options: multicalibration_error(y, p, {}, **options).error,
+        "calibrated_log_loss": scoring.calibrated_log_loss,
+        "field_ece": lambda y, p, **options: scoring.field_ece(y, p, site, **options),
+        "field_rce": lambda y, p, **options: scoring.field_rce(y, p, site, **options),
+        "segments": lambda y, p, **options: (
+            scoring.multicalibration_error(y, p, {}, **options).error
+        ),
     }
     for function in functions.values():
         received = function(labels, LOGITS, from_logits=True)

@@ -200,15 +200,9 @@ def test_kinds_of_columns(monkeypatch):
         "constant": np.ones(num_rows),
     }
     labels, predictions = rng.random(num_rows) < 0.5, np.full(num_rows, 0.5)
-    result = multicalibration_error(
-        labels,
-        predictions,
-        features,
-        numeric=["amount", "few", "count", "infinite", "constant"],
-        max_depth=1,
-        min_rows=1,
-        min_positives=0,
-    )
+    options = {"numeric": ["amount", "few", "count", "infinite", "constant"], "max_depth": 1}
+    options |= {"min_rows": 1, "min_positives": 0}
+    result = multicalibration_error(labels, predictions, features, **options)
     names = {each.name: each.num_rows for each in result.segments}
     median = np.nanmedian(amount)
     assert names == {

@@ -33,12 +33,6 @@ class Sites:
         self.order = rng.permutation(num_rows)
 
 
-def _dense(scale, bias, activation, name="probability_of_all"):
-    constant = keras.initializers.Constant
-    initializers = {"kernel_initializer": constant(scale), "bias_initializer": constant(bias)}
-    return keras.layers.Dense(1, activation, name=name, **initializers)
-
-
 @pytest.fixture(scope="module")
 def sites():
     return Sites()
@@ -75,14 +69,10 @@ def test_platt_with_weights_of_many_kinds(kind, sites):
     weights = pd.Series(sites.weights, index=sites.order).astype(kind)
     values = np.asarray(weights, "float64")
     layer = kc.layers.PlattScaling()
+    given = pd.Series(sites.logits), pd.Series(sites.y, dtype="Int8")
     # The rows are matched by position, and the index of the weights is in another order.
     with pytest.warns(UserWarning, match="`logits` and `sample_weight` have the same index"):
-        summary = layer.fit(
-            pd.Series(sites.logits),
-            pd.Series(sites.y, dtype="Int8"),
-            sample_weight=weights,
-            weights_are="counts",
-        )
+        summary = layer.fit(*given, sample_weight=weights, weights_are="counts")
     (scale, bias), hessian = references.platt(sites.logits, sites.y, values)
     np.testing.assert_allclose(layer(GRID), scale * GRID + bias, atol=1e-3)
     fitted = sigmoid(scale * sites.logits + bias)
@@ -111,33 +101,3 @@ def test_rates_of_each_row(tmp_path):
     x["kept"][:4] = [0, -1, 1.5, np.nan]
     found = made.predict(x, verbose=0)[:, 0]
     assert np.isnan(found).tolist() == [True] * 4 + [False] * 46
-
-
-def test_two_calibrated_outputs(sites, tmp_path):
-    inputs = keras.Input((1,), name="price")
-    outputs = {
-        "click": _dense(1.2, -0.3, "sigmoid", "c")(inputs),
-        "buy": _dense(0.9, -1.0, None, "b")(inputs),
-        "cost": _dense(2.0, 1.0, None, "k")(inputs),
-    }
-    base = keras.Model(inputs, outputs)
-    x, buy_logits = sites.price[:, None], 0.9 * sites.price.astype("float64") - 1
-    labels = {"click": sites.y, "buy": sites.later, "cost": np.zeros(len(x))}
-    click = kc.models.CalibratedModel(base, kc.layers.PlattScaling(), calibrated_output="click")
-    kc.fit_head(click, x, labels, verbose=0)
-    buy = kc.models.CalibratedModel(
-        click.with_all_outputs(),
-        kc.layers.PlattScaling(),
-        base_output="logit",
-        calibrated_output="buy",
-    )
-    kc.fit_head(buy, x, labels, verbose=0)
-    found = buy.with_all_outputs().predict(x, verbose=0)
-    for name, logits in {"click": sites.logits, "buy": buy_logits}.items():
-        (scale, bias), _ = references.platt(logits, labels[name])
-        np.testing.assert_allclose(found[name][:, 0], sigmoid(scale * logits + bias), atol=1e-4)
-    np.testing.assert_allclose(found["cost"][:, 0], 2 * sites.price + 1, rtol=1e-5, atol=1e-5)
-    path = kc.export_savedmodel(buy, tmp_path / "1")
-    served = outputs_of(path, {"price": x})
-    np.testing.assert_allclose(served["probability"], found["buy"], atol=1e-5)
-    np.testing.assert_allclose(served["click"], found["click"], atol=1e-5)

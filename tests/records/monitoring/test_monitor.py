@@ -37,15 +37,9 @@ def make_log(
     rate = np.where(site == site_factor[0], site_factor[1], 1) * rate
     rate = np.where(day == shuffled_day, rng.permutation(rate), rate)
     seconds = rng.integers(0, 86400, n).astype("timedelta64[s]")
-    return pa.table(
-        {
-            "timestamp": START + day * np.timedelta64(1, "D") + seconds,
-            "site": site,
-            "device": rng.integers(0, 3, n),
-            "probability": p.astype(np.float32),
-            "label": (rng.random(n) < rate).astype(int),
-        }
-    )
+    columns = {"timestamp": START + day * np.timedelta64(1, "D") + seconds, "site": site}
+    columns |= {"device": rng.integers(0, 3, n), "probability": p.astype(np.float32)}
+    return pa.table({**columns, "label": (rng.random(n) < rate).astype(int)})
 
 
 @pytest.fixture(scope="module")
@@ -199,14 +193,9 @@ def test_missing_values_are_a_value():
 
 
 def test_predictions_of_0_and_1_and_periods_of_one_class():
-    table = pa.table(
-        {
-            "timestamp": ["2026-03-01"] * 4 + ["2026-03-02"] * 4,
-            "probability": [0.0, 1.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0],
-            "label": [0, 1, 1, 0, 0, 0, 0, 0],
-        }
-    )
-    report = monitor(log_of(table, "label"))
+    columns = {"probability": [0.0, 1.0, 0.5, 0.5] + [0.0] * 4, "label": [0, 1, 1, 0] + [0] * 4}
+    columns["timestamp"] = ["2026-03-01"] * 4 + ["2026-03-02"] * 4
+    report = monitor(log_of(pa.table(columns), "label"))
     assert not report.is_alert
     assert report.periods[1].high == float("inf")
     values = report.to_dict()
@@ -330,14 +319,9 @@ def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):
 
 def test_the_text_of_a_small_log():
     good, bad = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
-    table = pa.table(
-        {
-            "timestamp": ["2026-03-01"] * 400 + ["2026-03-02"] * 400,
-            "probability": [0.2, 0.4] * 400,
-            "label": good * 40 + bad * 40,
-            "site": ["a", "b"] * 400,
-        }
-    )
+    columns = {"probability": [0.2, 0.4] * 400, "label": good * 40 + bad * 40}
+    columns["timestamp"] = ["2026-03-01"] * 400 + ["2026-03-02"] * 400
+    table = pa.table({**columns, "site": ["a", "b"] * 400})
     assert str(monitor(log_of(table, "site"))) == GOLDEN
 
 

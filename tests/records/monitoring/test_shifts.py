@@ -130,40 +130,6 @@ def test_the_mean_ratio_of_right_predictions_is_1():
             assert np.all(chance @ np.exp(log_ratios(sums, 0.02)) <= 1 + 1e-12)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("spread", [0.0, 1.5])
-def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(spread):
-    # 2000 logs of 30 days of 40 rows; the mean at the end, and at the first look above a level.
-    rng = np.random.default_rng(2)
-    logs, days, rows = 2000, 30, 40
-    p = expit(rng.normal(-2, spread, (days, rows)))
-    y = rng.random((logs, days, rows)) < p
-    squares, mean = (p * p).sum(axis=1), p.sum(axis=1)
-    columns = (float(rows), y.sum(axis=2), mean, squares)
-    sums = Sums(*(np.broadcast_to(column, (logs, days)) for column in columns))
-    value = np.repeat(np.arange(logs), days)
-    evidence = np.empty((logs, days))
-    for day in range(days):
-        until = Sums(*(column[:, : day + 1].ravel() for column in sums))
-        numbers, blocks = value.reshape(logs, days)[:, : day + 1], np.arange(day + 1)
-        log_years, _, _ = find_shifts(
-            until, numbers.ravel(), np.broadcast_to(blocks, numbers.shape).ravel(), 1.0, 0.0
-        )
-        evidence[:, day] = np.exp(log_years)
-    years = np.arange(1, days + 1)
-    error = evidence[:, -1].std() / np.sqrt(logs)
-    assert evidence[:, -1].mean() < days + 3 * error
-    # A stopped look: the first with more than 1.1 years a year, or the last.
-    is_above = evidence > 1.1 * years
-    stop = np.where(is_above.any(axis=1), is_above.argmax(axis=1), days - 1)
-    excess = evidence[np.arange(logs), stop] - years[stop]
-    assert excess.mean() < 3 * excess.std() / np.sqrt(logs)
-    # The inequality: 1 / α years are reached in at most α y of logs.
-    for level in (60, 300):
-        share = (evidence.max(axis=1) >= level).mean()
-        assert share <= days / level + 3 * np.sqrt(days / level / logs)
-
-
 # A log that is looked at every day: how often right predictions alarm, and how soon wrong ones.
 # Logs with 500 expected positives a day, of rows with these probabilities; a third of the yearly
 # false alarms is that of the whole log.

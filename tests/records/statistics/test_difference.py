@@ -3,12 +3,7 @@ import pytest
 from scipy import special, stats
 
 from calibration_records.statistics.estimate import fewest_runs
-from keras_calibration.statistics import (
-    always_valid_difference,
-    mean_difference,
-    minimum_detectable_effect,
-    seeds_needed,
-)
+from keras_calibration import statistics
 
 
 def test_agrees_with_scipy():
@@ -16,12 +11,12 @@ def test_agrees_with_scipy():
     a, b = rng.normal(size=9), rng.normal(0.5, 2.0, 14)
     expected = stats.ttest_ind(b, a, equal_var=False)
     interval = expected.confidence_interval()
-    estimate = mean_difference(a, b)
+    estimate = statistics.mean_difference(a, b)
     np.testing.assert_allclose(estimate[1:3], [interval.low, interval.high], rtol=1e-9)
     assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
     expected = stats.ttest_rel(b[:9], a)
     interval = expected.confidence_interval()
-    estimate = mean_difference(a, b[:9], paired=True)
+    estimate = statistics.mean_difference(a, b[:9], paired=True)
     np.testing.assert_allclose(estimate[1:3], [interval.low, interval.high], rtol=1e-9)
     assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
@@ -35,29 +30,29 @@ def test_no_p_value_with_too_few_runs_for_an_exact_test(paired, extremes):
     fewest = fewest_runs(paired=paired)
     assert extremes(fewest) < 0.05 < extremes(fewest - 1)
     a, b = np.arange(fewest) ** 2.0, np.arange(fewest) ** 1.5
-    assert mean_difference(a[:-1], b[:-1], paired=paired).p_value is None
-    assert mean_difference(a, b, paired=paired).p_value is not None
+    assert statistics.mean_difference(a[:-1], b[:-1], paired=paired).p_value is None
+    assert statistics.mean_difference(a, b, paired=paired).p_value is not None
 
 
 def test_signs_units_and_ends():
     a, b = np.arange(5.0), np.arange(5.0) ** 2
-    forward, back = mean_difference(a, b), mean_difference(b, a)
+    forward, back = statistics.mean_difference(a, b), statistics.mean_difference(b, a)
     np.testing.assert_allclose(forward[:3], [-back.value, -back.high, -back.low])
-    small = mean_difference(1e-100 * a, 1e-100 * b)
+    small = statistics.mean_difference(1e-100 * a, 1e-100 * b)
     np.testing.assert_allclose(small[:3], 1e-100 * np.array(forward[:3]))
-    assert mean_difference([1.0, 1.0], [2.0, 2.0])[:3] == (1.0, 1.0, 1.0)
+    assert statistics.mean_difference([1.0, 1.0], [2.0, 2.0])[:3] == (1.0, 1.0, 1.0)
     with pytest.raises(ValueError, match="at least 2 runs"):
-        mean_difference([1.0], [1.0, 2.0])
-    nothing = always_valid_difference([1.0, 2.0], [5.0, 6.5])
+        statistics.mean_difference([1.0], [1.0, 2.0])
+    nothing = statistics.always_valid_difference([1.0, 2.0], [5.0, 6.5])
     assert (nothing.low, nothing.high) == (-np.inf, np.inf)
 
 
 def test_seeds_needed_is_the_least_that_detects():
-    needed = seeds_needed(0.4, 1.0, paired=True)
-    assert minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
-    assert minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
+    needed = statistics.seeds_needed(0.4, 1.0, paired=True)
+    assert statistics.minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
+    assert statistics.minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
     # Where there is nothing to find, and where nothing hides it.
-    assert (seeds_needed(0.0, 1.0), seeds_needed(1.0, 0.0)) == (100_000, 2)
+    assert (statistics.seeds_needed(0.0, 1.0), statistics.seeds_needed(1.0, 0.0)) == (100_000, 2)
 
 
 def test_the_always_valid_form_holds_at_every_look():
@@ -66,7 +61,8 @@ def test_the_always_valid_form_holds_at_every_look():
     missed = 0
     for x, y in zip(a, b, strict=True):
         missed += any(
-            always_valid_difference(x[:m], 0.5 + y[:m]).excludes(0.5) for m in range(2, 61)
+            statistics.always_valid_difference(x[:m], 0.5 + y[:m]).excludes(0.5)
+            for m in range(2, 61)
         )
     assert missed / 600 <= 0.05
 
@@ -74,11 +70,11 @@ def test_the_always_valid_form_holds_at_every_look():
 def test_p_value_interval_and_e_value_agree():
     rng = np.random.default_rng(3)
     a, b = rng.normal(size=12), rng.normal(1.0, 1.0, 12)
-    estimate = always_valid_difference(a, b)
+    estimate = statistics.always_valid_difference(a, b)
     d, growth = b - a, 13.0
     share = d.sum() ** 2 / (12 * np.sum(d**2))
     log_e = -0.5 * np.log(growth) - 6 * np.log1p(-12 / growth * share)
     assert estimate.p_value == pytest.approx(min(1.0, np.exp(-log_e)))
     # At an end of the interval the e-value of the shift is exactly 1/α.
-    shifted = always_valid_difference(a + estimate.low, b)
+    shifted = statistics.always_valid_difference(a + estimate.low, b)
     assert shifted.p_value == pytest.approx(0.05)
