@@ -78,12 +78,12 @@ def export_onnx(
         calibration head, or a CalibratedModel. Received: str. ...
     """
     spec = Spec.of(model, sample, interval, calibrated_output)
+    onnx_packages()  # before anything is made
     _check(spec)
     target = Target(Path(path), is_file=True)
     target.check()
-    requests = [spec.request(), spec.request(num_rows=1)]
     spec.warn_if_unfitted()
-    return publish(target, _Onnx(spec), requests, spec.tolerance)
+    return publish(target, _Onnx(spec), [spec.request(), spec.request(num_rows=1)], spec.tolerance)
 
 
 @dataclass
