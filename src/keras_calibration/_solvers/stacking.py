@@ -85,7 +85,7 @@ def combined_weights(
         >>> labels = np.arange(1000) % 4 == 0
         >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
         >>> combined_weights([np.zeros(1000), np.full(1000, -2.0)], rows).round(2)
-        array([0.24, 0.76])
+        array([0.23, 0.77])
     """
     weights = rows.row_weights
     losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
