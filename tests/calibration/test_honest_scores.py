@@ -86,7 +86,12 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     level, freedom = (0.95, len(numbers) - 1) if isinstance(folds, str) else (0.99, np.inf)
     bound = stats.t.ppf(level, freedom)
     assert slope > bound * error
-    share = 1.0 if isinstance(folds, str) else 1 - (bound * error / slope) ** 3
+    # No change is no question where the scores predict worse than a constant.
+    rate = np.average(labels[scored], weights=weights[scored])
+    constant = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
+    before = losses_of(labels, columns[0])[scored]
+    is_far = np.average(before, weights=weights[scored]) > constant
+    share = 1.0 if is_far or isinstance(folds, str) else 1 - (bound * error / slope) ** 3
     by_chance = share * (1 - share) * slope
     share = 1.0 if share > 0.98 else share
     chosen = columns[0] + share * (stacked - columns[0])

@@ -122,18 +122,17 @@ def _share_of_change(
         choice_error: The standard error of the gain by the choice.
     """
     labels, probabilities = outcome_columns(rows.labels, identity)
-    change = logits - identity
-    slopes = ((labels - probabilities) * change.reshape(labels.shape)).sum(axis=1)
+    slopes = ((labels - probabilities) * (logits - identity).reshape(labels.shape)).sum(axis=1)
     slope, error = mean_and_error(slopes, rows.weights, clusters)
     bound = _errors_of_evidence(clusters) * float(np.hypot(error, choice_error))
-    if slope <= bound:
+    if slope <= bound or _change_of(logits, identity, rows, None)[0] >= 0:
         return 0.0, 0.0
+    # Scores in another unit predict worse than a constant: that no change is right is no question.
+    entropy = special.entr(np.average(rows.shares, axis=0, weights=rows.weights)).sum()
+    is_far = np.average(head_log_losses(rows.labels, identity), weights=rows.weights) > entropy
     # Blocks of time differ by what happened in them too: a level that rose late, say.
-    share = 1.0 if clusters is not None else 1 - (bound / slope) ** 3
+    share = 1.0 if is_far or clusters is not None else 1 - (bound / slope) ** 3
     by_chance = share * (1 - share) * slope
-    gain = -_change_of(identity + share * change, identity, rows, None)[0]
-    if gain <= by_chance:
-        return 0.0, 0.0
     return (1.0 if share > 1 - SMALLEST_WEIGHT else share), by_chance
 
 
