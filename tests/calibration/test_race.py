@@ -71,11 +71,11 @@ def without_lightgbm(monkeypatch):
 @pytest.mark.usefixtures("without_lightgbm")
 def test_without_lightgbm_the_others_are_compared():
     logits, labels, columns = make_rows(2.0)
-    with pytest.warns(UserWarning, match=r"'trees' could not be fitted.*Install the package"):
+    with pytest.warns(UserWarning, match=r"'trees' could not be fitted.*Install lightgbm"):
         model = kc.calibrate_scores(logits, labels, columns, **OPTIONS)
     report = model.report
-    assert "Install the package `lightgbm`" in report.left_out["trees"]
+    assert "Install lightgbm" in report.left_out["trees"]
     assert "Left out: trees." in str(report)
     assert report.after.log_loss < report.before.log_loss
-    with pytest.raises(ImportError, match="Install the package `lightgbm`"):
+    with pytest.raises(ImportError, match="Install lightgbm"):
         kc.calibrate_scores(logits, labels, columns, methods="trees", **OPTIONS)

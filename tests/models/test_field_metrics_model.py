@@ -5,7 +5,6 @@ import pytest
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.models import FieldMetricsModel
 from symbols import symbols
-from tiers import slow_except
 
 RNG = np.random.default_rng(0)
 X = {
@@ -86,33 +85,6 @@ def test_compiling_again_replaces():
     model.compile(loss="binary_crossentropy")
     assert set(model.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss"}
     assert [metric.name for metric in model.metrics] == ["loss"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", slow_except([{}], [{}, {"run_eagerly": True}]), ids=str)
-def test_pairs_that_no_layer_reads(options, tmp_path):
-    x = {"pair": np.where(X["site"] >= 0, X["site"] * 2 + X["device"][:, 0], -1), **X}
-    fields = {"pair": [FieldECE(10), FieldRCE(10, epsilon=0.5)], "site": FieldECE(5)}
-    model = build(field_metrics=fields, **options)
-    model.fit(x, Y, batch_size=29, verbose=0, sample_weight=W)
-    data = {"y": Y, "batch_size": 7, "sample_weight": W, "verbose": 0, "return_dict": True}
-    scores = model.evaluate(x, **data)
-    assert set(scores) == {"loss", "pair_field_ece", "pair_field_rce", "site_field_ece"}
-    assert scores["pair_field_ece"] == expected(model, FieldECE(10), "pair", W, x)
-    assert scores["pair_field_rce"] == expected(model, FieldRCE(10, epsilon=0.5), "pair", W, x)
-    assert scores["site_field_ece"] == expected(model, FieldECE(5), "site", W, x)
-    assert scores["pair_field_ece"] != pytest.approx(scores["site_field_ece"], abs=1e-3)
-
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.evaluate(x, **data) == pytest.approx(scores, abs=1e-6)
-    loaded.fit(x, Y, verbose=0)
-    loaded.save(tmp_path / "again.keras")
-    again = keras.saving.load_model(tmp_path / "again.keras")
-    assert list(again.evaluate(x, **data)) == list(scores)
-    bare = keras.saving.load_model(tmp_path / "model.keras", compile=False)
-    np.testing.assert_allclose(bare.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
-    assert bare.metrics == []
 
 
 def test_a_field_that_the_input_lacks_is_refused():

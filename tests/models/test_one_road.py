@@ -42,7 +42,10 @@ def fitted(name, score, site, labels, weights, settings=SETTINGS):
         head = HEADS[name]()
         if in_model:
             x = {"score": score, "site": site}
-            kc.fit_head(model_of(head), x, labels, weights, settings=settings, verbose=0)
+            options = {"settings": settings, "only_if_better": False, "verbose": 0}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # by chance, a fit is worse than none
+                kc.fit_head(model_of(head), x, labels, weights, **options)
         else:
             head.fit(score, labels, {"site": site}, weights, settings=settings)
         found.append(head.get_weights())

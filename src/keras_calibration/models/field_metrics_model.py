@@ -104,7 +104,7 @@ class FieldMetricsModel(keras.Model):
         return super().predict(self._entering(x), *args, **kwargs)
 
     def _entering(self, x: Data) -> Data:
-        """Arrays and tables as the model and its field metrics read them, exactly.
+        """Arrays and tables as the model reads them, exactly.
 
         Keras would convert whole numbers in float64 to float32, and thereby merge ids beyond 2²⁴.
         """
@@ -112,9 +112,7 @@ class FieldMetricsModel(keras.Model):
         by_position = isinstance(inputs, Mapping) and isinstance(x, list | tuple)
         if x is None or inputs is None or by_position:
             return x
-        field_metrics = getattr(self, "_field_metrics", None)
-        also = () if field_metrics is None else field_metrics.fields
-        return as_inputs(x, inputs, self._ids, also)
+        return as_inputs(x, inputs, self._ids)
 
     @property
     def _ids(self) -> set[str]:
