@@ -34,13 +34,12 @@ def inputs_of(
     x: Any,
     expected: Any,
     ids: Collection[str] = (),
-    also: Collection[str] = (),
     standing_in: np.ndarray | None = None,
 ) -> Any:
     """Arrays and tables in the form that a model expects; columns that it does not read are left.
 
-    Of the inputs, `ids` names those that hold ids; `also` names further columns to read. A row of
-    weight 0 may hold anything: `standing_in` are the row numbers of `rows_that_count`.
+    Of the inputs, `ids` names those that hold ids. A row of weight 0 may hold anything:
+    `standing_in` are the row numbers of `rows_that_count`.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
@@ -51,9 +50,7 @@ def inputs_of(
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
         _check_named(x, named)
-        read = {n: _entered(x[n], part, n, ids, standing_in) for n, part in named.items()}
-        others = [name for name in also if name in x and name not in read]
-        return read | {name: column_of(x[name], repr(name)) for name in others}
+        return {n: _entered(x[n], part, n, ids, standing_in) for n, part in named.items()}
     return _entered(x, expected, "x", ids, standing_in)
 
 

@@ -120,13 +120,12 @@ def as_inputs(
     x: Data,
     expected: Inputs,
     ids: Collection[str] = (),
-    also: Collection[str] = (),
     standing_in: np.ndarray | None = None,
 ) -> Data:
     """Arrays and tables as a model takes them; data sets are returned unchanged."""
     if is_batches(x):
         return x
-    inputs = inputs_of(x, expected, ids, also, standing_in)
+    inputs = inputs_of(x, expected, ids, standing_in)
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 

@@ -146,8 +146,7 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
         )
     x, *labels_and_weights = (part for part in data if part is not None)
     if (expected := symbolic_input(model)) is not None:
-        also = [field for metric in model.metrics for field in getattr(metric, "fields", ())]
-        x = structured(inputs_of(x, expected, also=also), expected)
+        x = structured(inputs_of(x, expected), expected)
     rows: Rows = keras.tree.map_structure(_as_array, (x, *labels_and_weights))
     lengths = {array.shape[0] if array.ndim else 0 for array in keras.tree.flatten(rows)}
     if len(lengths) > 1 or 0 in lengths:
