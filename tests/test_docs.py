@@ -15,7 +15,7 @@ import keras_calibration as kc
 from tiers import slow_except
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["docs/architecture.md", "docs/data_flow.md", "CONTRIBUTING.md"]
+PAGES = ["docs/architecture.md", "docs/data_flow.md", "docs/field_solver.md", "CONTRIBUTING.md"]
 
 
 def test_the_architecture_page_lists_every_room():
@@ -29,7 +29,7 @@ def test_the_architecture_page_lists_every_room():
 def test_files_that_a_page_names_are_there(page):
     text = (ROOT / page).read_text("utf-8")
     named = set(re.findall(r"`([\w/]+\.(?:py|md))`", text)) | set(
-        re.findall(r"\]\(([^:)]+)\)", text)
+        re.findall(r"\]\(([^:)#]+)[)#]", text)
     )
     present = {
         path.relative_to(ROOT).as_posix()
@@ -120,7 +120,9 @@ def test_the_page_on_sampling(run_page):
     of_sample = kc.calibrate(base, x, y, fields=["site_id"], methods="quick", verbose=0)
     correction = kc.layers.SamplingCorrection(rate)
     for model in (names["model"], kc.models.CalibratedModel(of_sample, correction)):
-        model.compile("adam", "binary_crossentropy", weighted_metrics=[kc.metrics.CalibrationRatio()])
+        model.compile(
+            "adam", "binary_crossentropy", weighted_metrics=[kc.metrics.CalibrationRatio()]
+        )
         x, y = sampled(test_x, test_y, 12)
         weights = np.where(y == 1, 1.0, 1 / rate)
         for figures in (
@@ -169,7 +171,7 @@ def test_the_page_on_serving(run_page):
 # What LightGBM 4.5 and 4.6 say with scikit-learn 1.6 and 1.7.
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:'force_all_fin")
 def test_the_page_on_lightgbm(run_page, tmp_path):
-    """The file needs ONNX Runtime alone; the next one has the same trees, and a newer calibration."""
+    """The file needs ONNX Runtime alone; the next one has the same trees and a newer head."""
     onnx = pytest.importorskip("onnx")
     names = run_page("guides/lightgbm.md")
     assert names["difference"] < 1e-6
