@@ -51,7 +51,33 @@ nb_output_stderr = "remove"  # progress bars, and what TensorFlow says of the ma
 suppress_warnings = ["toc.empty_glob", "myst-nb.lexer"]
 
 autosummary_generate = True
-autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
+autosummary_context = {
+    # A class page lists the members that a user calls: none of these bases of other packages,
+    "foreign_bases": "Layer, Metric, Model, Functional, Callback, BaseEstimator, ClassifierMixin, "
+    "MetaEstimatorMixin, Operation, KerasSaveable, Enum, tuple, object",
+    # none that Keras, scikit-learn or another part of the package calls,
+    "not_called": """
+        build call compile_from_config compute_loss compute_metrics compute_output_shape
+        compute_output_spec from_config get_build_config get_compile_config get_config
+        get_metadata_routing get_metrics_result input_spec load_own_variables on_epoch_end
+        on_train_begin on_train_end save_own_variables set_fit_request set_partial_fit_request
+        set_predict_proba_request set_predict_request set_score_request
+        add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
+        fit_checked fit_curve fit_histogram fit_sums fit_trees has_free_scale has_free_shift
+        logit_spread num_posterior_columns posterior posterior_spread shift update_sums
+        with_features add_row_count add_rows add_sum add_variable check_ids count_rows error
+        has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
+        as_chosen by_period columns field_ids metrics of_given uses_row_key
+    """,
+    # and on the page of `Head` alone those that a subclass may define.
+    "for_subclasses": """
+        check_logits curve draws_by_chance effect_names effects field_readers finalize fit_rows
+        parts starts_from_whole summary_of
+    """,
+}
+for _key in ("not_called", "for_subclasses"):
+    autosummary_context[_key] = ", ".join(autosummary_context[_key].split())
+autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "groupwise"}
 autodoc_typehints = "none"  # the docstrings name shapes and dtypes
 autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = False

@@ -28,15 +28,15 @@ _NUM_POINTS = 32  # of the quadrature and of the grid
 
 @dataclass(frozen=True)
 class Level:
-    """What the logits of all rows have in common at each time, beside the curve and the effects.
+    """The level over time: what all logits share at a time, apart from the curve and the offsets.
 
     Args:
         times: Times (K,), increasing, as differences to the last one.
         values: The level at these times, in logits, without its mean over the rows of the fit.
         errors: Their standard errors.
-        last: What of it persists, and is served.
-        walk: Standard deviation of a change in a unit of time of what persists.
-        noise: Standard deviation of what does not persist.
+        last: The part of the level at the last time that persists, in logits. It is served.
+        walk: Standard deviation of the change of the persistent part in a unit of time.
+        noise: Standard deviation of the part that does not persist.
 
     Example:
         >>> level = Level(np.array([-9.0, 0.0]), np.array([0.3, 0.5]), np.full(2, 0.1), 0.5, 0.1, 0)

@@ -63,10 +63,10 @@ class BoostedTrees(Head):
        these numbers of rounds.
 
     LightGBM is needed for the fit alone: the trees become tables, and the layer computes them by
-    comparisons and look-ups (`_ops.boosted_trees`), to within rounding of LightGBM's own
-    prediction. The trees cannot be trained by gradient. There is no interval: in simulations, that
-    of h, widened by how far the trees of three folds differ in a row, held the truth in 72 to 90 %
-    of the rows where features interact, not in 95 %.
+    comparisons and look-ups, to within rounding of LightGBM's own prediction. The trees cannot be
+    trained by gradient. There is no interval: in simulations, that of h, widened by how far the
+    trees of three folds differ in a row, held the truth in 72 to 90 % of the rows where features
+    interact, not in 95 %.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.

@@ -193,7 +193,7 @@ class FieldBias(FieldHead):
 
         Its square is the sum of the variance of the line, `|(η, 1) F|²`, of those of the offsets
         and curves at the row, and of the shape of η: what is left of its posterior after its line,
-        which is fitted again with the offsets, is taken out (`_solvers.field_posterior`). Each is
+        which is fitted again with the offsets, is taken out. Each is
         taken given the others. That of an offset is averaged over the posterior of the spread s_f:
         a value without rows has `E[s_f²]`, one with many rows a small variance.
 

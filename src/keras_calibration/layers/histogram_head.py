@@ -180,7 +180,7 @@ class HistogramHead(Head):
         """Posterior standard deviation of the calibrated logit, `|dη/dθ F|` with `F Fᵀ = H⁻¹`.
 
         H is the Hessian of the penalised log loss, summed over the rows of the fit, by the
-        parameters θ, in which η is linear (`_solvers.covariance`).
+        parameters θ, in which η is linear.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).

@@ -48,23 +48,24 @@ class ILPS(HistogramHead):
     """Isotonic Line-Plot Scaling η: a non-decreasing piecewise-linear map of the logit.
 
     With knots a₁ < … < a_K and trainable values b₁ … b_K,
-    `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)` on [a_k, a_{k+1}) (eq. 10).
+    `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)` on [a_k, a_{k+1})
+    (Pan et al., eq. 10).
 
     `fit` finds the values with the lowest log loss under the prior below, exactly and in one pass
     over the rows. Every slope is at least 1e-6, with either choice of `monotonic`. With few
     positives the curve becomes Platt scaling; if even that has no finite optimum, a weak prior on
-    the slopes keeps them finite (`_solvers.ilps_fit`). `fit` places learnt knots on edges of the
-    bins of the logit histogram, where it is exact. `update` adds new rows to a fit. With learnt
+    the slopes keeps them finite. `fit` places learnt knots on edges of the bins of the logit
+    histogram, where it is exact. `update` adds new rows to a fit. With learnt
     knots, scores in another unit, or from another zero, get the same probabilities: the priors
-    count in units in which the logits are nearly calibrated (`_solvers.reference_line`).
+    count in units in which the logits are nearly calibrated.
 
     In a model, the layer starts as the identity, b = a, and is trained by the model's loss. The
     curve never decreases, during or after training and under any optimizer:
 
     - `monotonic="penalty"`: the trainable values may be out of order; the curve uses their isotonic
-      projection (`_ops.piecewise_linear`). The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of
-      the trainable values v (eq. 11), is added to the loss and keeps the two close. It does not
-      change which curve is best.
+      projection. The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of the trainable values v
+      (Pan et al., eq. 11), is added to the loss and keeps the two close. It does not change which
+      curve is best.
     - `monotonic="strict"`: every slope is a softplus and thus positive.
 
     `smoothness` adds a second term to the loss: τ is the precision of a Gaussian prior on the
@@ -85,7 +86,7 @@ class ILPS(HistogramHead):
         knots: `"balanced"` (quantiles of the logits, with half of the mass on the positives and
             half on the negatives) or `"quantile"`, both placed by `fit` or `adapt`; `"sigmoid"`,
             evenly spaced in probability; or a list of at least two increasing logits.
-        extrapolation: `"linear"` continues the end segments; `"constant"` is the paper's eq. 9.
+        extrapolation: `"linear"` continues the end segments; `"constant"` is eq. 9 of Pan et al.
         monotonic: `"penalty"` or `"strict"`; with both, the curve never decreases.
         smoothness: τ ≥ 0, or `"auto"`: `fit` then chooses τ by an estimate of the held-out log
             loss, and training in a model uses 1.

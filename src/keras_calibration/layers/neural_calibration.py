@@ -40,9 +40,9 @@ _NUM_FOLDS = 3  # with a single member
 class NeuralCalibration(Head):
     """The Neural Calibration head: calibrated logits `η(l) + g(x)`.
 
-    The calibrated probability is `q(l, x) = σ(η(l) + g(x))` (eq. 7). η corrects the curve as a
-    whole, and g the segments that the base model gets wrong. With the parts of this package, the
-    head starts as the identity.
+    The calibrated probability is `q(l, x) = σ(η(l) + g(x))` (Pan et al., eq. 7). η corrects the
+    curve as a whole, and g the segments that the base model gets wrong. With the parts of this
+    package, the head starts as the identity.
 
     The direct fit works as follows:
 

@@ -39,7 +39,7 @@ class TemperatureScaling(HistogramHead):
     frequent, use `PlattScaling` instead. Of K classes, the most likely one never changes.
 
     With class logits, the fit has the prior `0.05 (1/T - 1)²`, which weighs as much as a tenth of a
-    row (less if the logits are small, see `_solvers.softmax_fit`) and keeps T above 0 if the
+    row (less if the logits are small) and keeps T above 0 if the
     largest logit predicts every label. With two classes and logits (0, l) the result is that of
     the logit l, except for the prior. Class logits have neither `update` nor intervals.
 
