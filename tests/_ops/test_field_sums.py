@@ -48,8 +48,7 @@ def some_rows(dtype, num_rows=500, num_values=20):
 @pytest.mark.parametrize("as_on_gpu", [False, True])
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_field_sums_equal_the_reference(run, dtype, tolerance, as_on_gpu, is_weighted, monkeypatch):
-    if as_on_gpu:
-        on_a_gpu(monkeypatch)
+    on_a_gpu(monkeypatch, as_on_gpu)
     labels, predictions, weights, ids = some_rows(dtype)
     weights = weights if is_weighted else weights.astype(bool).astype(dtype)
     rows = labels, predictions, weights, ids

@@ -92,8 +92,7 @@ def some_logits(shape, num_rows=4000):
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("as_on_gpu", [False, True])
 def test_summary_equals_the_reference(run, dtype, tolerance, as_on_gpu, monkeypatch):
-    if as_on_gpu:
-        on_a_gpu(monkeypatch)
+    on_a_gpu(monkeypatch, as_on_gpu)
     generator = np.random.default_rng(7)
     edges = np.r_[0.0, -0.0, 1 / 4, -1 / 4, 15.99, -16.0, 16.0, 1e-30, -1e-30, 16.5, -88.0, 88.0]
     beyond = np.r_[87.9, -88.1, 100.0, -1000.0, np.nextafter(np.float32(16.5), np.float32(0))]
