@@ -245,8 +245,8 @@ def noise_floors_of(
 
 def _batch_sums(num_values: int, dtype: str, is_weighted: bool, *rows: Tensor) -> Tensor:
     """The sums of a batch of labels, predictions, weights and ids."""
-    *batch, ids = rows
-    labels, predictions, weights = rows_or_nan(*batch, dtype)
+    labels, predictions, weights, ids = rows
+    labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
     ids = ops.where(weights != 0, ids, ops.zeros_like(ids))
     predictions = ops.where(ids_outside(ids, num_values), float("nan"), predictions)
