@@ -141,7 +141,7 @@ def check_metadata(archive: Path, files: dict[str, bytes], version: str) -> None
 
 
 def check_contents(archive: Path, files: dict[str, bytes]) -> None:
-    """No data but the flights of the guides, nothing large, no path of this machine, nothing unexpected."""
+    """No data but the table of the guides, nothing large, no path of this machine, no surprise."""
     expected = re.compile(IN_WHEEL if archive.suffix == ".whl" else IN_SOURCE)
     here = [
         str(path).encode() for path in {ROOT, ROOT.resolve(), Path.home()} if len(path.parts) > 1
