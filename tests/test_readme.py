@@ -52,7 +52,7 @@ def test_the_first_program(first_program):
     model, (x, labels) = first_program["road"], first_program["test"]
     expected = model.predict(x, verbose=0)
     assert expected.mean() == pytest.approx(labels.mean(), abs=0.03)
-    served = outputs_of("savedmodels/ctr/1", x)["probability"]
+    served = outputs_of("output/ctr/1", x)["probability"]
     np.testing.assert_allclose(served, expected, atol=1e-6)
     shown = model.history.history
     assert shown["seed/val_calibrated_log_loss_count"] == [1.0]
@@ -71,8 +71,8 @@ def test_the_program_word_for_word_and_twice(tmp_path, monkeypatch):
         x, labels = names["test"]
         expected = names["model"].predict(x, verbose=0)
         assert expected.mean() == pytest.approx(labels.mean(), rel=0.05)
-        assert Path("savedmodels/ctr", version, "saved_model.pb").is_file()
-    served = outputs_of("savedmodels/ctr/1", x)["probability"]
+        assert Path("output/ctr", version, "saved_model.pb").is_file()
+    served = outputs_of("output/ctr/1", x)["probability"]
     np.testing.assert_allclose(served, expected, atol=1e-6)
     shown = dict(re.findall(r"^[ *] (\w+) +(0\.\d{5}) ", README.read_text("utf-8"), re.MULTILINE))
     losses = {score.name: score.log_loss for score in names["calibrated"].report.scores}
@@ -87,7 +87,7 @@ def test_a_refresh_of_the_first_program(programs):
     model, (x, labels) = programs["road"], programs["test"]
     logits, features = keras_calibration.base_logits(model, x), {"site_id": x["site_id"]}
     path = keras_calibration.refresh_savedmodel(
-        "savedmodels/ctr/1", *(logits, labels, features), from_logits=True
+        "output/ctr/1", *(logits, labels, features), from_logits=True
     )
     served = outputs_of(path, x)["probability"]
     assert served.mean() == pytest.approx(labels.mean(), rel=1e-4)
@@ -101,7 +101,7 @@ def test_the_second_program(programs):
     able = ("field_bias", "field_ilps", "trees")
     assert sum(report.weights.get(name, 0) for name in able) > 0.8
     assert report.replaced is None
-    assert Path("savedmodels/ctr/2/saved_model.pb").is_file()
+    assert Path("output/ctr/2/saved_model.pb").is_file()
 
 
 @pytest.mark.slow
