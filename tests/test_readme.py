@@ -100,7 +100,7 @@ def test_the_second_program(programs):
     assert report.after.log_loss < report.before.log_loss - 0.005
     able = ("field_bias", "field_ilps", "trees")
     assert sum(report.weights.get(name, 0) for name in able) > 0.8
-    assert report.replaced is None
+    assert report.present is None
     assert Path("output/ctr/2/saved_model.pb").is_file()
 
 
@@ -108,7 +108,7 @@ def test_the_second_program(programs):
 @pytest.mark.tensorflow
 def test_the_program_of_several_outputs():
     programs = re.findall(r"```python\n(.*?)```", CALIBRATION.read_text("utf-8"), re.DOTALL)
-    (program,) = (each for each in programs if '{"buy": labels' in each)
+    (program,) = (each for each in programs if '{"buy": buys' in each)
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(2000, 2)).astype("float32")
     outcomes = generator.random((2000, 2)) < 1 / (1 + np.exp(1 - scores))
@@ -119,7 +119,8 @@ def test_the_program_of_several_outputs():
         "kc": keras_calibration,
         "base": keras.Model(inputs, outputs),
         "x": {"scores": scores},
-        "labels": {"click": outcomes[:, 0], "buy": outcomes[:, 1]},
+        "clicks": outcomes[:, 0],
+        "buys": outcomes[:, 1],
     }
     exec(compile(program, str(CALIBRATION), "exec"), names)
     received = names["predictions"]
