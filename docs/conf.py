@@ -114,6 +114,7 @@ html_theme_options = {
 INCLUDED = {
     "benchmarks/README.md": "benchmarks",
     "examples/RESULTS.md": "papers/results",
+    "examples/TABLES.md": "papers/tables",
     "examples/HYPOTHESES.md": "papers/hypotheses",
     "examples/field_aware_calibration/README.md": "papers/field_aware_calibration",
     "examples/calibrated_metric/README.md": "papers/calibrated_metric",

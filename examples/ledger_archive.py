@@ -143,20 +143,28 @@ def files_of(archives: Path) -> list[Path]:
     return sorted(archives.glob(f"*{SUFFIX}"))
 
 
-def about_table(abouts: Sequence[Mapping[str, Any]]) -> str:
-    """What made each study, as a Markdown table.
+def about_studies(abouts: Sequence[Mapping[str, Any]]) -> str:
+    """What made the runs, as a Markdown table with a line for each program and plan.
 
     Args:
         abouts: `about` of each archive, at least one.
     """
-    header = ["study", "runs", "command", "wall time", "date", "commit", "machine"]
-    lines = []
+    programs: dict[str, list[Mapping[str, Any]]] = {}
     for about in abouts:
-        minutes = about["wall_seconds"] / 60
-        lines.append([about["study"], f"{about['num_runs']:,}", f"`{about['command']}`"])
-        lines[-1] += [f"{minutes:.0f} min" if minutes >= 1 else "under a minute"]
-        lines[-1] += [about["date"], about["commit"][:9], about["machine"]]
-    return markdown_table(header, lines)
+        match = re.search(r"[\w/]+\.py( --plan \w+)?", about["command"])
+        program = f"`{match[0] if match else about['command']}`"
+        program += ", on JAX" if "BACKEND=jax" in about["command"] else ""
+        programs.setdefault(program, []).append(about)
+    lines = []
+    for program, found in programs.items():
+        hours = sum(about["wall_seconds"] for about in found) / 3600
+        line = [program, str(len(found)), f"{sum(each['num_runs'] for each in found):,}"]
+        dates = sorted({about["date"] for about in found})
+        line += [f"{hours:.1f}", " to ".join(dict.fromkeys((dates[0], dates[-1])))]
+        lines.append([*line, ", ".join(sorted({about["commit"][:9] for about in found}))])
+    header = ["program", "ledgers", "runs", "hours", "dates", "commits"]
+    machines = "; ".join(sorted({about["machine"] for about in abouts}))
+    return f"{markdown_table(header, lines)}\n\nMachine: {machines}."
 
 
 def machine() -> str:
@@ -184,7 +192,7 @@ def main() -> None:
         for archive in unpack_all(arguments.archives, arguments.output):
             print(f"{archive.about['study']}: {len(archive.runs)} runs")
     else:
-        print(about_table([read(file).about for file in files_of(arguments.archives)]))
+        print(about_studies([read(file).about for file in files_of(arguments.archives)]))
 
 
 def parse_arguments() -> argparse.Namespace:

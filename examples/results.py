@@ -1,4 +1,4 @@
-"""The page of results of both papers, made from the runs of the studies.
+"""The pages of results of both papers, made from the runs of the studies.
 
     ./dev run python examples/results.py                        from examples/ledgers
     ./dev run python examples/results.py --from output other    from folders of ledgers of your own
@@ -10,7 +10,6 @@ with its `--output`.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -32,7 +31,6 @@ import primary_field_aware  # noqa: E402
 import primary_page  # noqa: E402
 import share_page  # noqa: E402
 import stocks  # noqa: E402
-import synthetic  # noqa: E402
 import tables  # noqa: E402
 import tables_markdown  # noqa: E402
 import time_page  # noqa: E402
@@ -47,74 +45,78 @@ from pairs import Pair, PairRow  # noqa: E402
 from tables_markdown import Group, gather  # noqa: E402
 
 import ledger_archive  # noqa: E402
+import papers_data  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
+from markdown_table import table_of  # noqa: E402
 
 ARCHIVES = ROOT / "examples" / "ledgers"
-PICTURE, FIGURE_1 = "distance.png", "figure_1.png"
+TABLES, PICTURE, FIGURE_1 = "TABLES.md", "distance.png", "figure_1.png"
 # The pair of the paper's figure 1.
 BATCH_NORMALIZATION = Pair("batch_normalization", "normalized", "xdeepfm")
 FIELD_AWARE, LENDING_CLUB = "field_aware_calibration", "lending_club"
-SYNTHETIC = ROOT / "examples" / "calibrated_metric" / "synthetic.json"
-CHANGED = ROOT / "examples" / "changed_verdicts.md"
+# Parts of the pages that no program computes.
+HELPS, NOT_RUN, CHANGED = (
+    ROOT / "examples" / f"{name}.md" for name in ("when_it_helps", "not_run", "changed_verdicts")
+)
 # Where each study keeps its ledgers below its `--output`.
 STUDIES: dict[str, ModuleType] = {"clicks/*": clicks, "stocks/*": stocks}
 
 TITLE = """
 # Results
 
-Both papers, re-run on public data: [tables of *Field-aware
-Calibration*](field_aware_calibration/README.md), [pairs of
-*Calibration-then-Calculation*](calibrated_metric/README.md). The original data (Avazu, Criteo and
-Lending Club in full, Porto Seguro, Tencent, minute bars of US stocks) are not at hand: the figures
-show whether a claim holds on other data and at a smaller size, not whether a published number is
-right. Every script takes a data folder, so the originals can be put in their place.
+We ran both papers again on public data, with the programs for [*Field-aware
+Calibration*](field_aware_calibration/README.md) and
+[*Calibration-then-Calculation*](calibrated_metric/README.md). The papers' own data in full are not
+here. So this page tells whether a claim holds on other data and at a smaller size, not whether a
+published number is right. [Another page](TABLES.md) has the tables of every data set.
+
+## Verdicts
+"""
+RULES = """
+Every hypothesis was [registered](HYPOTHESES.md) before its runs; only F1 had its runs already. A
+gain above 0, a ratio below 1, and a falling loss ratio speak for the claim. Intervals are 90 %.
+
+| verdict | meaning |
+| --- | --- |
+| reproduced | one-sided p ≤ 5 %, and every hypothesis that it waits for was reproduced |
+| not reproduced | otherwise, if the interval lies below half of the published effect |
+| undecided | neither |
+| not tested | the networks have a lower held-out AUC than a logistic regression on the same rows |
+
+In the first plan (V1, A1, D1, E1; F1, F2) a hypothesis waits for those before it. In the second
+plan (A2; F1′, F3, S1) none waits. T1 has estimates only.
 """
 HYPOTHESES = "## Primary hypotheses"
+VERDICT_COLUMNS = ("hypothesis", "claim", "published", "here", "verdict")
 SOURCES = """
 ## The runs behind this page
 
-Every run is a record in `examples/ledgers`; `./dev run python examples/results.py` makes this page
-and its pictures from them, and nothing else.
+Every run is a record in `examples/ledgers`. `./dev run python examples/results.py` makes this page,
+the tables and the pictures from these records alone.
 """
 CLAIMS = "## Comparisons of *Field-aware Calibration*"
 TO_THE_END = """
-The same with another schedule, which is ours: a curve is trained to its optimum, and a network
-until a held-out tenth of the development rows stops it.
+The same with our schedule: a curve is trained to its optimum, and a held-out tenth of the
+development rows stops a network.
 """
 OURS = """
-The methods of this package, and two that came after the paper and are said to beat it:
+The methods of this package, and two later ones that are said to beat the paper's:
 """
 KINDS = "## Kinds of pairs of *Calibration-then-Calculation*"
 LENDING_CLUB_TITLE = "## Lending Club, with and without columns known only afterwards"
 SYNTHETIC_TEXT = """
-## The synthetic experiments, and the law behind them
+## The synthetic experiments
 
-A run of B.1 estimates d slopes and a mean from n rows. Calibration removes the noise of the mean,
-one of d + 1 parameters, so the ratio of standard deviations over the seeds is close to
-√(d / (d + 1)); the derivation is in the [README](calibrated_metric/README.md). The third table
-shows what gain in accuracy a ratio brings, and which ratio the published gains would need; the last
-one measures the ratio, and the papers' Theorem 4 and Corollary 5.
+Calibration removes the noise of one of d + 1 parameters, so the ratio of standard deviations over
+the seeds is close to √(d / (d + 1)). The [derivation, and the measured ratios, gains, Theorem 4 and
+Corollary 5](calibrated_metric/README.md), are on the page of that study.
 """
-FIGURE_1_TEXT = """
-The paper's figure 1, with and without batch normalization: the losses of all runs.
-"""
-NOT_RUN = """
-## Not run, and why
+FIGURE_1_TEXT = "The paper's figure 1, the losses of all runs with and without batch normalization:"
+TABLES_TITLE = """
+# Tables of every data set
 
-- **Images** (section 5.4 of one version): its claims come from the over-confidence of 200 epochs on
-  all of CIFAR-10 with ResNet-18 to ResNet-152 and DenseNet-121, which is beyond a machine
-  without a GPU. A few epochs on small images do not test them, so they are *not tested*;
-  `images.py` has the flags for the papers' sizes.
-- **Stocks** (section 5.5 and tables 7 and 20 to 23): minute bars are not at hand. The pairs are run
-  on daily bars, which is another question: estimates without a verdict. Left out there: 5 and 6
-  layers, hidden sizes 112 and 144 and 7 epochs.
-- **Avazu and Criteo** in full: both tables have 10,000 rows here. Batch normalization in batches of
-  8 is not among the primary runs, since it has a lower AUC there than the same network without.
-- **Porto Seguro and Tencent** (tables 4 and 5 of Pan et al.): not at hand.
-- Of the tables at hand, `tmall_repeat_261k` has a single column that may be used, so that a base
-  model and a field would be the same, and `employment_ma_278k` is another model's scores by year.
+The figures behind the [results](RESULTS.md), made by the same program from the same runs.
 """
-AXIS = "## When does calibrating the metric help?"
 
 
 def main() -> None:
@@ -131,15 +133,20 @@ def main() -> None:
                 f"No runs in {[str(folder) for folder in folders]}: run the studies first, "
                 "and pass the folders that were their --output."
             )
-        parts = [TITLE, *primary_parts(groups, folders, arguments.page.with_name(PICTURE))]
-        parts += page_parts(groups, studies)
-        parts += other_parts(folders)
-        parts += [*source_parts(archives), *table_parts(groups, studies)]
-        page = "\n\n".join(part.strip() for part in parts) + "\n"
-        arguments.page.write_text(page, encoding="utf-8")
+        main_page, tables_page = [TITLE], [TABLES_TITLE]
+        primary_parts(groups, folders, arguments.page.with_name(PICTURE), main_page, tables_page)
+        page_parts(groups, studies, main_page)
+        main_page += other_parts(folders, archives)
+        table_parts(groups, studies, tables_page)
+        for parts, file in (
+            (main_page, arguments.page),
+            (tables_page, arguments.page.with_name(TABLES)),
+        ):
+            text = "\n\n".join(part.strip() for part in parts) + "\n"
+            file.write_text(text, encoding="utf-8")
         if figure_1 := figure_1_of(studies):
             pair_claims.draw_figure_1(*figure_1, arguments.page.with_name(FIGURE_1))
-    print(f"Wrote {arguments.page} and its pictures beside it.")
+    print(f"Wrote {arguments.page}, {TABLES} and the pictures.")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -189,13 +196,21 @@ def figure_1_of(studies: Sequence[Study]) -> tuple[Study, PairRow] | None:
     return next(found, None)
 
 
-def primary_parts(groups: Sequence[Group], folders: Sequence[Path], picture: Path) -> list[str]:
-    """The hypotheses that have verdicts, as Markdown.
+def primary_parts(
+    groups: Sequence[Group],
+    folders: Sequence[Path],
+    picture: Path,
+    page: list[str],
+    tables_page: list[str],
+) -> None:
+    """Adds the hypotheses to the pages: the table of verdicts, then a part for each.
 
     Args:
         groups: Result of `find_groups`.
         folders: Folders that may have the runs of `primary_clicks.py`.
         picture: File of the gains against the distance of pipelines, which is drawn.
+        page: Parts of the page of results.
+        tables_page: Parts of the page of tables.
     """
     found, by_papers = (
         primary_page.results_of([folder / "primary" for folder in folders], name)
@@ -203,90 +218,92 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path], picture: Pat
     )
     points = [point for folder in folders for point in share_page.read_points(folder / "share")]
     in_time = [runs for folder in folders for runs in time_page.read_runs(folder / "time")]
-    parts = [
-        HYPOTHESES,
-        primary_page.markdown(found, by_papers),
-        share_page.markdown(points, before=primary_page.verdicts_of(found)),
-        *(share_page.markdown_again(folder) for folder in folders if (folder / "share").is_dir()),
-    ]
+    verdicts: list[dict[str, str]] = []
+    parts = []
+
+    def add(text: str, lines: list[dict[str, str]]) -> None:
+        """Adds lines to the verdicts, and a part whose table has their other columns."""
+        verdicts.extend(line for line in lines if line["hypothesis"])
+        hidden = VERDICT_COLUMNS[2:] if all(line["hypothesis"] for line in lines) else ()
+        rows = [{k: cell for k, cell in line.items() if k not in hidden} for line in lines]
+        parts.extend([text, table_of([row for row in rows if len(row) > 2])])
+
+    if found:
+        add(primary_page.markdown(found, by_papers), primary_page.hypotheses(found, by_papers))
+        tables_page += primary_page.details(found, by_papers)
+    if points:
+        before = primary_page.verdicts_of(found)
+        add(share_page.TEXT, share_page.hypotheses(points, before=before))
+        tables_page += share_page.details(points)
+    for folder in (each for each in folders if (each / "share").is_dir()):
+        lines, details = share_page.hypotheses_again(folder)
+        add(share_page.AGAIN_TEXT, lines)
+        tables_page += details
     if pairs := distance_page.groups_of(found, folders):
         distance_page.draw(pairs, picture)
         parts += [distance_page.TEXT, f"![Gain against distance]({picture.name})"]
-        parts.append(distance_page.markdown(pairs))
+        parts += [distance_page.markdown(pairs), distance_page.NORMALIZATION_TEXT]
+        parts.append(distance_page.normalization_table(pairs))
     if in_time:
         parts.append(time_page.markdown(in_time))
     if groups:
-        by_rows = {
-            name: runs
-            for folder in folders
-            for name, runs in development_rows.groups_of(
-                Ledger(folder / development_rows.FOLDER)
-            ).items()
-        }
-        parts.append(primary_field_aware.markdown(groups, by_rows))
-    parts += [
-        primary_field_aware.markdown_again(Ledger(folder / full_tables.FOLDER))
-        for folder in folders
-        if (folder / full_tables.FOLDER).is_dir()
-    ]
-    return parts
+        ledgers = [Ledger(folder / development_rows.FOLDER) for folder in folders]
+        by_rows = dict(
+            item for each in ledgers for item in development_rows.groups_of(each).items()
+        )
+        lines, by_table = primary_field_aware.hypotheses(groups, by_rows)
+        add(primary_field_aware.TEXT, lines)
+        parts.append(development_rows.markdown(by_rows))
+        tables_page += ["## F1, by table", "Ratios of the errors less the floor.", by_table]
+    for folder in (each for each in folders if (each / full_tables.FOLDER).is_dir()):
+        ledger = Ledger(folder / full_tables.FOLDER)
+        add(primary_field_aware.AGAIN_TEXT, primary_field_aware.hypotheses_again(ledger))
+        parts.append(primary_field_aware.measures(ledger))
+        tables_page += ["## F1′ and F3, by table", primary_field_aware.by_table(ledger)]
+    shown = [{name: line.get(name, "") for name in VERDICT_COLUMNS} for line in verdicts]
+    page += [table_of(shown), RULES, HYPOTHESES, *parts]
 
 
-def page_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
-    """The estimates without verdicts, as Markdown.
-
-    Args:
-        groups: Result of `find_groups`.
-        studies: Result of `find_studies`.
-    """
-    parts = []
-    if groups:
-        parts += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, groups)]
-        parts += [TO_THE_END, claims_table(TO_THE_END_CLAIMS, groups)]
-        parts += [OURS, claims_table(QUESTIONS, groups)]
+def page_parts(groups: Sequence[Group], studies: Sequence[Study], page: list[str]) -> None:
+    """Adds the estimates without verdicts."""
     if studies:
-        parts += [KINDS, pair_claims.TEXT]
-        parts.append(pair_claims.kinds_table(pair_claims.kind_lines(studies)))
+        page += [HELPS.read_text(encoding="utf-8"), pair_claims.AXIS_TEXT]
+        page.append(pair_claims.axis_table(studies))
+        lines = pair_claims.kind_lines(studies)
+        page += [KINDS, pair_claims.TEXT, pair_claims.kinds_table(pair_claims.totals(lines))]
         if figure_1_of(studies):
-            parts += [FIGURE_1_TEXT, f"![Batch normalization]({FIGURE_1})"]
-        parts += [AXIS, pair_claims.AXIS_TEXT, pair_claims.axis_table(studies)]
-    return parts
+            page += [FIGURE_1_TEXT, f"![Batch normalization]({FIGURE_1})"]
+    if groups:
+        page += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, groups)]
+        page += [TO_THE_END, claims_table(TO_THE_END_CLAIMS, groups)]
+        page += [OURS, claims_table(QUESTIONS, groups)]
 
 
-def other_parts(folders: Sequence[Path]) -> list[str]:
-    """The studies that have no tables of their own: Lending Club, and the synthetic one."""
+def other_parts(folders: Sequence[Path], archives: Sequence[ledger_archive.Archive]) -> list[str]:
+    """Lending Club, the synthetic study, what was not run, and what made the runs."""
     parts = []
     for folder in (folder / LENDING_CLUB for folder in folders):
         if folder.is_dir():
             parts += [LENDING_CLUB_TITLE, lending_club.section(Ledger(folder))]
-    stored = json.loads(SYNTHETIC.read_text(encoding="utf-8"))
-    changed = CHANGED.read_text(encoding="utf-8")
-    parts += [SYNTHETIC_TEXT, synthetic.section(stored)]
-    return [*parts, changed, NOT_RUN]
-
-
-def source_parts(archives: Sequence[ledger_archive.Archive]) -> list[str]:
-    """What made the runs of the archives, if there are any."""
-    if not archives:
-        return []
-    return [SOURCES, ledger_archive.about_table([archive.about for archive in archives])]
-
-
-def table_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
-    """The end of the page: the tables of all studies.
-
-    Args:
-        groups: Result of `find_groups`.
-        studies: Result of `find_studies`.
-    """
-    parts = []
-    if groups:
-        parts += ["## The tables of *Field-aware Calibration*", tables_markdown.page(groups)]
-    if studies:
-        parts.append("## The tables of *Calibration-then-Calculation*")
-    for study in studies:
-        parts += [f"### {study.title}", study.module.markdown(study.ledger)]
+    parts += [SYNTHETIC_TEXT, NOT_RUN.read_text(encoding="utf-8")]
+    parts += [papers_data.TEXT, papers_data.markdown()]
+    if archives:
+        abouts = [archive.about for archive in archives]
+        parts += [SOURCES, ledger_archive.about_studies(abouts)]
     return parts
+
+
+def table_parts(groups: Sequence[Group], studies: Sequence[Study], tables_page: list[str]) -> None:
+    """Adds the tables of all studies."""
+    if groups:
+        tables_page += ["## The tables of *Field-aware Calibration*", tables_markdown.page(groups)]
+    if studies:
+        kinds = pair_claims.kinds_table(pair_claims.kind_lines(studies))
+        tables_page += [pair_claims.KINDS_TEXT, kinds]
+        tables_page += ["## The tables of *Calibration-then-Calculation*", clicks.DIFFERENCES]
+    for study in studies:
+        tables_page += [f"### {study.title}", study.module.markdown(study.ledger)]
+    tables_page.append(CHANGED.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -323,13 +323,7 @@ def seed_counts(
 def accuracies(
     better: NDArray[np.float64], worse: NDArray[np.float64], counts: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Share of the pairs of runs of different seeds that are won, for each draw.
-
-    Args:
-        better: Losses of the better pipeline's runs, shape `(num_draws, num_seeds)`.
-        worse: Those of the worse one.
-        counts: How often each seed is drawn, of the same shape.
-    """
+    """Share of the pairs of runs of different seeds that are won, for each draw."""
     gap = worse[:, None, :] - better[:, :, None]
     wins = (gap > 0) + 0.5 * (gap == 0)
     own = np.einsum("tii,ti->t", wins, counts**2)

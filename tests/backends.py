@@ -1,12 +1,17 @@
 """What a test must know of the Keras backend that it runs on."""
 
+import importlib
+
 import keras
 import pytest
 from hypothesis import strategies as st
 
+from keras_calibration._ops.compiled import runs_on_gpu
 from keras_calibration.metrics.additive_metric import accumulator_dtype
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+# Where sums are in no fixed order: additions are atomic.
+ON_GPU = runs_on_gpu()
 HAS_FLOAT64 = accumulator_dtype() == "float64"
 FLOATS = ["float32", "float64"] if HAS_FLOAT64 else ["float32"]
 # JAX without `jit` runs operation by operation, which nobody trains or evaluates with.
@@ -53,6 +58,13 @@ HOSTILE_ROWS = few_lengths(
     min_size=1,
     max_size=12,
 )
+
+
+def on_a_gpu(monkeypatch, is_one=True):
+    """Lets the sums and curves take the way of a GPU, or of a CPU, whatever the backend has."""
+    for name in ("logit_moments", "piecewise_linear", "sums_by_cell"):
+        module = importlib.import_module(f"keras_calibration._ops.{name}")
+        monkeypatch.setattr(module, "runs_on_gpu", lambda: is_one)
 
 
 def dtype_of(values):

@@ -70,14 +70,7 @@ class BlockLosses(keras.callbacks.Callback):
 def row_losses(
     labels: NDArray[np.float32], logits: NDArray[np.float32], arguments: dict[str, Any] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The loss of each row, and which rows are scored.
-
-    Args:
-        labels: Labels, shape `(n,)`.
-        logits: Logits, shape `(n,)`.
-        arguments: Arguments of a `CalibratedLogLoss`; `None` for the log loss; or `num_periods`,
-            the number of equal periods that rows in the order of time are cut into.
-    """
+    """The loss of each row, and which rows are scored."""
     bias, scored = np.zeros(len(labels)), np.ones(len(labels), bool)
     if is_rolling(arguments):
         bias, scored = rolling_biases(labels, logits, **arguments)

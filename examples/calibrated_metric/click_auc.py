@@ -22,15 +22,7 @@ REGRESSION = "logistic_regression"
 
 
 def regression_record(rows: Rows, configuration: dict[str, Any]) -> dict[str, Any]:
-    """Fits scikit-learn's logistic regression, with its default penalty, on a column for each id.
-
-    Args:
-        rows: The rows.
-        configuration: Configuration of the record.
-
-    Returns:
-        A record for the ledger, with log loss and AUC on the held-out rows.
-    """
+    """The record of scikit-learn's logistic regression, default penalty, a column for each id."""
     started = time.monotonic()
     encoder = OneHotEncoder(handle_unknown="ignore").fit(rows.train)
     regression = LogisticRegression(max_iter=200)
@@ -53,16 +45,7 @@ def regression_record(rows: Rows, configuration: dict[str, Any]) -> dict[str, An
 
 
 def auc_table(ledger: Ledger, architectures: Sequence[str]) -> str:
-    """The AUC of the regression and of each architecture, as Markdown.
-
-    Args:
-        ledger: The runs.
-        architectures: Pipelines that are shown, if they have runs.
-
-    Returns:
-        A line for each model: mean over the seeds with half of its 95 % interval (Student's t), and
-        on how many seeds it beats the regression. Empty if there is no regression.
-    """
+    """The AUC of each architecture, ± half of its 95 % interval; empty without a regression."""
     values: dict[str, list[float]] = {}
     for run in ledger.runs(status="finished"):
         if run["pipeline"] in (REGRESSION, *architectures):

@@ -58,15 +58,14 @@ from pairs import (  # noqa: E402
 )
 
 SECONDS = "seconds.csv"
-DIFFERENCES = (
-    "Unlike in the papers: thousands of rows in place of millions, and sizes to match (cross "
-    "interactions of 16 and 16 in xDeepFM for 128 and 128, two experts of rank 8 in DCN-Mix for "
-    "four of rank 32); FNN without pre-training; DLRM is trained with Adam, not with SGD, on "
-    "numeric columns as quantiles; L2 weights are 200 times as large, since smaller ones change "
-    "nothing (by ten seeds that are not used here); runs of the same seed are not compared, which "
-    "leaves m (m − 1) of m² pairs of runs. The papers' metric has 10 % of the held-out rows for "
-    "the bias, as there on Avazu, and 20 % on Criteo, as there."
-)
+DIFFERENCES = """
+In all tables of clicks, unlike in the papers: thousands of rows in place of millions, and sizes to
+match (cross interactions of 16 and 16 in xDeepFM for 128 and 128, two experts of rank 8 in DCN-Mix
+for four of rank 32); FNN without pre-training; DLRM is trained with Adam on numeric columns as
+quantiles; L2 weights are 200 times as large, since smaller ones change nothing (by ten seeds that
+are not used here); runs of the same seed are not compared. The papers' metric has 10 % of the
+held-out rows for the bias, and 20 % on criteo.
+"""
 PLAIN = "val_log_loss"
 PAPERS = "val_papers_calibrated_log_loss"
 ROLLING = "val_rolling_calibrated_log_loss"
@@ -175,18 +174,7 @@ def train_study(
     seeds: Sequence[int],
     setting: Mapping[str, Any],
 ) -> None:
-    """Trains the missing runs, one pipeline after another.
-
-    Args:
-        study: The pipelines.
-        rows: The rows.
-        ledger: Where runs are recorded; the seconds of each training are in `seconds.csv` there.
-        seeds: Seeds of every pipeline.
-        setting: What all pipelines have in common, for their records.
-
-    Raises:
-        SystemExit: The ledger has runs of another setting.
-    """
+    """Trains the missing runs, one pipeline after another."""
     if any(run["configuration"]["setting"] != setting for run in ledger.runs()):
         raise SystemExit(
             f"The runs in {ledger.path} are of other rows or sizes. Choose another --output."
@@ -237,13 +225,7 @@ def as_json(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def kept_columns(rows: Rows, without: str | None) -> list[int]:
-    """Positions of the columns that a model gets.
-
-    Args:
-        rows: The rows.
-        without: `"dense"` for no columns of the first half of the numeric ones, `"sparse"` for
-            none of the categorical column with the fewest ids; `None` for all columns.
-    """
+    """Positions of the columns that a model gets."""
     num_categorical = len(rows.columns) - rows.num_numeric
     removed: set[int] = set()
     if without == "dense":
@@ -343,18 +325,7 @@ def base_of(setting: Mapping[str, Any]) -> Pipeline:
 
 
 def markdown(ledger: Ledger) -> str:
-    """The section of a ledger's runs for a page of results.
-
-    Args:
-        ledger: The runs of this study, of any kinds of pairs.
-
-    Returns:
-        Markdown: the rows and sizes, the accuracies beside the published ones, and the mean and
-        standard deviation of each loss.
-
-    Raises:
-        ValueError: No pair has two common finished seeds.
-    """
+    """The section of a ledger's runs for a page of results."""
     rows = rows_of(ledger)
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
@@ -368,7 +339,6 @@ def markdown(ledger: Ledger) -> str:
             f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
             f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
             f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
-            DIFFERENCES,
             markdown_accuracies(rows, published_of(ledger)),
             markdown_losses(rows),
             auc_table(ledger, list(ARCHITECTURES)),

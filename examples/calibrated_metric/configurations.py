@@ -4,15 +4,7 @@ from keras_calibration.seeds import Ledger
 
 
 def markdown_configurations(ledger: Ledger, base: str = "base") -> str:
-    """A Markdown list of all settings of the base pipeline, and of what the others change.
-
-    Args:
-        ledger: Finished runs with a dictionary as `configuration`.
-        base: Name of the base pipeline.
-
-    Raises:
-        ValueError: The base pipeline has no finished run.
-    """
+    """A Markdown list of all settings of the base pipeline, and of what the others change."""
     settings = {run["pipeline"]: run["configuration"] for run in ledger.runs(status="finished")}
     if base not in settings:
         raise ValueError(

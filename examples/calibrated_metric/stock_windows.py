@@ -57,12 +57,6 @@ def make_examples(bars: pd.DataFrame, target: str, window: int, num_test_months:
     """Standardises the columns of each stock and makes its windows.
 
     Stocks with fewer than `MIN_BARS` bars before the first test month are left out.
-
-    Args:
-        bars: Result of `read_bars`.
-        target: Column of the next bar that is predicted, one of `TARGETS`.
-        window: Number of bars in a window.
-        num_test_months: Number of months to predict, the last ones.
     """
     names, month_numbers = np.unique(bars["date"].str[:7].to_numpy(str), return_inverse=True)
     if not 2 <= num_test_months < len(names):
@@ -119,10 +113,6 @@ def training_rounds(
 
     The first round trains on all months before the test months. Each later one trains on the months
     that the round before has predicted.
-
-    Args:
-        months: Month of each example; the first test month is 0.
-        retrain_every: Number of months that a round predicts.
     """
     if retrain_every < 1:
         raise SystemExit("Pass --retrain-every of at least 1 month.")

@@ -1,37 +1,31 @@
 """How often do single runs of an LSTM on stock prices show the better of two pipelines?
 
     ./dev run python examples/calibrated_metric/stocks.py              in full, half an hour
-    KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/stocks.py      nine minutes
     ./dev run python examples/calibrated_metric/stocks.py --seeds 3    a few minutes
 
 Section 5.5 and appendix B.5 of Fan et al., *Towards Accurate Deep Learning Model Selection: a
-Calibrated Metric Approach* (a version of arXiv 2401.16692): pipelines that differ in L2 penalty,
-hidden size, number of layers, batch size or number of epochs, compared by the quadratic loss and
-the calibrated one. An LSTM is trained on the first months, predicts the next ones, and is trained
-further on them every `--retrain-every` months. The mean residual of a month's predictions corrects
-the predictions of the following month.
+Calibrated Metric Approach* (a version of arXiv 2401.16692) compare pipelines by the quadratic loss
+and the calibrated one. An LSTM is trained on the first months, predicts the next ones, and is
+trained further on them every `--retrain-every` months. The mean residual of a month corrects the
+predictions of the following month.
 
-The pairs are the paper's, in its ratios of hidden and batch sizes, and with its numbers of layers
-and epochs; the first pipeline of a pair is the one that is better in the paper. Hidden sizes are a
-quarter of the paper's, batches a sixteenth, since daily bars are fewer than minute bars. The five
-L2 weights have the paper's ratios, 3 to 7, but are 3,000 times as large: four seeds that are not
-used here showed that smaller ones change the loss too little. Layers 5 and 6, hidden sizes 112 and
-144, and 7 epochs are left out for their running time.
+The pairs are the paper's, in its ratios of sizes; the first pipeline of a pair is the better one in
+the paper. Hidden sizes are a quarter of the paper's and batches a sixteenth, since daily bars are
+fewer than minute bars. The L2 weights have the paper's ratios, 3 to 7, but are 3,000 times as
+large: four seeds that are not used here showed that smaller ones change the loss too little. Layers
+5 and 6, hidden sizes 112 and 144, and 7 epochs are left out for their running time.
 
-The paper predicts 10-minute returns from minute bars of 25 stocks. These are daily bars, of which
-the first 25 stocks in the alphabet are taken by default. Nobody can predict daily returns, so the
-default target is the volatility of the next day: the logarithm of its range, log(log(high / low)).
-`--target volume` is its log volume, `--target return` its log return. Inputs and targets are
-standardised for each stock by the bars before the first test month, so a loss of 1
+The paper predicts 10-minute returns from minute bars of 25 stocks. Here are daily bars of 25 stocks
+and another target, since nobody can predict daily returns: the log of the next day's range,
+log(log(high / low)). `--target volume` is its log volume, `--target return` its log return. Inputs
+and targets are standardised for each stock by the bars before the first test month, so a loss of 1
 is about that of a constant prediction.
 
 The paper's sizes, minute bars apart: `--hidden-size 64 --batch-size 2000 --l2-scale 1e-6
 --test-months 48 --seeds 10`; the bars here begin in February 2013 and allow at most 48.
 
-Beside its ledger the study keeps each run's losses by month (`block_losses.jsonl`), from which
-months can be drawn again.
-
-The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
+The losses of each run by month are in `block_losses.jsonl` beside its ledger. The data are read
+from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
 
 import argparse
@@ -73,8 +67,6 @@ from stock_windows import (  # noqa: E402
 )
 
 PLAIN = "quadratic_loss"
-# The losses of each run by month, beside the ledger.
-
 CALIBRATED = {
     "rolling calibrated": "calibrated_quadratic_loss",
     "cross-fitted": "cross_fitted_quadratic_loss",
@@ -372,18 +364,7 @@ def published_of(ledger: Ledger) -> dict[Pair, str]:
 
 
 def markdown(ledger: Ledger) -> str:
-    """The section of a ledger's runs for a page of results.
-
-    Args:
-        ledger: The runs of this study.
-
-    Returns:
-        Markdown: sizes, the accuracies beside the published ones, and the mean and standard
-        deviation of each loss.
-
-    Raises:
-        ValueError: No pair has two common finished seeds, or the base has none.
-    """
+    """The section of a ledger's runs for a page of results."""
     rows = rows_of(ledger)
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")

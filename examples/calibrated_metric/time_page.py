@@ -23,11 +23,13 @@ from markdown_table import markdown_table
 from verdicts import Comparison, bootstrap_gain
 
 TEXT = """
-T1, without a verdict: the rows are in the order of time, and the bias of a period corrects the next
-one. Gain of the rolling calibrated loss over the log loss, in points, with 95 % intervals of a
-two-way bootstrap; the other half of the seeds decides which network is better, by the log loss in
-one column and by the rolling loss in the next. In brackets: how many of the pairs count. Mean
-shift: the rolling loss relative to the log loss.
+### T1: what does rolling calibration do in the order of time?
+
+Estimates, no verdict. The bias of a period corrects the next period. The gain is that of the
+rolling calibrated loss over the log loss, in points, with the 95 % interval of a two-way bootstrap.
+The other half of the seeds decides which network is better: by the log loss in one column, by the
+rolling loss in the other. In brackets: the pairs that count. *Mean shift* is that of the rolling
+loss from the log loss.
 """
 
 

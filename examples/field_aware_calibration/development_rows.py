@@ -46,12 +46,12 @@ NEURAL = "Neural Calibration to the end"
 OTHERS = ("Neural Calibration", "Our NeuralCalibration")
 METHODS = (PLATT, NEURAL, *OTHERS)
 TEXT = """
-F2: Neural Calibration, trained until held-out rows stop it, against Platt scaling on six tables in
-full. A cell is the difference in mean log loss, in percent of that of Platt scaling: negative where
-Neural Calibration is better. The slope is that of log(loss / loss of Platt scaling) on the natural
-log of the number of development rows, in percent; the mean over the tables is that of Hartung and
-Knapp, with its 90 % interval. The other rows have no part in the verdict: *Neural Calibration* has
-the paper's schedule, and *our NeuralCalibration* is the package's own, by `fit_head`.
+### F2: do more development rows favour Neural Calibration over Platt scaling?
+
+Six tables in full. A cell is the difference in mean log loss, in percent of that of Platt scaling;
+it is negative where Neural Calibration is better. *Slope*: that of the log of the loss ratio on the
+natural log of the number of development rows, in percent. The first rows decide; the others have
+the paper's schedule, or are the package's own `NeuralCalibration`.
 """
 
 
@@ -126,16 +126,7 @@ def groups_of(ledger: Ledger) -> dict[str, list[Group]]:
 
 
 def slope(groups: Sequence[Group], method: str = NEURAL) -> tuple[float, float] | None:
-    """The slope of log(loss / loss of Platt scaling) on log(development rows), on one table.
-
-    Args:
-        groups: The runs of a table, a group for each number of rows.
-        method: Name of the row.
-
-    Returns:
-        The slope, and its standard error over seeds and blocks of test rows; `None` with fewer than
-        three numbers of rows, or without two seeds that all groups have.
-    """
+    """The slope of log(loss / loss of Platt scaling) on log(development rows), on one table."""
     seeds = sorted(set.intersection(*(set(each.seeds(method, PLATT)) for each in groups)))
     if len(groups) < 3 or len(seeds) < 2:
         return None

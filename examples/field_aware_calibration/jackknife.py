@@ -27,16 +27,7 @@ EPSILON = 0.01  # of Field-RCE, as in the paper
 def scores(
     logits: NDArray[np.float32], labels: NDArray[np.float32], values: NDArray[np.int32]
 ) -> dict[str, float]:
-    """The columns of the tables.
-
-    Args:
-        logits: Calibrated logits, shape (n,).
-        labels: 0 or 1, shape (n,).
-        values: The field values, shape (n,).
-
-    Returns:
-        Log loss in nats, Brier score, Field-ECE, Field-RCE (ε = 0.01) and AUC.
-    """
+    """The columns of the tables."""
     probabilities = expit(logits.astype(np.float64))
     by_field = (labels, probabilities, values)
     return {

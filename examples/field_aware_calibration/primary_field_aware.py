@@ -14,7 +14,7 @@ import full_tables
 from tables_markdown import BASE, COLUMNS, FLOOR, FLOOR_METRICS, PLATT, PUBLISHED, Group
 
 from keras_calibration.seeds import Ledger
-from markdown_table import markdown_table
+from markdown_table import markdown_table, table_of
 from two_way_bootstrap import two_way_interval
 from verdicts import (
     Effect,
@@ -34,38 +34,37 @@ ROW = "Neural Calibration"
 # Of a 95 % interval.
 Z = 1.96
 TEXT = """
-F1: Neural Calibration with the paper's schedule, one epoch on the development rows, has a lower
-field error than Model-1. Log ratios of the errors less the noise floor, which a perfectly
-calibrated model would have on as many rows; mean over the data sets, by Hartung and Knapp, as a
-ratio with its 90 % interval. The sign test has no part in the verdict. Both errors
-must pass. The runs are those of the tables below, whose direction was known before the hypothesis
-was written down. *Power*: that of the test for the published effect, and the effect (a log ratio,
-for F2 a slope in percent) for which it is 80 %.
+### F1: does Neural Calibration lower the field errors of Model-1?
+
+Errors are taken less the noise floor: the error of a perfectly calibrated model on as many rows.
+Their log ratios are averaged over 13 tables by the method of Hartung and Knapp. Both errors must
+pass; the sign test has no part in the verdict.
 
 F1 could not decide about the paper. Its networks have 63 to 75 steps. The published ratio is an
-unweighted mean of raw errors; this one is weighted by precision, and less the floor. So movielens,
-where it is above 1, counts more than any table with a small ratio: without it both errors pass.
-F1′ and F3 ask again, on tables in full.
+unweighted mean of raw errors, and this one is weighted by precision. Movielens, whose ratio is
+above 1, has more weight than any table with a small ratio: both errors pass without it. F1′ and F3
+ask again, on tables in full.
 """
 AGAIN_TEXT = """
-F1′, F3 and S1, the second plan: Model-1, Platt scaling and Neural Calibration with the paper's
-schedule on nine tables in full, in batches of 200. Errors are means over the seeds, less their
-floor; log ratios are means over the fields of a table with at least 200 test rows a value, and over
-the tables, without weights, with Student's t over the tables. S1: the log loss of Neural
-Calibration against that of Platt scaling, on the four tables that have an order of time.
+### F1′, F3 and S1: the same on nine tables in full
 
-F1′ is reproduced at the published size, as predicted, on all tables but flights. But Platt scaling
-lowers the errors as much, and F3, what is *field-aware* in the claim, is not seen: only on
-hotel_bookings and movielens is Neural Calibration clearly below Platt scaling. (Where both are near
-the floor, as on adult, the ratio of what is left is mostly chance; with the floor, the mean
-Field-RCE ratio is 1.00. Left out of F3, because Platt scaling is at the floor: native-country of
-adult in Field-ECE, workclass in Field-RCE.) S1 was predicted with three tables that rise in the
-order of time; found are two, flights and movielens.
+Model-1, Platt scaling and Neural Calibration with the paper's schedule, in batches of 200. Log
+ratios are unweighted means over the fields of a table that have at least 200 test rows a value, and
+over the tables, with Student's t ([by table](TABLES.md#f1-and-f3-by-table)). S1 compares the log
+losses of Neural Calibration and Platt scaling on the four tables that have an order of time.
+
+- F1′ is reproduced at the published size, on all tables but flights.
+- F3 asks what is *field-aware* in this. Platt scaling lowers the errors as much. Neural Calibration
+  is clearly below it only on hotel_bookings and movielens. Where both are near the floor, as on
+  adult, the ratio is mostly chance. (F3 leaves out two fields of adult whose error with Platt
+  scaling is at the floor: native-country in Field-ECE, workclass in Field-RCE.)
+- S1 predicted that three tables rise in the order of time; flights and movielens do.
 """
 MEASURES_TEXT = """
-The same ratios by other measures of an error: with the floor, as in the paper, and the root of an
-unbiased square, which has no floor. Below them, each table with the fields that count.
+The same ratios by other errors: raw, as in the paper, and an unbiased root mean square, which has
+no floor.
 """
+BOTH = "Both errors"
 
 
 class Ratio(NamedTuple):
@@ -105,16 +104,20 @@ def published_log_ratio(metric: str, base: str = "Base (Model-1)") -> float:
     )
 
 
-def markdown(groups: Sequence[Group], by_rows: Mapping[str, Sequence[Group]] | None = None) -> str:
-    """The verdicts on F1 and F2, and the figures behind them.
+def hypotheses(
+    groups: Sequence[Group], by_rows: Mapping[str, Sequence[Group]]
+) -> tuple[list[dict[str, str]], str]:
+    """F1 and F2 with their verdicts.
 
     Args:
         groups: The runs of `tables.py`.
         by_rows: Those of `development_rows.py`, result of its `groups_of`.
+
+    Returns:
+        Lines of the table of hypotheses, and the ratios of all tables as Markdown.
     """
-    lines: list[list[str]] = []
-    cells: dict[str, list[str]] = {}
-    verdicts = []
+    lines: list[dict[str, str]] = []
+    by_table: dict[str, dict[str, str]] = {}
     for metric in FLOOR_METRICS:
         found = {each.settings["data"]: log_ratio(each, metric) for each in groups}
         known = [ratio for ratio in found.values() if ratio is not None]
@@ -122,69 +125,75 @@ def markdown(groups: Sequence[Group], by_rows: Mapping[str, Sequence[Group]] | N
         title = COLUMNS[metric].title.removesuffix(", %")
         for name, ratio in found.items():
             text = "at the floor" if ratio is None else f"{np.exp(ratio.value):.2f}"
-            cells.setdefault(name, []).append(text)
+            by_table.setdefault(name, {"data": name})[title] = text
         result = None
         if len(known) > 1:
             result = hartung_knapp([-each.value for each in known], [each.error for each in known])
         wins = sum(each.value < 0 for each in known)
-        verdicts.append(verdict(result, -published / 2))
-        lines.append(
-            [f"F1: ratio of {title} below 1", f"{np.exp(published):.2f}", ratio_text(result)]
-        )
-        lines[-1] += [p_text(result), f"{wins} of {len(known)}"]
-        lines[-1] += [f"{sign_test(wins, len(known) - wins):.2g}", power_text(result, -published)]
-        lines[-1].append(verdicts[-1])
-    by_rows = by_rows or {}
+        claim = f"Neural Calibration lowers field errors: {title}, ratio to Model-1"
+        line = {"hypothesis": "F1", "claim": claim, "published": f"{np.exp(published):.2f}"}
+        line |= {"here": ratio_text(result), "p": p_text(result)}
+        line |= {"lower on": f"{wins} of {len(known)}"}
+        line |= {"p, sign (two-sided)": f"{sign_test(wins, len(known) - wins):.2g}"}
+        line |= {"power": power_text(result, -published)}
+        lines.append(line | {"verdict": verdict(result, -published / 2)})
     falling = development_rows.mean_slope(by_rows)
-    in_turn = in_order([joint_verdict(verdicts), verdict(falling)])
-    lines.append(["F1: both", *[""] * 6, in_turn[0]])
-    lines.append(["F2: slope of the log ratio of losses on log(rows) below 0, %", ""])
-    lines[-1] += [development_rows.slope_text(falling), p_text(falling), *[""] * 2]
-    lines[-1] += [power_text(falling, unit=0.01), in_turn[1]]
-    head = ["hypothesis", "published", "here", "p", "lower on", "p, sign (two-sided)", "power"]
-    errors = [COLUMNS[metric].title.removesuffix(", %") for metric in FLOOR_METRICS]
-    table = [[name, *found] for name, found in cells.items()]
-    parts = [TEXT.strip(), markdown_table([*head, "verdict"], lines)]
-    parts.append(markdown_table(["data", *errors], table))
-    return "\n\n".join([*parts, development_rows.markdown(by_rows)]).strip()
+    in_turn = in_order([joint_verdict([line["verdict"] for line in lines]), verdict(falling)])
+    lines.append({"hypothesis": "F1", "claim": BOTH, "verdict": in_turn[0]})
+    claim = "More development rows favour it over Platt scaling: slope of the loss ratio, %"
+    line = {"hypothesis": "F2", "claim": claim, "here": development_rows.slope_text(falling)}
+    line |= {"p": p_text(falling), "power": power_text(falling, unit=0.01)}
+    lines.append(line | {"verdict": in_turn[1]})
+    return lines, table_of(list(by_table.values()))
 
 
-def markdown_again(ledger: Ledger) -> str:
-    """F1′, F3 and S1 with their verdicts, from the runs of `full_tables.py`; nothing without."""
-    own, mixed = (full_tables.groups_of(ledger, order) for order in ("own", "shuffled"))
-    if not own:
-        return ""
-    complete = full_tables.is_complete(own) and full_tables.is_complete(mixed, full_tables.IN_TIME)
-    lines = []
+def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
+    """F1′, F3 and S1 with their verdicts, from the runs of `full_tables.py`."""
+    own, mixed = _both_orders(ledger)
+    lines: list[dict[str, str]] = []
     for name, base, published_base, predicted in (
         ("F1′", BASE, "Base (Model-1)", "0.46"),
         ("F3", PLATT, "Platt Scaling", "0.90 [0.70, 1.15]"),
     ):
-        verdicts = []
         for title, metric in zip(list(full_tables.ERRORS)[:2], FLOOR_METRICS, strict=True):
             result = mean_log_ratio(own, ROW, base, full_tables.ERRORS[title])
             size = published_log_ratio(metric, published_base)
-            verdicts.append(verdict(result, -size / 2))
-            lines.append([f"{name}: ratio of {title} to that of {base} below 1"])
-            lines[-1] += [f"{np.exp(size):.2f}", predicted, ratio_text(result), p_text(result)]
-            needed = "–" if result is None else str(tables_needed(-size, result))
-            lines[-1] += [power_text(result, -size), needed, verdicts[-1]]
-        lines.append([f"{name}: both", *[""] * 6, joint_verdict(verdicts)])
-    effects = full_tables.time_effects(own, mixed)
-    verdicts = [verdict(each) for each in effects]
-    titles = ("below 0 in shuffled rows", "higher in the order of time than in shuffled rows")
+            claim = f"Field errors on tables in full: {title}, ratio to {base}"
+            line = {"hypothesis": name, "claim": claim, "published": f"{np.exp(size):.2f}"}
+            line |= {"predicted": predicted, "here": ratio_text(result), "p": p_text(result)}
+            line |= {"power": power_text(result, -size)}
+            line |= {"tables for 80 %": "" if result is None else str(tables_needed(-size, result))}
+            lines.append(line | {"verdict": verdict(result, -size / 2)})
+        joint = joint_verdict([line["verdict"] for line in lines[-2:]])
+        lines.append({"hypothesis": name, "claim": BOTH, "verdict": joint})
+    titles = ("in shuffled rows", "and how far it rises in the order of time")
     predictions = ("-0.3 [-0.5, -0.05]", "+1.0 [-2, +4]")
-    for title, predicted, each, sign, text in zip(
-        titles, predictions, effects, (-1, 1), verdicts, strict=True
-    ):
-        lines.append([f"S1: log ratio of losses {title}, %", "", predicted, _percent(each, sign)])
-        lines[-1] += [p_text(each), power_text(each, unit=0.01), "", text]
-    lines.append(["S1: both", *[""] * 6, joint_verdict(verdicts)])
-    if not complete:
-        lines = [[*line[:-1], "runs under way"] for line in lines]
-    head = ["hypothesis", "published", "predicted", "here", "p", "power", "tables for 80 %"]
-    parts = [AGAIN_TEXT.strip(), markdown_table([*head, "verdict"], lines), MEASURES_TEXT.strip()]
-    return "\n\n".join([*parts, _measures(own), _by_table(own, mixed)])
+    effects = full_tables.time_effects(own, mixed)
+    for title, predicted, each, sign in zip(titles, predictions, effects, (-1, 1), strict=True):
+        claim = f"Neural Calibration's log loss against Platt scaling's {title}, %"
+        line = {"hypothesis": "S1", "claim": claim}
+        line |= {"predicted": predicted, "here": _percent(each, sign), "p": p_text(each)}
+        lines.append(line | {"power": power_text(each, unit=0.01), "verdict": verdict(each)})
+    joint = joint_verdict([line["verdict"] for line in lines[-2:]])
+    lines.append({"hypothesis": "S1", "claim": "Both parts", "verdict": joint})
+    if full_tables.is_complete(own) and full_tables.is_complete(mixed, full_tables.IN_TIME):
+        return lines
+    return [line | {"verdict": "runs under way"} for line in lines]
+
+
+def _both_orders(ledger: Ledger) -> tuple[dict[str, Group], dict[str, Group]]:
+    """The runs of `full_tables.py` in their own order, and shuffled."""
+    return full_tables.groups_of(ledger, "own"), full_tables.groups_of(ledger, "shuffled")
+
+
+def measures(ledger: Ledger) -> str:
+    """The ratios of `full_tables.py` by each measure of an error."""
+    return f"{MEASURES_TEXT.strip()}\n\n{_measures(_both_orders(ledger)[0])}"
+
+
+def by_table(ledger: Ledger) -> str:
+    """The ratios of each table of `full_tables.py`."""
+    return _by_table(*_both_orders(ledger))
 
 
 def mean_log_ratio(

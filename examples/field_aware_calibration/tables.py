@@ -149,14 +149,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def choose_methods(chosen: Sequence[str]) -> list[str]:
-    """The names of the rows, in the order of `METHODS`.
-
-    Args:
-        chosen: Names of rows or groups.
-
-    Returns:
-        The names, each once.
-    """
+    """The names of the rows, in the order of `METHODS`."""
     rows = [*METHODS, FLOOR]
     if unknown := [name for name in chosen if name not in rows and name not in GROUPS]:
         raise SystemExit(f"No rows {unknown}: expected names of {rows}, or groups {list(GROUPS)}.")
@@ -197,18 +190,7 @@ def missing_runs(
 def run(
     name: str, task: CalibrationTask, settings: dict[str, Any], base_seconds: float
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Calibrates by one method, and scores the test rows.
-
-    Args:
-        name: Name of the row.
-        task: The data and the base model.
-        settings: Result of `settings_of`.
-        base_seconds: Seconds that the base model took to train.
-
-    Returns:
-        A record for the ledger; and the metrics without each block of test rows, empty for the
-        noise floor.
-    """
+    """Calibrates by one method, and scores the test rows."""
     # Rows do not depend on which others are computed before them.
     keras.utils.set_random_seed(task.seed)
     started = time.monotonic()
@@ -263,14 +245,7 @@ def noise_floor(task: CalibrationTask) -> dict[str, float]:
 
 
 def markdown(ledger: Ledger) -> str:
-    """All tables of a ledger as Markdown.
-
-    Args:
-        ledger: The ledger of finished runs.
-
-    Returns:
-        Markdown text.
-    """
+    """All tables of a ledger as Markdown."""
     return markdown_of_rows(ledger, [*METHODS, FLOOR])
 
 

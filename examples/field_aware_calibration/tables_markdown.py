@@ -39,31 +39,22 @@ COLUMNS = {
     "auc": Column("AUC", 1, 4),
 }
 LEGEND = """
-Means over the seeds ± half of the 95 % interval (Student's t), on the test rows: this interval
-covers the noise of training alone. *Minus Model-1*: the difference in log loss, with a 95 %
-interval that covers the seeds and the choice of the test rows (`two_way_bootstrap.py`). Seconds are
-those of the clock, on a machine that did other work at the same time.
+Means over the seeds ± half of the 95 % interval, which covers the noise of training alone. The
+interval of *minus Model-1* also covers the choice of the test rows. Seconds are those of the clock,
+on a machine that did other work too. In parentheses: the paper's figures, on far more rows, so
+compare the order of the rows and not the size of the figures.
 
-- *ILPS* and *Neural Calibration* have the paper's schedule, one epoch on the development rows; on
-  tables of this size, it leaves the curve near the identity. Rows *to the end* have ours: the curve
-  alone for 3,000 steps on all development rows; a head with a network until a random tenth of these
-  rows stops it. *ILPS at its optimum* is the best isotonic curve of the development rows on the
-  same knots: how near *ILPS to the end* comes to it shows whether it has converged.
-- *Histogram binning* has 20 bins of equal numbers of rows; the paper has "predefined partitions".
-- As in the paper, the values of ILPS may decrease, and λ Σ (b_k − b_{k+1})₊ holds them back. The
-  paper gives no λ; here it is 0.01. It sets 100 splits σ(a_k) = k/101, which leaves 99 finite
-  intervals; outside them, the curve is constant (its eq. 9).
-- *Neural Calibration to the end*, UMC and SBCR have the same steps, batches, learning rate,
-  held-out tenth and rule to stop. The loss of UMC has the authors' weight beside the mean log loss,
-  in much smaller batches than theirs. *calibrate* has no such budget: it weighs several methods by
-  cross-fitting, by default in random folds, also on the tables in order of time.
-- The rule of *calibrate* was chosen on these tables, all but avazu and criteo
-  (`benchmarks/README.md`). Docstrings of `NeuralCalibration` and `BoostedTrees` cite losses on six
-  and seven of them. So the rows of this package are not those of methods that never saw the tables.
-- *Noise floor*: Field-ECE and Field-RCE if the probabilities of `calibrate` were the true ones, by
-  labels drawn from them; about what a perfectly calibrated model would show. With ε = 0.01, a field
-  value without positives adds its share of the rows times up to 100 times its mean prediction. That
-  is why Field-RCE exceeds 100 % where field values have few rows.
+- *ILPS* and *Neural Calibration* have the paper's schedule, one epoch; here it leaves the curve
+  near the identity. Rows *to the end* have ours: a curve gets 3,000 steps, and a random tenth of
+  the development rows stops a network. UMC and SBCR have that schedule too.
+- *ILPS at its optimum* is the best isotonic curve on the same knots: *ILPS to the end* has
+  converged where it is as good.
+- *calibrate* weighs several methods by cross-fitting, in random folds.
+- The rule of *calibrate* was chosen on all these tables but avazu and criteo, so its rows are not
+  those of a method that never saw the tables.
+- *Noise floor*: the field errors if the probabilities of *calibrate* were the true ones. With
+  ε = 0.01, a value without positives adds its share of the rows times up to 100 times its mean
+  prediction, so Field-RCE exceeds 100 % where values have few rows.
 """.strip()
 
 
@@ -115,15 +106,7 @@ class Group(NamedTuple):
 
 
 def markdown(ledger: Ledger, order: Sequence[str]) -> str:
-    """All tables of a ledger.
-
-    Args:
-        ledger: The ledger of finished runs.
-        order: Names of the rows in their order; others follow.
-
-    Returns:
-        Markdown text.
-    """
+    """All tables of a ledger."""
     groups = gather(ledger, order)
     return page(groups) if groups else "The ledger holds no finished runs."
 
@@ -171,11 +154,6 @@ def section(group: Group) -> str:
         f"{'seed' if seeds == 1 else 'seeds'}; {seconds + sum(base.values()):,.0f} s in all."
     )
     paper = published_figures(settings["data"])
-    if paper:
-        text += (
-            " In parentheses: the figures of the paper. This table is only a sample of the paper's "
-            "data, so compare the order of the rows, not the size of the figures."
-        )
     if fewer := [f"{n} ({len(runs)})" for n, runs in group.runs.items() if n not in names]:
         text += f" Left out, because they have fewer seeds: {', '.join(fewer)}."
     titles = [column.title for column in COLUMNS.values()]

@@ -138,15 +138,7 @@ def epoch_order(num_rows: int, batch_size: int, rng: np.random.Generator) -> NDA
 def train_one_epoch(
     model: RowModel, inputs: Inputs, labels: NDArray[np.float32], batch_size: int, seed: int
 ) -> None:
-    """Trains for one epoch on all rows, as the paper does.
-
-    Args:
-        model: The model, trained in place.
-        inputs: The rows.
-        labels: 0 or 1, shape (n,).
-        batch_size: Rows of a batch.
-        seed: Seed of the order of the rows.
-    """
+    """Trains for one epoch on all rows, as the paper does."""
     order = epoch_order(len(labels), batch_size, np.random.default_rng(seed))
     model.run_epoch(inputs, labels[:, None], order)
 

@@ -1,14 +1,12 @@
 """Sums by field value and the field errors."""
 
-import importlib
-
 import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import HAS_FLOAT64, examples, few_lengths
+from backends import HAS_FLOAT64, examples, few_lengths, on_a_gpu
 from keras_calibration._ops.field_sums import (
     exact_ids,
     field_ece_from_sums,
@@ -47,12 +45,18 @@ def some_rows(dtype, num_rows=500, num_values=20):
     )
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_field_sums_equal_the_reference(run, dtype, tolerance, on_gpu, monkeypatch):
-    module = importlib.import_module("keras_calibration._ops.field_sums")
-    monkeypatch.setattr(module, "runs_on_gpu", lambda: on_gpu)
-    rows = some_rows(dtype)
-    received = run(lambda *rows: field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
+@pytest.mark.parametrize("as_on_gpu", [False, True])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_field_sums_equal_the_reference(run, dtype, tolerance, as_on_gpu, is_weighted, monkeypatch):
+    on_a_gpu(monkeypatch, as_on_gpu)
+    labels, predictions, weights, ids = some_rows(dtype)
+    weights = weights if is_weighted else weights.astype(bool).astype(dtype)
+    rows = labels, predictions, weights, ids
+
+    def sums(*rows):
+        return field_sums(*rows, num_values=20, is_weighted=is_weighted)
+
+    received = run(sums, *rows, num_of_any_size=4)
     assert received.dtype == dtype
     np.testing.assert_allclose(
         received, reference_sums(*rows, 20), rtol=tolerance, atol=500 * tolerance / 10

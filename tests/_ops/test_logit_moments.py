@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit as sigmoid
 
-from backends import digits, examples, few_lengths, one_program
+from backends import digits, examples, few_lengths, on_a_gpu, one_program
 from keras_calibration._ops import logit_moments as kernels
 
 bias_root = one_program(kernels.bias_root)
@@ -90,9 +90,9 @@ def some_logits(shape, num_rows=4000):
 
 
 @pytest.mark.quick_cases(8)
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_summary_equals_the_reference(run, dtype, tolerance, on_gpu, monkeypatch):
-    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
+@pytest.mark.parametrize("as_on_gpu", [False, True])
+def test_summary_equals_the_reference(run, dtype, tolerance, as_on_gpu, monkeypatch):
+    on_a_gpu(monkeypatch, as_on_gpu)
     generator = np.random.default_rng(7)
     edges = np.r_[0.0, -0.0, 1 / 4, -1 / 4, 15.99, -16.0, 16.0, 1e-30, -1e-30, 16.5, -88.0, 88.0]
     beyond = np.r_[87.9, -88.1, 100.0, -1000.0, np.nextafter(np.float32(16.5), np.float32(0))]

@@ -82,7 +82,7 @@ def test_what_identifies_a_machine_is_left_out_or_refused(folder, tmp_path, monk
 def test_the_page_has_the_tables_of_the_archives_in_the_repository(tmp_path):
     files = ledger_archive.files_of(ROOT / "examples" / "ledgers")
     assert sum(file.stat().st_size for file in files) < 20e6
-    page = (ROOT / "examples" / "RESULTS.md").read_text(encoding="utf-8")
+    page = (ROOT / "examples" / "TABLES.md").read_text(encoding="utf-8")
     # Those of pairs; the smallest is enough.
     pairs = [file for file in files if file.name.startswith(("clicks_", "stocks_"))]
     file = min(pairs, key=lambda file: file.stat().st_size)

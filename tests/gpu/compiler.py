@@ -40,41 +40,11 @@ def is_available() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in names)
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as its description in `specs/` has it.
-
-    Args:
-        name: Name of the description, such as "h200".
-        bandwidth: Bytes a second that its memory moves.
-        instructions: Instructions a second of all threads, at most one a lane and cycle.
-        architecture: What the assembler calls it.
-    """
-
-    name: str
-    bandwidth: float
-    instructions: float
-    architecture: str
-
-    @classmethod
-    def described(cls, name: str) -> Gpu:
-        """The GPU of `specs/NAME.txtpb`."""
-        text = (SPECS / f"{name}.txtpb").read_text()
-
-        def number(key: str) -> float:
-            (found,) = re.findall(rf"\b{key}: ([\d.]+)", text)
-            return float(found)
-
-        (capability,) = re.findall(r"cuda_compute_capability \{ major: (\d+)", text)
-        return cls(
-            name=name,
-            bandwidth=number("memory_bandwidth"),
-            instructions=number("core_count")
-            * number("fpus_per_core")
-            * number("clock_rate_ghz")
-            * 1e9,
-            architecture=f"sm_{capability}0" + "a" * ("ACCELERATED_FEATURES" in text),
-        )
+def architecture(name: str) -> str:
+    """What the assembler calls the GPU of `specs/NAME.txtpb`."""
+    text = (SPECS / f"{name}.txtpb").read_text()
+    (capability,) = re.findall(r"cuda_compute_capability \{ major: (\d+)", text)
+    return f"sm_{capability}0" + "a" * ("ACCELERATED_FEATURES" in text)
 
 
 @dataclass(frozen=True)
@@ -139,20 +109,6 @@ class Program:
         """The machine code of a kernel; `None` where it is a library's."""
         return self.code.get(re.sub(r"[.-]", "_", kernel.name))
 
-    def seconds(self, gpu: Gpu) -> float:
-        """The time that the GPU needs at least, kernel after kernel.
-
-        For each, the larger of the times of its bytes and of its machine instructions. Launches,
-        waiting of additions to the same address, and further runs of a loop are not counted.
-        """
-
-        def kernel_bytes(kernel: Kernel) -> float:
-            code = self.code_of(kernel)
-            instructions = code.num_instructions * code.num_threads if code else 0
-            return max(kernel.num_bytes / gpu.bandwidth, instructions / gpu.instructions)
-
-        return sum(map(kernel_bytes, self.kernels))
-
     def instructions_a_row(self, num_rows: int) -> float:
         """Machine instructions of the kernels over rows, divided by the rows of a thread.
 
@@ -168,7 +124,7 @@ def compile_for(name: str, stablehlo: str) -> Program:
         executable = compile_into(name, stablehlo, folder)
         (text,) = dumped(folder, "gpu_after_optimizations.txt")
         (thunks,) = dumped(folder, "thunk_sequence.txt")
-        code = _code(dumped(folder, ".ptx"), thunks, Gpu.described(name).architecture)
+        code = _code(dumped(folder, ".ptx"), thunks, architecture(name))
         temporary_bytes = executable.get_compiled_memory_stats().temp_size_in_bytes
     return read_program(text, temporary_bytes, code)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu.compiler import SPECS, Gpu, Kernel, read_program
+from gpu.compiler import SPECS, Kernel, architecture, read_program
 
 PROGRAM = """HloModule jit_f, is_scheduled=true
 
@@ -62,8 +62,4 @@ def test_kernels_and_bytes_of_a_program():
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.txtpb")), ids=lambda path: path.stem)
 def test_gpus_are_described(path):
-    gpu = Gpu.described(path.stem)
-    assert gpu.name == path.stem
-    assert 1e12 < gpu.bandwidth < 1e13
-    assert 9e12 < gpu.instructions < 5e13
-    assert gpu.architecture in ("sm_80", "sm_90a", "sm_100a")
+    assert architecture(path.stem) in ("sm_80", "sm_90a", "sm_100a")

@@ -125,14 +125,14 @@ def test_ids_outside_the_vocabulary_share_one_row_that_learns():
 @pytest.mark.parametrize(
     ("lookup", "values", "outside"),
     [
-        (keras.layers.StringLookup(vocabulary=["a", "b"]), ["a", "b"], ["c"]),
-        (keras.layers.StringLookup(vocabulary=["a", "b"], num_oov_indices=0), ["a", "b"], None),
-        (keras.layers.IntegerLookup(vocabulary=[70, -5]), [70, -5], [7]),
-        (keras.layers.Hashing(num_bins=50), ["a", "b"], None),
+        (lambda: keras.layers.StringLookup(vocabulary=["a", "b"]), ["a", "b"], ["c"]),
+        (lambda: keras.layers.StringLookup(None, 0, vocabulary=["a", "b"]), ["a", "b"], None),
+        (lambda: keras.layers.IntegerLookup(vocabulary=[70, -5]), [70, -5], [7]),
+        (lambda: keras.layers.Hashing(num_bins=50), ["a", "b"], None),
     ],
 )
 def test_lookup_fields(lookup, values, outside, reload):
-    values = np.array(values)
+    lookup, values = lookup(), np.array(values)
     network = FieldNetwork({"z": lookup}, embedding_dim=2, seed=0)
     network({"z": values})
     scramble(network)

@@ -21,6 +21,7 @@ from keras_calibration.layers import (
 
 NAN = float("nan")
 SITE = {"site": 3}
+pytest.importorskip("tensorflow")  # Keras' lookups of strings need it
 ONE_HOT = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
 # Class, arguments, and the name that the error must hold.
 REFUSED = [

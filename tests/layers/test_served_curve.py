@@ -5,13 +5,14 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
 from keras_calibration.layers import ILPS, BlendedHead, FieldBias
 from keras_calibration.layers.served_curve import curves_as_tables, tables_of
+
+tf = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.tensorflow
 

@@ -27,8 +27,6 @@ _LOG_LARGEST = 4 * float(np.log(2))
 INVERSE_TEMPERATURES = 2.0 ** (np.arange(-4 * _PER_OCTAVE, 4 * _PER_OCTAVE + 1) / _PER_OCTAVE)
 NUM_TEMPERATURES = len(INVERSE_TEMPERATURES)
 
-# Only the first β of the last octave is one of the 49.
-_NUM_OCTAVES = 9
 # exp(β d) is 0 long before this value; the square of a lower one would overflow in float32.
 _LOWEST_LOGIT = -1e15
 _NUM_NEWTON_STEPS = 6
@@ -56,30 +54,24 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
     """
     logits = ops.convert_to_tensor(logits)
     bounded = ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits)
-    square = ops.square(bounded)
     one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
-    weights_by_group = one_hot * weights[None, :]
+    # Rows last: XLA then adds up the classes of many rows at once.
+    bounded, weights_by_group = ops.transpose(bounded), one_hot * weights[None, :]
+    betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, logits.dtype)
 
-    def add_octave(octave: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        powers, sums = state
-        total = ops.sum(powers, axis=-1)
-        mean = ops.einsum("njk,nk->nj", powers, bounded) / total
-        variance = ops.einsum("njk,nk->nj", powers, square) / total - ops.square(mean)
-        rows = ops.stack([ops.log(total), mean, variance], axis=-1)
-        # Without -1 in the shape, which fails for an empty batch.
-        octave_sums = ops.matmul(
-            weights_by_group, ops.reshape(rows, (ops.shape(logits)[0], _PER_OCTAVE * 3))
-        )
-        octave_sums = ops.reshape(octave_sums, (num_groups, 1, _PER_OCTAVE, 3))
-        # exp(2 β l) is the square of exp(β l), and exponentials are the main cost in float64. This
-        # is a loop because XLA would compute the squares of earlier octaves again for later ones.
-        return ops.square(powers), ops.slice_update(sums, (0, octave, 0, 0), octave_sums)
+    def add_temperature(place: Tensor, sums: Tensor) -> Tensor:
+        powers = ops.exp(betas[place] * bounded)
+        total = ops.sum(powers, axis=0)
+        mean = ops.sum(powers * bounded, axis=0) / total
+        variance = ops.sum(powers * ops.square(bounded), axis=0) / total - ops.square(mean)
+        rows = ops.stack([ops.log(total), mean, variance])
+        # Not by `matmul`, which may round to fewer digits on a GPU.
+        found = ops.sum(weights_by_group[:, None] * rows, axis=-1)
+        return ops.slice_update(sums, (0, place, 0), found[:, None])
 
-    lowest_octave = ops.convert_to_tensor(INVERSE_TEMPERATURES[:_PER_OCTAVE], logits.dtype)
-    powers = ops.exp(lowest_octave[:, None] * bounded[:, None, :])
-    empty = ops.zeros((num_groups, _NUM_OCTAVES, _PER_OCTAVE, 3), logits.dtype)
-    _, sums = ops.fori_loop(0, _NUM_OCTAVES, add_octave, (powers, empty))
-    return ops.reshape(sums, (num_groups, -1, 3))[:, :NUM_TEMPERATURES]
+    # A loop: all temperatures at once would take the memory of 49 arrays of logits.
+    empty = ops.zeros((num_groups, NUM_TEMPERATURES, 3), logits.dtype)
+    return ops.fori_loop(0, NUM_TEMPERATURES, add_temperature, empty)
 
 
 def log_partition_sum(sums: Tensor, beta: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -71,17 +71,6 @@ def runs_on_gpu() -> bool:
 
         return bool(jax.default_backend() == "gpu")
     return False
-
-
-def side_by_side(columns: Sequence[Tensor]) -> Tensor:
-    """Columns of rows as one tensor (n, columns), to be summed by `segment_sum`.
-
-    On a CPU, XLA is three times as fast if they are stacked one below the other and transposed. On
-    a GPU, it would write that to memory, three to nine times the bytes.
-    """
-    if runs_on_gpu():
-        return ops.stack(columns, axis=1)
-    return ops.transpose(ops.stack(columns, axis=0))
 
 
 def filled_up(*rows: Tensor) -> tuple[Tensor, ...]:

@@ -56,8 +56,9 @@ def fitting_sums(sums: Tensor, held_out: bool) -> Tensor:
     if num_folds <= 2:
         return ops.flip(sums, axis=0)
     # Not the total minus the own fold: beside a heavy fold, a light one would lose its digits.
-    others = ops.cast(1 - np.eye(num_folds), sums.dtype)
-    return ops.tensordot(others, sums, axes=1)
+    # Not by a matrix product, which may round to fewer digits on a GPU.
+    others = np.reshape(1 - np.eye(num_folds), (num_folds, num_folds, *[1] * (sums.ndim - 1)))
+    return ops.sum(ops.cast(others, sums.dtype) * sums, axis=1)
 
 
 def scored_sums(sums: Tensor, held_out: bool) -> Tensor:

@@ -3,12 +3,8 @@
 A summary is a tensor (groups, 418, 8). Summaries add up over batches, replicas and shards. XLA adds
 eight columns, a power of two, faster than seven.
 
-**CPU and GPU.** On a CPU, rows are added one after the other, straight into the summary. On a GPU
-they are added at the same time by atomic operations, and rows of the same bin would wait for each
-other. There, the rows are distributed over up to 256 summaries (as many as 131,072 bins allow),
-which are then added up. On a CPU, most of the time is spent on compilation, about 30 ms for each
-array that XLA creates, however small. Therefore sums over terms are computed together, and loops
-carry a single array.
+On a CPU, most of the time is spent on compilation, about 30 ms for each array that XLA creates,
+however small. Therefore sums over terms are computed together, and loops carry a single array.
 """
 
 from __future__ import annotations
@@ -28,12 +24,10 @@ from calibration_records._logit_moments import (
     BiasSearch,
     row_columns,
 )
-from keras_calibration._ops.compiled import runs_on_gpu, side_by_side
+from keras_calibration._ops.compiled import runs_on_gpu
 from keras_calibration._ops.logit_bins import bin_numbers, bin_offsets
+from keras_calibration._ops.sums_by_cell import sums_by_cell
 from keras_calibration._typing import Tensor
-
-_MOST_PARTS_ON_GPU = 256
-_MOST_BINS_ON_GPU = 1 << 17
 
 
 def logit_moments(
@@ -49,14 +43,8 @@ def logit_moments(
     bin_number = bin_numbers(MOMENT_BINS, logits)
     u = ops.cast(bin_offsets(MOMENT_BINS, logits), weights.dtype)
     cell = ops.convert_to_tensor(group, "int32") * NUM_BINS + bin_number
-    rows = side_by_side(row_columns(weights, labels, u, ops.clip(u, -1.0, 1.0)))
-    num_cells = num_groups * NUM_BINS
-    num_parts = min(_MOST_PARTS_ON_GPU, _MOST_BINS_ON_GPU // num_cells) if runs_on_gpu() else 1
-    if num_parts <= 1:
-        return ops.segment_sum(rows, cell, num_segments=num_cells)
-    part = ops.arange(ops.shape(cell)[0], dtype="int32") % num_parts
-    sums = ops.segment_sum(rows, cell + part * num_cells, num_segments=num_parts * num_cells)
-    return ops.sum(ops.reshape(sums, (num_parts, num_cells, NUM_COLUMNS)), axis=0)
+    columns = row_columns(weights, labels, u, ops.clip(u, -1.0, 1.0))
+    return sums_by_cell(columns, cell, num_groups * NUM_BINS)
 
 
 def by_group(sums: Tensor) -> Tensor:

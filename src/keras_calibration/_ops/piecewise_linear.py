@@ -11,14 +11,17 @@ one of the knots that are left rules out half of them.
   One row of a table holds all numbers of a line. Of more than 32 knots, a group is found first,
   whose knots are a row of another table. The sums of the gradient find their lines anew.
 
-Without XLA, every comparison would be a pass over memory. There, few rows are compared with all
-knots at once, which takes built-in operations of LiteRT only, and many are searched.
+Without XLA, every comparison would be a pass over memory. There, knots are searched.
 All variants give the same curve.
 
-**The gradient** is written by hand, because autodiff would sum every table read separately. Two
-columns are summed by line in 512 interleaved parts. This keeps float32 accurate over many rows,
-fixes the order of the sum on a CPU, and keeps additions from waiting for each other, also on a GPU,
-where they are atomic.
+**The gradient** is written by hand, because autodiff would sum every table read separately. Knots
+are constants: they get none.
+
+- Two columns are summed by line in interleaved parts. This keeps float32 accurate over many rows,
+  fixes the order of the sum on a CPU, and keeps additions from waiting for each other.
+- On a GPU, additions to an address are atomic, and wait even so. For up to 32 knots, there is none:
+  the sum of each hat function is the difference of two sums over all rows, of which XLA computes
+  all in one pass.
 """
 
 from __future__ import annotations
@@ -31,15 +34,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._ops.compiled import is_compiled, runs_on_gpu, side_by_side
+from keras_calibration._ops.compiled import is_compiled, runs_on_gpu
 from keras_calibration._ops.custom_gradients import with_gradient
+from keras_calibration._ops.sums_by_cell import sums_by_cell
 from keras_calibration._typing import Tensor
 
-_MOST_COMPARED_KNOTS, _MOST_HALVED_KNOTS = 32, 256
-_MOST_SEARCHED_TOGETHER, _MOST_SEARCHED_KNOTS = 32, 1024
-_MOST_COMPARISONS = 1 << 22  # of all rows with all knots
+_FEW_KNOTS, _MOST_HALVED_KNOTS, _MOST_SEARCHED_KNOTS = 32, 256, 1024
 _FEW_ROWS = 1 << 18
-_NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
+_NUM_PARTS_OF_FEW_ROWS, _NUM_PARTS, _NUM_PARTS_ON_GPU = 64, 512, 4096
+_MOST_SUMS_ON_GPU = 1 << 19
 
 # Line, knot and slope of each row.
 LineOfRows = Callable[[], tuple[Tensor, Tensor, Tensor]]
@@ -54,8 +57,9 @@ def piecewise_linear(
     segments continue (`"linear"`), or the curve keeps its end values (`"constant"`). NaN gives NaN.
     If the values do not decrease, neither does the curve, not even by rounding.
 
-    The gradient with respect to `values` is dense (no `IndexedSlices`): Keras' Adam, RMSprop and
-    Adagrad compute a wrong second moment from sparse gradients with repeated indices.
+    The knots are constants, without a gradient. The gradient with respect to `values` is dense (no
+    `IndexedSlices`): Keras' Adam, RMSprop and Adagrad compute a wrong second moment from sparse
+    gradients with repeated indices.
 
     Args:
         logits: Float tensor of any shape.
@@ -74,6 +78,7 @@ def piecewise_linear(
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 10 ("linear") and eq. 9 ("constant").
     """
     logits, knots, values = (ops.convert_to_tensor(tensor) for tensor in (logits, knots, values))
+    knots = ops.stop_gradient(knots)
     rows = ops.reshape(logits, (-1,))
     if extrapolation == "constant":
         # Keeps NaN, which a clip may turn into an end of the range.
@@ -93,29 +98,29 @@ def lines(knots: Tensor, values: Tensor) -> Tensor:
 
 def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The curve of the lines, and its gradient."""
-    curve, line_of_rows = _search_method(logits, table)(logits, table)
+    num_lines, on_gpu = table.shape[1], _is_for_gpu(logits, table)
+    has_few_lines = num_lines <= _FEW_KNOTS and is_compiled(logits)
+    find = _by_comparison if has_few_lines and not on_gpu else _by_table
+    curve, line_of_rows = find(logits, table)
 
     def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
         (by_curve,) = upstream or by_keyword.values()
         line, knot, slope = line_of_rows()
-        by_value, by_slope = _sums_by_line(
-            by_curve, by_curve * (logits - knot), line, table.shape[1]
-        )
-        by_table = [-table[2] * by_value, by_value, by_slope]
+        if has_few_lines and on_gpu:
+            by_value = _sums_of_hats(by_curve, logits, table[0])
+            by_slope = ops.zeros_like(by_value)  # it is in them
+        else:
+            columns = [by_curve, by_curve * (logits - knot)]
+            sums = sums_by_cell(columns, line, num_lines, _num_parts(line, num_lines))
+            by_value, by_slope = sums[:, 0], sums[:, 1]
+        by_table = [ops.zeros_like(by_value), by_value, by_slope]
         return by_curve * slope, ops.stack(by_table, axis=0)
 
     return curve, gradient
 
 
-def _search_method(
-    logits: Tensor, table: Tensor
-) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
-    """The fastest way, as measured, in which the rows find their lines."""
-    if is_compiled(logits) and runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS:
-        return _by_search
-    if is_compiled(logits) and table.shape[1] <= _MOST_COMPARED_KNOTS:
-        return _by_comparison
-    return _by_table
+def _is_for_gpu(logits: Tensor, table: Tensor) -> bool:
+    return is_compiled(logits) and runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS
 
 
 def curve_on(logits: Tensor, line: Sequence[Tensor]) -> Tensor:
@@ -153,55 +158,42 @@ def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
 
 def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, read from its row of the table."""
-    line = _line(logits, table[0])
-    # Read again: XLA then fuses each of the two into the operation that uses it.
-    return _read(logits, table, line), lambda: (
-        line,
-        ops.take(table[0], line),
-        ops.take(table[2], line),
-    )
-
-
-def _line(logits: Tensor, knots: Tensor) -> Tensor:
-    """The number of knots after the first that are at or left of each logit, int32."""
-    num_rows, num_knots = logits.shape[0], knots.shape[0]
-    if num_knots <= _MOST_HALVED_KNOTS and is_compiled(logits):
-        line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
-        # XLA computes again for each use what was computed, but not what was read from a table.
-        return ops.take(np.arange(num_knots, dtype="int32"), line)
-    if num_knots > _MOST_HALVED_KNOTS or (num_rows or 0) * num_knots > _MOST_COMPARISONS:
-        return ops.searchsorted(knots[1:], logits, side="right")
-    return ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
-
-
-def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
-    """The curve, given the line of each row."""
-    if is_compiled(logits):
+    knots, on_gpu = table[0], _is_for_gpu(logits, table)
+    line = _search(logits, knots)[0] if on_gpu else _line(logits, knots)
+    if on_gpu or not is_compiled(logits):
+        # Without XLA, every operation is a pass over the rows: the fewer, the better.
+        line_of_row = _rows_read(ops.transpose(with_following(table)), line)
+        columns = ops.unstack(line_of_row, 4, axis=1)
+    else:
         # All from the table itself: XLA may round differently what it computes twice.
         last = table.shape[1] - 1
         following = ops.take(table[1], ops.minimum(line + 1, last))
         following = ops.where(line < last, following, _unbounded(following))
-        return curve_on(
-            logits, [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
-        )
-    # Without XLA, every operation is a pass over the rows: the fewer, the better.
-    line_of_row = ops.take(ops.transpose(with_following(table)), line, axis=0)
-    return curve_on(logits, ops.unstack(line_of_row, 4, axis=1))
+        columns = [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
+
+    def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
+        if on_gpu:
+            return *_search(logits, knots, again=True), columns[2]
+        # Read again: XLA then fuses each of the two into the operation that uses it.
+        return line, ops.take(knots, line), ops.take(table[2], line)
+
+    return curve_on(logits, columns), line_of_rows
+
+
+def _line(logits: Tensor, knots: Tensor) -> Tensor:
+    """The number of knots after the first that are at or left of each logit, int32."""
+    num_knots = knots.shape[0]
+    if num_knots > _MOST_HALVED_KNOTS or not is_compiled(logits):
+        return ops.searchsorted(knots[1:], logits, side="right")
+    line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
+    # XLA computes again for each use what was computed, but not what was read from a table.
+    return ops.take(np.arange(num_knots, dtype="int32"), line)
 
 
 def with_following(table: Tensor) -> Tensor:
     """The lines with the value at the next knot, (4, K); after the last, a lower one."""
     following = ops.append(table[1, 1:], _unbounded(table[1, -1:]))
     return ops.concatenate([table, following[None]])
-
-
-def _by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
-    """Curve, line, knot and slope of each row, found by halving and read together."""
-    line, _ = _search(logits, table[0])
-    line_of_row = _rows_read(ops.transpose(with_following(table)), line)
-    columns = ops.unstack(line_of_row, 4, axis=1)
-    curve, slope = curve_on(logits, columns), columns[2]
-    return curve, lambda: (*_search(logits, table[0], again=True), slope)
 
 
 def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
@@ -215,7 +207,7 @@ def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor,
         return knot <= logits if again else logits >= knot
 
     num_knots = knots.shape[0]
-    if num_knots <= _MOST_SEARCHED_TOGETHER:
+    if num_knots <= _FEW_KNOTS:
         place, (knot,) = _last_passed([ops.unstack(knots, num_knots)], is_past)
         return place, knot
     size = math.isqrt(num_knots - 1) + 1
@@ -261,17 +253,29 @@ def _last_passed(
     return place, [column[0] for column in columns]
 
 
-def _sums_by_line(
-    first: Tensor, second: Tensor, line: Tensor, num_lines: int
-) -> tuple[Tensor, Tensor]:
-    """Sums of two columns over the rows of each line, first in interleaved parts."""
-    few = line.shape[0] is not None and line.shape[0] < _FEW_ROWS
-    num_lanes = _NUM_LANES_OF_FEW_ROWS if few else _NUM_LANES
-    lane = ops.arange(ops.shape(line)[0], dtype="int32") % num_lanes
-    rows = side_by_side([first, second])
-    sums = ops.segment_sum(rows, line + lane * num_lines, num_segments=num_lanes * num_lines)
-    sums = ops.sum(ops.reshape(sums, (num_lanes, num_lines, 2)), axis=0)
-    return sums[:, 0], sums[:, 1]
+def _num_parts(line: Tensor, num_lines: int) -> int:
+    """In how many parts the rows of each line are summed."""
+    if line.shape[0] is not None and line.shape[0] < _FEW_ROWS:
+        return _NUM_PARTS_OF_FEW_ROWS
+    return min(_NUM_PARTS_ON_GPU, _MOST_SUMS_ON_GPU // num_lines) if runs_on_gpu() else _NUM_PARTS
+
+
+def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
+    """Sums over the rows of each hat function, as `hat_basis` but with ends that continue, (K,).
+
+    How far a logit is from the right end of a segment, from 0 at its right to 1 at its left, is the
+    sum of the hats of all knots up to the left end.
+    """
+    gaps = knots[1:] - knots[:-1]
+    per_unit = 1 / ops.maximum(gaps, np.finfo("float32").tiny)  # of an empty one: a step
+    least, most = [0.0] * gaps.shape[0], [1.0] * gaps.shape[0]
+    most[0] = ops.where(gaps[0] > 0, math.inf, 1.0)
+    least[-1] = ops.where(gaps[-1] > 0, -math.inf, 0.0)
+    sums = [
+        ops.sum(rows * ops.clip((knots[k + 1] - logits) * per_unit[k], least[k], most[k]))
+        for k in range(gaps.shape[0])
+    ]
+    return ops.diff(ops.stack([ops.zeros_like(sums[0]), *sums, ops.sum(rows)]))
 
 
 def slopes(knots: Tensor, values: Tensor) -> Tensor:

@@ -117,10 +117,11 @@ class FieldError(AdditiveMetric):
         if self.from_logits:
             predictions = ops.sigmoid(ops.cast(predictions, self.dtype))
         rows = labels, predictions, weights, flat_ids(field, weights, self.num_values)
+        settings = self.num_values, self.dtype, sample_weight is not None
         if runs_on_gpu():
-            self._sums.add(_batch_sums(self.num_values, self.dtype, *rows))
+            self._sums.add(_batch_sums(*settings, *rows))
         else:
-            self._sums.add(_compiled_sums(self.num_values, self.dtype, *filled_up(*rows)))
+            self._sums.add(_compiled_sums(*settings, *filled_up(*rows)))
 
     def check_ids(self, field: Any) -> None:
         """Raises if an array of ids is not as `update_state` needs.
@@ -242,15 +243,14 @@ def noise_floors_of(
     return [(float(each.mean()), float(each.std(ddof=1))) for each in metric_errors]
 
 
-def _batch_sums(
-    num_values: int, dtype: str, labels: Tensor, predictions: Tensor, weights: Tensor, ids: Tensor
-) -> Tensor:
+def _batch_sums(num_values: int, dtype: str, is_weighted: bool, *rows: Tensor) -> Tensor:
     """The sums of a batch of labels, predictions, weights and ids."""
+    labels, predictions, weights, ids = rows
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
     ids = ops.where(weights != 0, ids, ops.zeros_like(ids))
     predictions = ops.where(ids_outside(ids, num_values), float("nan"), predictions)
-    return field_sums(labels, predictions, weights, ids, num_values)
+    return field_sums(labels, predictions, weights, ids, num_values, is_weighted)
 
 
 _compiled_sums = compiled(_batch_sums)
