@@ -11,6 +11,7 @@ from keras_calibration._solvers.numeric_column import LINES, NumericColumn, sums
 
 # Standard deviations below 1e-3 logits give no effects, and above 10 no shrinkage.
 _SCALES = np.geomspace(1e-3, 10.0, 17)
+_SEVENTHS = np.linspace(0, 1, 7)
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
 # Curves keep their Hessian while no row's logit can have moved by more than this. Its curvature has
@@ -107,7 +108,7 @@ class Effect:
             for _ in range(4):  # each time, on a finer grid between the neighbours of the best
                 best = int(np.argmax(log_likelihood(scales) + log_prior(scales)))
                 low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]
-                scales = np.geomspace(low, high, 7)
+                scales = low * (high / low) ** _SEVENTHS
             self.deviations[group] = scales[3]
 
 

@@ -14,7 +14,7 @@ from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration.calibration.candidates import IDENTITY, Candidate
+from keras_calibration.calibration.candidates import IDENTITY, NEURAL, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.cross_fitting import enough_for
@@ -119,7 +119,7 @@ class Race:
             return CandidateFit(self._identity[self.splits.scored])
         if candidate.bases:
             return self._fit_trees(candidate, is_forced)
-        if candidate.name == "neural" and not self.splits.is_forward:
+        if candidate.name == NEURAL and not self.splits.is_forward:
             return self._fit_network(candidate)
         # From a fit to all rows, those to parts of them are found in less time.
         starts_from_whole = candidate.make_head().starts_from_whole
@@ -187,6 +187,8 @@ class Race:
 def _fitted_head(candidate: Candidate, rows: Rows, like: Head | None = None) -> Head:
     """A new head of a candidate, fitted to the rows; `like` is one fitted to all rows."""
     head = candidate.make_head()
+    if candidate.name != NEURAL:
+        head.ensure_built()  # a call would build it too, and take longer
     if candidate.name != IDENTITY:
         head.fit_checked(rows, FitSettings(), like=like)
     return head

@@ -28,7 +28,7 @@ from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
-IDENTITY = "identity"
+IDENTITY, NEURAL = "identity", "neural"
 LEVEL = "+level"
 QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
 
@@ -120,7 +120,7 @@ def candidates(
     if (fields or numeric) and effort != QUICK:
         heads["trees"] = functools.partial(BoostedTrees, fields, numeric)
     if (fields or numeric) and effort == THOROUGH:
-        heads["neural"] = neural
+        heads[NEURAL] = neural
     return [Candidate(name, make, bases if name == "trees" else ()) for name, make in heads.items()]
 
 

@@ -22,6 +22,7 @@ from keras_calibration.calibration.candidate_fits import CandidateFit, Race
 from keras_calibration.calibration.candidates import (
     DEFAULT,
     IDENTITY,
+    NEURAL,
     QUICK,
     THOROUGH,
     Candidate,
@@ -52,7 +53,7 @@ BLEND = "blend"
 # Five do not choose better than three, but the members of a network learn from more rows.
 _NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
 # The candidates that use numeric columns.
-_OF_NUMBERS = ("additive", "trees", "neural")
+_OF_NUMBERS = ("additive", "trees", NEURAL)
 # Of the network, where it makes its own folds.
 _NUM_MEMBERS = 3
 

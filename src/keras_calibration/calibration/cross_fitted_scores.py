@@ -176,17 +176,13 @@ def scores_of(
 ) -> list[CandidateScore]:
     """The figures of each candidate, the identity first; `fields` by `codes_of`."""
     scores = []
-    field_errors = FieldECE(1), FieldRCE(1)
+    errors = {field: _field_errors(rows, fitted, codes) for field, codes in fields.items()}
     identity = next(iter(fitted.values()))
-    for name, logits in fitted.items():
+    for number, (name, logits) in enumerate(fitted.items()):
         labels, probabilities = outcome_columns(rows.labels, logits)
         squares = ((labels - probabilities) ** 2).sum(axis=1)
         losses = head_log_losses(rows.labels, logits)
         change, error = _change_of(logits, identity, rows, clusters)
-        errors = {
-            field: _errors_by(field_errors, _sums(rows, logits, codes))
-            for field, codes in fields.items()
-        }
         scores.append(
             CandidateScore(
                 name=name,
@@ -195,8 +191,8 @@ def scores_of(
                 log_loss_change_error=error,
                 brier=float(np.average(squares, weights=rows.weights)),
                 auc=_auc(labels, logits, rows.weights),
-                field_ece={field: ece for field, (ece, _) in errors.items()},
-                field_rce={field: rce for field, (_, rce) in errors.items()},
+                field_ece={field: float(ece[number]) for field, (ece, _) in errors.items()},
+                field_rce={field: float(rce[number]) for field, (_, rce) in errors.items()},
                 calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
                 seconds=seconds.get(name, 0.0),
             )
@@ -211,9 +207,12 @@ def noise_floors(
 
     For classes, their means over the classes: of the standard deviation, an upper bound.
     """
-    metrics, floors = (FieldECE(1), FieldRCE(1)), {}
+    metrics, floors, weights = (FieldECE(1), FieldRCE(1)), {}, rows.row_weights
+    pairs = list(zip(*(c.T for c in outcome_columns(rows.labels, logits)), strict=True))
     for field, codes in fields.items():
-        found = [noise_floors_of(metrics, s, _NUM_DRAWS) for s in _sums(rows, logits, codes)]
+        number = int(codes.max()) + 1
+        sums = (field_sums(y, p, weights, codes, number) for y, p in pairs)
+        found = [noise_floors_of(metrics, ops.convert_to_numpy(s), _NUM_DRAWS) for s in sums]
         floors[field] = tuple(np.mean(found, axis=0).reshape(-1).tolist())
     return floors
 
@@ -266,16 +265,17 @@ def codes_of(values: Tensor) -> np.ndarray:
     return codes.astype("int32")
 
 
-def _errors_by(metrics: Sequence[FieldError], sums: list[np.ndarray]) -> list[float]:
-    """The field errors of these metrics; means over classes."""
+def _field_errors(
+    rows: Rows, fitted: Mapping[str, np.ndarray], codes: np.ndarray
+) -> list[np.ndarray]:
+    """Field-ECE and Field-RCE of each candidate (candidates,); means over classes."""
+    weights, sums = rows.row_weights, []
+    for logits in fitted.values():
+        pairs = zip(*(columns.T for columns in outcome_columns(rows.labels, logits)), strict=True)
+        for labels, probabilities in pairs:
+            columns = weights * (labels - probabilities), weights * labels, weights
+            sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
     # They depend on the sums alone, not on the size of a metric's own state.
-    tensor = ops.convert_to_tensor(np.stack(sums))
-    return [float(ops.convert_to_numpy(metric.error(tensor)).mean()) for metric in metrics]
-
-
-def _sums(rows: Rows, logits: np.ndarray, codes: np.ndarray) -> list[np.ndarray]:
-    """The `field_sums` of each class, or of the positive one alone."""
-    pairs = zip(*(columns.T for columns in outcome_columns(rows.labels, logits)), strict=True)
-    weights, num_values = rows.row_weights, int(codes.max()) + 1
-    sums = [field_sums(y, p, weights, codes, num_values) for y, p in pairs]
-    return [ops.convert_to_numpy(each) for each in sums]
+    tensor, metrics = ops.convert_to_tensor(np.stack(sums)), (FieldECE(1), FieldRCE(1))
+    errors = [ops.convert_to_numpy(metric.error(tensor)) for metric in metrics]
+    return [error.reshape(len(fitted), -1).mean(axis=1) for error in errors]

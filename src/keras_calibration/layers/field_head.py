@@ -104,7 +104,9 @@ class FieldHead(Head):
             self.calibrator.fit_rows(rows, settings, 0)
             curve = head_logits(self.calibrator, rows.logits, {})
         fit = self._fit_effects(rows, curve, line, like)
-        return self.summary_of(rows, fit.num_iterations, fit.converged)
+        # With a level over time, the layer predicts with its last value, the fit with that of a row.
+        after = None if self.follows_time else fit.log_loss
+        return self.summary_of(rows, fit.num_iterations, fit.converged, after)
 
     def _add_weights(self) -> None:
         """Creates the weights; the numbers of values are known."""

@@ -264,7 +264,9 @@ class Head(keras.layers.Layer):
         """
         if self.follows_time:
             check_fit(self, rows.times)
-        self(rows.logits[:1], take(rows.features, slice(1)))  # builds the head, checks shapes
+        self.check_logits(rows.logits.shape)
+        if not self.built:
+            self(rows.logits[:1], take(rows.features, slice(1)))
         settings, apart = settings or FitSettings(), None
         if draws_by_chance(self):
             apart = rows_apart(rows, settings.folds)
@@ -357,13 +359,25 @@ class Head(keras.layers.Layer):
             'ILPS or PlattScaling; with `calibrate`, for example methods="field_bias".'
         )
 
-    def summary_of(self, rows: Rows, num_iterations: int = 1, converged: bool = True) -> FitSummary:
-        """The summary of a fit that has just ended, for `fit_rows` to return."""
-        before, after = (
-            float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
-            for logits in (rows.logits, head_logits(self, rows.logits, rows.features))
-        )
-        return FitSummary(rows.num_meant, before, after, num_iterations, converged)
+    def summary_of(
+        self,
+        rows: Rows,
+        num_iterations: int = 1,
+        converged: bool = True,
+        log_loss: float | None = None,
+    ) -> FitSummary:
+        """The summary of a fit that has just ended, for `fit_rows` to return.
+
+        `log_loss` is that of the fit on these rows, if it is known.
+        """
+
+        def mean_loss(logits: np.ndarray) -> float:
+            return float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
+
+        if log_loss is None:
+            log_loss = mean_loss(head_logits(self, rows.logits, rows.features))
+        before = mean_loss(rows.logits)
+        return FitSummary(rows.num_meant, before, log_loss, num_iterations, converged)
 
     def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
         """Checked rows with the features that the head reads, as arrays.
