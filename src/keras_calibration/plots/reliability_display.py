@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from calibration_records._predictions import probabilities_of
-from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
 from keras_calibration.plots.rates import Rates, bin_by_mass, checked_columns, group_rates
 
 if TYPE_CHECKING:
