@@ -31,7 +31,8 @@ class ComparisonDisplay(Display):
         pairs: The values of A and B under the same seeds, two of equal length; empty if the runs
             are not paired.
         difference: The mean of B − A with its interval; None with too few runs.
-        label: Name of the metric, with its unit.
+        metric: Name of the metric.
+        unit: Its unit, as " (nats a row)"; empty if it is not known.
 
     Example:
         >>> runs = {"deepfm": [0.50, 0.52], "dcn": [0.40, 0.43]}
@@ -47,15 +48,15 @@ class ComparisonDisplay(Display):
     runs: dict[str, RunValues]
     pairs: tuple[RunValues, RunValues]
     difference: Estimate | None
-    label: str
+    metric: str
+    unit: str = ""
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         ax.plot([0, 1], self.pairs, color=GUIDE_COLOR, linewidth=0.8, alpha=0.5, zorder=1)
         ticks = []
-        for place, ((name, values), style) in enumerate(
-            zip(self.runs.items(), STYLES, strict=False)
-        ):
+        for place, (name, values) in enumerate(self.runs.items()):
+            style = STYLES[place]
             points = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
             ax.plot(np.full(len(values), place), values, alpha=0.8, markersize=5, **points)
             if len(values):
@@ -70,7 +71,7 @@ class ComparisonDisplay(Display):
             ax.errorbar([2], [zero + value], lengths, **style)
             ax.hlines(zero, 0.2, 2.4, color=GUIDE_COLOR, linestyle=":", zorder=0)
             scale = (lambda metric: metric - zero, lambda difference: difference + zero)
-            ax.secondary_yaxis("right", functions=scale).set_ylabel("B − A")
-            ticks.append(f"B − A\n{confidence:.0%} interval")
+            ax.secondary_yaxis("right", functions=scale).set_ylabel(f"B − A{self.unit}")
+            ticks.append(f"B − A\n{100 * confidence:g} % interval")
         ax.set_xticks(range(len(ticks)), ticks)
-        ax.set(xlim=(-0.5, len(ticks) - 0.5), ylabel=self.label)
+        ax.set(xlim=(-0.5, len(ticks) - 0.5), ylabel=f"{self.metric}{self.unit}")

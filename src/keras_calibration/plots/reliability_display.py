@@ -90,7 +90,7 @@ class ReliabilityDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        ends = 0.0, max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
+        ends = 0.0, 1.03 * max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):
             points = rates.predicted, rates.observed, rates.interval_lengths()
