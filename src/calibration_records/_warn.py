@@ -25,18 +25,24 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 @contextlib.contextmanager
 def warnings_of(part: str) -> Iterator[None]:
-    """Puts what a block of code is before each of its warnings, and gives each of them once.
+    """Puts what a block of code is before each of its warnings, and gives each warning once.
 
     Example:
-        >>> with warnings.catch_warnings(record=True) as caught, warnings_of("Fold 2"):
-        ...     warn("No positives.")
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     with warnings_of("Fold 2"):
+        ...         warn("No positives.")
         >>> str(caught[0].message)
         'Fold 2: No positives.'
     """
     with warnings.catch_warnings(record=True) as caught:
         yield
-    for message, category in {str(each.message): each.category for each in caught}.items():
-        warn(f"{part}: {message}", category)
+    for each in caught:
+        if not issubclass(each.category, UserWarning):  # of a library: as it was
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+    told = {str(each.message) for each in caught if issubclass(each.category, UserWarning)}
+    for message in sorted(told):
+        warn(f"{part}: {message}")
 
 
 @contextlib.contextmanager

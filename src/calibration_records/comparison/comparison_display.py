@@ -53,7 +53,9 @@ class ComparisonDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        ax.plot([0, 1], self.pairs, color=GUIDE_COLOR, linewidth=0.8, alpha=0.5, zorder=1)
+        ax.plot(
+            [0, 1], np.asarray(self.pairs), color=GUIDE_COLOR, linewidth=0.8, alpha=0.5, zorder=1
+        )
         ticks = []
         for place, (name, values) in enumerate(self.runs.items()):
             style = STYLES[place]

@@ -25,8 +25,8 @@ _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/
 class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
-    Those of a "blend" are also by weights that did not see the row: each fold is scored with the
-    weights and the bias that the other folds give.
+    A "blend" scores each fold with the weights of the other folds, so its weights did not see the
+    row either.
 
     Args:
         name: Name of the candidate.
@@ -103,7 +103,8 @@ class CalibrationReport(ShownAsText):
             have shown; else 0.
         displays: Pictures of the cross-fitted predictions before and after, not drawn: the
             `plots.FieldDisplay` of each field by its name, and a `plots.ReliabilityDisplay` by the
-            name "reliability". Empty for classes. `plot` draws them; `to_dict` leaves them out.
+            name "reliability". Empty for classes and soft labels. `plot` draws them; `to_dict`
+            leaves them out.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -163,11 +164,12 @@ class CalibrationReport(ShownAsText):
             The display, with `ax_` and `figure_` set.
 
         Raises:
-            ValueError: If the report has no picture of this name, or is of K classes.
+            ValueError: If the report has no picture of this name. It has none for classes and for
+                soft labels.
             ImportError: If Matplotlib is not installed.
         """
         name = next(iter(self.displays), "reliability") if name is None else name
-        remedy = "There are none for classes." if not self.displays else ""
+        remedy = "There are none of classes and of soft labels." if not self.displays else ""
         known("Argument `name` must be one of the pictures", [name], self.displays, remedy)
         return self.displays[name].plot(ax)
 

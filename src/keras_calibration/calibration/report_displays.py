@@ -16,7 +16,7 @@ from keras_calibration.plots.reliability_display import ReliabilityDisplay
 def displays_of(
     rows: Rows, before: np.ndarray, after: np.ndarray, fields: Iterable[str]
 ) -> dict[str, Display]:
-    """The errors by value of each field, and the reliability diagram; none for classes.
+    """The errors by value of each field, and the reliability diagram; of labels 0 and 1.
 
     Args:
         rows: The scored rows, with their weights and the fields.
@@ -24,7 +24,7 @@ def displays_of(
         after: Cross-fitted logits of the chosen calibration.
         fields: Names of the fields.
     """
-    if after.ndim == 2:
+    if after.ndim == 2 or not np.isin(rows.labels, (0, 1)).all():
         return {}
     predictions = {"before": special.expit(before), "after": special.expit(after)}
     shown, weights = (rows.labels, predictions), rows.weights

@@ -175,9 +175,9 @@ def checked_columns(
         raise refused("sample_weight", "finite and not negative, and not all 0", weights)
     if (numbers := rows_that_count(weights)) is not None:
         y, given = take((y, given), numbers)
-    if y.size == 0 or not ((y >= 0.0) & (y <= 1.0)).all():
+    if y.size == 0 or not np.isin(y, (0.0, 1.0)).all():
         raise ValueError(
-            f"Argument `labels` must hold one or more labels in [0, 1]. Received: {y.size} "
+            f"Argument `labels` must hold one or more labels, each 0 or 1. Received: {y.size} "
             f"labels with the values {np.unique(y)[:5]}. Pass the labels first, then the "
             f"predictions. {label_advice(y)}".rstrip()
         )
