@@ -6,7 +6,8 @@ hashed one-hot columns, its penalty tuned by cross-validation; and MCGrad where 
 each, the CPU seconds of all threads for the first call in the process and for later ones (medians),
 and the log loss on new rows.
 
-`--rows 6500 --fields 9` runs one size.
+`--rows 6500 --fields 9` runs one size. `--tables` takes the public tables instead, with all their
+columns, and 1,000, 5,000, 30,000 and all development rows.
 """
 
 import argparse
@@ -14,11 +15,12 @@ import functools
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
+from calibrators import Part, data_folder, read_peers, read_table
 from rivals import hashed, tuned_regression
 from scipy.special import expit
 
@@ -34,6 +36,12 @@ class Rows(NamedTuple):
     logits: np.ndarray
     labels: np.ndarray
     columns: dict[str, np.ndarray]
+    numeric: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of the categorical columns."""
+        return [name for name in self.columns if name not in self.numeric]
 
 
 def make_rows(num_rows: int, num_fields: int) -> tuple[Rows, Rows]:
@@ -54,15 +62,33 @@ def make_rows(num_rows: int, num_fields: int) -> tuple[Rows, Rows]:
     return first, second
 
 
+def table_rows() -> Iterator[tuple[str, Rows, Rows]]:
+    """Name, development rows and test rows of each public table, at each size."""
+
+    def rows_of(part: Part, numbers: np.ndarray, numeric: tuple[str, ...]) -> Rows:
+        columns = {name: np.asarray(column)[numbers] for name, column in part.features.items()}
+        return Rows(part.logits[numbers], part.labels[numbers], columns, numeric)
+
+    folder = data_folder()
+    for name, rows in read_peers(folder / "peers.csv").items():
+        table, development, test = read_table(folder / name, rows["raw"]["of"])
+        order = np.random.default_rng(0).permutation(len(development.labels))
+        numeric, new = tuple(table.numeric), np.arange(min(len(test.labels), 50_000))
+        for size in sorted({min(size, len(order)) for size in (1_000, 5_000, 30_000, len(order))}):
+            pair = ((development, order[:size]), (test, new))
+            first, second = (rows_of(part, numbers, numeric) for part, numbers in pair)
+            yield name, first, second
+
+
 def ours(rows: Rows, methods: str) -> Callable[[Rows], np.ndarray]:
     """`calibrate_scores` with all columns."""
-    fields = list(rows.columns)
     model = calibrate_scores(
         rows.logits,
         rows.labels,
         rows.columns,
         from_logits=True,
-        fields=fields,
+        fields=rows.fields,
+        numeric=rows.numeric,
         methods=methods,
         verbose=0,
     )
@@ -89,7 +115,10 @@ def mcgrad(rows: Rows) -> Callable[[Rows], np.ndarray]:
     def frame(part: Rows) -> pd.DataFrame:
         return pd.DataFrame({**part.columns, "label": part.labels, "p": expit(part.logits)})
 
-    names = {"categorical_feature_column_names": list(rows.columns)}
+    names = {
+        "categorical_feature_column_names": rows.fields,
+        "numerical_feature_column_names": list(rows.numeric),
+    }
     model = methods.MCGrad()
     model.fit(frame(rows), "p", "label", **names)
     return lambda new: model.predict(frame(new), "p", **names)
@@ -118,21 +147,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int)
     parser.add_argument("--fields", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     options = parser.parse_args()
     sizes = [(options.rows, options.fields)] if options.rows else SIZES
-    print(f"{'rows':>9}{'fields':>8}  {'method':<28}{'first':>8}{'later':>8}{'log loss':>10}")
-    for num_rows, num_fields in sizes:
-        rows, new = make_rows(num_rows, num_fields)
-        seconds, losses = {name: [] for name in METHODS}, {}
+    generated = (("generated", *make_rows(*size)) for size in sizes)
+    print(f"{'table':<24}{'rows':>9}{'columns':>8}  {'method':<28}", end="")
+    print(f"{'first':>8}{'later':>8}{'log loss':>10}")
+    for table, rows, new in table_rows() if options.tables else generated:
+        seconds, losses = {name: [] for name in options.methods}, {}
         for _ in range(options.rounds + 1):
-            for name, fit in METHODS.items():
+            for name in options.methods:
                 start = time.process_time()
-                predict = fit(rows)
+                predict = METHODS[name](rows)
                 seconds[name].append(time.process_time() - start)
                 losses[name] = log_loss(new.labels, predict(new))
         for name, (first, *later) in seconds.items():
             print(
-                f"{num_rows:>9,}{num_fields:>8}  {name:<28}{first:>8.2f}"
+                f"{table:<24}{len(rows.labels):>9,}{len(rows.columns):>8}  {name:<28}{first:>8.2f}"
                 f"{statistics.median(later):>8.2f}{losses[name]:>10.5f}",
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""Checks of arguments: what was expected, what was received and how to mend it, said in one way.
+"""Checks of arguments: what was expected, what was received and how to correct it, in one form.
 
 Each kind of check that several functions need is one function here, named by what it demands.
 """

@@ -6,12 +6,19 @@ import datetime
 import sys
 import time
 
+_SECONDS_IN_FILE = 60.0
+
+
+def is_live() -> bool:
+    """Whether stdout shows a line that changes: a terminal, or a cell of a notebook."""
+    return "ipykernel" in sys.modules or sys.stdout.isatty()
+
 
 class ProgressBar:
     """Progress over things that are counted: passes, seeds or fits.
 
-    A terminal and a notebook show one line that changes; a file gets a line for each tenth. It is
-    not Keras' bar, because logs are read where Keras is not installed.
+    A terminal and a notebook show one line that changes. A file gets a line a minute, and one at
+    the end. It is not Keras' bar, because logs are read where Keras is not installed.
 
     Args:
         total: Number of things.
@@ -20,26 +27,24 @@ class ProgressBar:
 
     Example:
         >>> bar = ProgressBar(2, "seeds")
-        >>> bar.show(1, "mean loss 0.5")
-        1/2 seeds, 0:00:00 - mean loss 0.5
-        >>> bar.add()
-        2/2 seeds, 0:00:00
+        >>> bar.add()  # a minute has not passed
+        >>> bar.show(2, "mean loss 0.5")
+        2/2 seeds, 0:00:00 - mean loss 0.5
     """
 
     def __init__(self, total: int, unit: str, verbose: int | str | bool = 1) -> None:
         self.is_shown, self.total, self._unit = bool(verbose), total, unit
-        self._start = time.monotonic()
+        self._start = self._last = time.monotonic()
         self._done = self._length = 0
-        # As Keras' bar: a notebook's cell overwrites a line, though it is no terminal.
-        self._is_live = "ipykernel" in sys.modules or sys.stdout.isatty()
+        self._is_live = is_live()
 
     def show(self, done: int, figures: str = "") -> None:
         """Shows that so many are done, and some figures."""
-        tenths = [10 * number // max(self.total, 1) for number in (self._done, done)]
-        self._done = done
-        if not self.is_shown or not (self._is_live or tenths[0] < tenths[1]):
+        self._done, now = done, time.monotonic()
+        is_due = self._is_live or done >= self.total or now - self._last >= _SECONDS_IN_FILE
+        if not self.is_shown or not is_due:
             return
-        passed = datetime.timedelta(seconds=round(time.monotonic() - self._start))
+        self._last, passed = now, datetime.timedelta(seconds=round(now - self._start))
         line = f"{done:,}/{self.total:,} {self._unit}, {passed}"
         line += f" - {figures}" if figures else ""
         if self._is_live:

@@ -15,11 +15,34 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line that is outside of both packages, Keras and TensorFlow."""
     # From Python 3.12 on, `skip_file_prefixes` of `warnings.warn`.
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _INSIDE)
-    folders = tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
+    folders = [os.path.join(os.path.dirname(file), "") for file in files if file]
+    inside = (*folders, contextlib.__file__)  # a block of `warnings_of` ends there
     stacklevel, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(folders):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         stacklevel, frame = stacklevel + 1, frame.f_back
     warnings.warn(message, category, stacklevel=stacklevel)
+
+
+@contextlib.contextmanager
+def warnings_of(part: str) -> Iterator[None]:
+    """Puts what a block of code is before each of its warnings, and gives each warning once.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     with warnings_of("Fold 2"):
+        ...         warn("No positives.")
+        >>> str(caught[0].message)
+        'Fold 2: No positives.'
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for each in caught:
+        if not issubclass(each.category, UserWarning):  # of a library: as it was
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+    told = {str(each.message) for each in caught if issubclass(each.category, UserWarning)}
+    for message in sorted(told):
+        warn(f"{part}: {message}")
 
 
 @contextlib.contextmanager

@@ -29,16 +29,14 @@ def as_terminal(monkeypatch):
     return shown
 
 
-def test_a_file_gets_a_line_for_each_tenth(capsys, clock):
+def test_a_file_gets_a_line_a_minute_and_one_at_the_end(capsys, clock):
     bar = ProgressBar(64, "seeds")
     for done in range(1, 65):
+        clock[0] += 7
         bar.show(done, f"mean loss {done}")
     lines = capsys.readouterr().out.splitlines()
-    # The first number of seeds that reaches each tenth.
-    assert [line.split("/")[0] for line in lines] == [
-        str(-(-64 * tenth // 10)) for tenth in range(1, 11)
-    ]
-    assert lines[0].endswith(" - mean loss 7")
+    assert [line.split("/")[0] for line in lines] == ["9", "18", "27", "36", "45", "54", "63", "64"]
+    assert lines[0] == "9/64 seeds, 0:01:03 - mean loss 9"
 
 
 def test_a_terminal_has_one_line(monkeypatch, clock):

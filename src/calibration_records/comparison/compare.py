@@ -56,7 +56,7 @@ def compare(
     num_looks: int | str | None = ADVISED,
     directions: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Tells whether pipeline B is better than A, or whether the difference is seed noise.
+    """Compares two pipelines over their seeds: is B better than A, or is it seed noise?
 
     The mean difference B − A gets Student's paired interval if the pipelines share their seeds, and
     Welch's interval if not. A verdict needs six pairs, or four runs of each pipeline with other

@@ -1,10 +1,13 @@
 """The result of a comparison of two pipelines."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibration_records._text import ShownAsText, as_json
+from calibration_records.comparison.comparison_display import ComparisonDisplay
 from calibration_records.comparison.comparison_text import comparison_text
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.comparison.pipeline_runs import PipelineRuns
@@ -13,6 +16,9 @@ from calibration_records.comparison.seed_noise import SeedNoise
 from calibration_records.comparison.verdict import Verdict
 from calibration_records.statistics.estimate import Estimate
 from calibration_records.statistics.posterior import probability_better
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,24 @@ class Comparison(ShownAsText):
     def difference(self) -> Estimate | None:
         """Mean of B minus mean of A by the deciding metric, with its interval."""
         return self.deciding.difference
+
+    def plot(self, ax: Axes | None = None) -> ComparisonDisplay:
+        """Draws the deciding metric of each run, the means, and the difference with its interval.
+
+        Args:
+            ax: Matplotlib axes to draw on; None for a new figure.
+
+        Returns:
+            The display, with `ax_` and `figure_` set.
+
+        Raises:
+            ImportError: If Matplotlib is not installed.
+        """
+        name, sides, seeds = self.metric, (self.a, self.b), self.shared_seeds
+        runs = {side.pipeline: side.metric_values(name) for side in sides}
+        a, b = (side.metric_values(name, seeds) if seeds else [] for side in sides)
+        unit = " (nats a row)" if name in (self.plain_metric, self.calibrated_metric) else ""
+        return ComparisonDisplay(runs, (a, b), self.difference, name, unit).plot(ax)
 
     def probability_b_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
         """The posterior probability that B is better than A by at least `margin`.

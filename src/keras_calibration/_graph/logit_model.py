@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import keras
 
+from calibration_records._progress import is_live
+from calibration_records._warn import without_notices
 from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 
@@ -18,7 +21,10 @@ class LogitModel(keras.Model):
 
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
         """The outputs for the rows of arrays or of a data set, as arrays."""
-        return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
+        verbose = verbose if is_live() else 0  # in a file, Keras' bar is a line a step
+        # Each model is traced once: TensorFlow would take several models for one that is retraced.
+        with without_notices("tensorflow", logging.ERROR):
+            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

@@ -1,14 +1,22 @@
 """CalibrationReport: the candidates that `calibrate` compared, its choice and the reason."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from calibration_records._check import known
+from calibration_records._display import Display
 from calibration_records._text import ShownAsText, grid, wrap
 from keras_calibration._solvers.level import Level
 from keras_calibration.layers.fit_summary import utc_now
-from keras_calibration.scoring.multicalibration_error import SegmentError
+from keras_calibration.scoring.multicalibration_error import SegmentErrors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs", "s")
 
@@ -17,8 +25,8 @@ _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/
 class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
-    Those of a "blend" are also by weights that did not see the row: each fold is scored with the
-    weights and the bias that the other folds give.
+    A "blend" scores each fold with the weights of the other folds, so its weights did not see the
+    row either.
 
     Args:
         name: Name of the candidate.
@@ -83,8 +91,8 @@ class CalibrationReport(ShownAsText):
         left_out: Name of each candidate that could not be fitted, or was not worth it → why.
         still_off: Segments in which the chosen calibration is off beyond chance, the most
             significant first: values of the fields, ranges of the numeric columns, and their pairs
-            (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
-            classes.
+            (`scoring.multicalibration_error`). `print(report.still_off)` shows a table. Empty
+            without fields and numeric columns, and for classes.
         level: With times, the level over time of the chosen calibration, if it follows one.
         time_unit: `"day"` if the times are dates, else empty.
         present: Name of the head that the model had when it was passed, if any. `"identity"` is
@@ -93,6 +101,10 @@ class CalibrationReport(ShownAsText):
             then scored by fits of it to the other folds, as all candidates are.
         smallest_gain: If the model stays as it is: the gain, in nats a row, that these rows could
             have shown; else 0.
+        displays: Pictures of the cross-fitted predictions before and after, not drawn: the
+            `plots.FieldDisplay` of each field by its name, and a `plots.ReliabilityDisplay` by the
+            name "reliability". Empty for classes and soft labels. `plot` draws them; `to_dict`
+            leaves them out.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -118,13 +130,14 @@ class CalibrationReport(ShownAsText):
     noise_floor: dict[str, tuple[float, float, float, float]]
     weights: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    still_off: tuple[SegmentError, ...] = ()
+    still_off: SegmentErrors = field(default_factory=SegmentErrors)
     is_forward: bool = False
     level: Level | None = None
     time_unit: str = ""
     present: str | None = None
     is_present_cross_fitted: bool = False
     smallest_gain: float = 0.0
+    displays: Mapping[str, Display] = field(default_factory=dict, compare=False, repr=False)
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
@@ -137,9 +150,35 @@ class CalibrationReport(ShownAsText):
         """The figures of the chosen calibration."""
         return next(score for score in self.scores if score.name == self.chosen)
 
+    def plot(self, name: str | None = None, ax: Axes | None = None) -> Display:
+        """Draws the errors of a field's values, before and after calibration.
+
+        Every row is predicted by a fit that did not see it.
+
+        Args:
+            name: A field, or "reliability" for the reliability diagram. By default the first
+                field; without fields, the diagram.
+            ax: Matplotlib axes to draw on; None for a new figure.
+
+        Returns:
+            The display, with `ax_` and `figure_` set.
+
+        Raises:
+            ValueError: If the report has no picture of this name. It has none for classes and for
+                soft labels.
+            ImportError: If Matplotlib is not installed.
+        """
+        name = next(iter(self.displays), "reliability") if name is None else name
+        remedy = "There are none of classes and of soft labels." if not self.displays else ""
+        known("Argument `name` must be one of the pictures", [name], self.displays, remedy)
+        return self.displays[name].plot(ax)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain Python values."""
-        return {**asdict(self), "level": self.level and self.level.to_dict()}
+        values = asdict(replace(self, displays={}, still_off=SegmentErrors()))
+        del values["displays"]
+        still_off = tuple(map(asdict, self.still_off))
+        return {**values, "still_off": still_off, "level": self.level and self.level.to_dict()}
 
     def __str__(self) -> str:
         shown = next(iter(self.before.field_ece), None)

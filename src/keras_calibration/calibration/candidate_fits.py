@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from calibration_records._progress import ProgressBar
-from calibration_records._warn import warn
+from calibration_records._warn import warn, warnings_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration.candidates import IDENTITY, NEURAL, Candidate
@@ -126,11 +126,12 @@ class Race:
         whole = _fitted_head(candidate, self.rows) if starts_from_whole else None
         heads: list[Head] = []
         logits = np.empty(self.rows.logits.shape)
-        for fitted, scored in reversed(self.splits.parts):
-            head = _fitted_head(candidate, self.rows.take(fitted).as_given(), whole)
-            rows = self.rows.take(scored)
-            logits[scored] = head_logits(head, rows.logits, rows.features)
-            heads.insert(0, head)
+        with warnings_of(self.splits.part):
+            for fitted, scored in reversed(self.splits.parts):
+                head = _fitted_head(candidate, self.rows.take(fitted).as_given(), whole)
+                rows = self.rows.take(scored)
+                logits[scored] = head_logits(head, rows.logits, rows.features)
+                heads.insert(0, head)
         return CandidateFit(logits[self.splits.scored], whole, heads)
 
     def _fit_network(self, candidate: Candidate) -> CandidateFit:

@@ -39,6 +39,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
     segments_off,
 )
 from keras_calibration.calibration.repeated_rows import copies
+from keras_calibration.calibration.report_displays import displays_of
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields
@@ -208,6 +209,7 @@ def _report(
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
         smallest_gain=choice.smallest_gain,
         still_off=segments_off(rows, choice.logits, fields),
+        displays=displays_of(rows, fitted[IDENTITY], choice.logits, fields),
     )
 
 

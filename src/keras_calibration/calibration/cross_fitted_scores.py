@@ -27,7 +27,7 @@ from keras_calibration.layers.head_logits import head_log_losses, outcome_column
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
-from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
+from keras_calibration.scoring.multicalibration_error import SegmentErrors, multicalibration_error
 
 _NUM_DRAWS = 100
 # Level at which a change must be shown. In 900 simulated tables, one of 5 % made models of few rows
@@ -90,7 +90,7 @@ def combined(
         return _no_change(columns, rows, clusters)
     found = share * found + (1 - share) * np.eye(len(found))[0]
     weights = {name: float(part) for name, part in zip(fitted, found, strict=True) if part > 0}
-    reason = "Each fold is scored with the weights that the other folds give; used is the mean."
+    reason = "Each fold is scored with the weights of the other folds; the model uses their mean."
     if len(weights) == 1:
         reason = "It alone predicts best, whichever fold is left out."
     logits = columns[0] + share * (logits - columns[0])
@@ -217,13 +217,11 @@ def noise_floors(
     return floors
 
 
-def segments_off(
-    rows: Rows, logits: np.ndarray, fields: Collection[str]
-) -> tuple[SegmentError, ...]:
+def segments_off(rows: Rows, logits: np.ndarray, fields: Collection[str]) -> SegmentErrors:
     """The segments in which the probabilities are off beyond chance, the most significant first."""
     columns = rows.features
     if not columns or logits.ndim == 2:
-        return ()
+        return SegmentErrors()
     found = multicalibration_error(
         rows.labels,
         special.expit(logits),
@@ -234,7 +232,7 @@ def segments_off(
         weights_are="counts" if are_counts(rows.weights) else "importance",
     )
     at_most = _SIGNIFICANCE / len(found.segments)
-    return tuple(segment for segment in found.segments if segment.p_value <= at_most)
+    return SegmentErrors(segment for segment in found.segments if segment.p_value <= at_most)
 
 
 def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:

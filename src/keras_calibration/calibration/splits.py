@@ -48,6 +48,12 @@ class Splits:
         """Block of each scored row (m,); None if rows are treated as independent."""
         return self.fold[self.scored] if self.in_order else None
 
+    @property
+    def part(self) -> str:
+        """What a fit to a part of the rows is, for its warnings."""
+        rows = "the rows of early blocks of time" if self.is_forward else "the other folds"
+        return f"In a fit to {rows} alone, which only serves to score a candidate"
+
     def weighted(self, rows: Rows) -> Rows:
         """The scored ones of all rows; with `is_forward`, weighted by the share that is fitted.
 

@@ -11,8 +11,8 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import at_least, refused
+from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from keras_calibration.layers.head import Head
-from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
 from keras_calibration.plots.rates import Floats, checked_columns
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import at_least, same_rows
 from calibration_records._columns import warn_of_other_order
+from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.segments import distinct_values
-from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
 from keras_calibration.plots.rates import Rates, checked_columns, group_rates
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from calibration_records._predictions import probabilities_of
-from keras_calibration.plots.display import GUIDE_COLOR, STYLES, Display
 from keras_calibration.plots.rates import Rates, bin_by_mass, checked_columns, group_rates
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ReliabilityDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        ends = 0.0, max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
+        ends = 0.0, 1.03 * max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):
             points = rates.predicted, rates.observed, rates.interval_lengths()

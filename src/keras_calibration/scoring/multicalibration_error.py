@@ -65,6 +65,20 @@ class SegmentError(ShownAsText):
         return [self.name, f"{self.num_rows:,}", *(f"{rate:.4f}" for rate in rates), *significance]
 
 
+class SegmentErrors(tuple[SegmentError, ...], ShownAsText):
+    """Segments with their calibration errors; printing them gives a table.
+
+    Example:
+        >>> print(SegmentErrors([SegmentError("site = 3", 100, 0.2, 0.1, 0.1, 3.0, 0.005)]))
+        segment   rows  predicted  observed   error  deviations  p-value
+        site = 3   100     0.2000    0.1000  0.1000         3.0    0.005
+    """
+
+    def __str__(self) -> str:
+        heads = ("segment", "rows", "predicted", "observed", "error", "deviations", "p-value")
+        return "\n".join(grid([heads, *(segment._cells() for segment in self)]))
+
+
 @dataclass(frozen=True)
 class MulticalibrationError(ShownAsText):
     """The result of `multicalibration_error`; printing it gives a table of the worst segments.
@@ -94,13 +108,12 @@ class MulticalibrationError(ShownAsText):
 
     def __str__(self) -> str:
         shown = list(dict.fromkeys([*self.segments[:_NUM_SHOWN], self.overall]))
-        heads = ("segment", "rows", "predicted", "observed", "error", "deviations", "p-value")
         lines = [
             f"Multicalibration error {self.error:.4g} ({self.relative_error:.1%} of the rarer "
             f"class), p-value {self.p_value:.2g} over {len(self.segments):,} segments.",
             f"Smallest detectable error: {self.smallest_detectable:.4g}.",
         ]
-        return "\n".join([*lines, *grid([heads, *(segment._cells() for segment in shown)])])
+        return "\n".join([*lines, str(SegmentErrors(shown))])
 
 
 def multicalibration_error(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import keras
 
+from calibration_records._progress import ProgressBar
 from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
@@ -29,7 +30,7 @@ def update_metrics(
             metric.update_state(chunk.labels, chunk.predictions, chunk.sample_weight)
         field_metrics.update_state(*chunk)
 
-    bar = keras.utils.Progbar(num_rows, verbose=verbose, unit_name="row")
+    bar = ProgressBar(num_rows, "rows", verbose)
     step: Callable[[RowsToScore], None] = update
     num_done = 0
     for chunk in (chunk for part in parts for chunk in chunks(part, CHUNK_SIZE)):
@@ -38,11 +39,10 @@ def update_metrics(
             warn_if_swapped(chunk.labels, chunk.predictions)
         step(chunk)
         num_done += len(chunk.labels)
-        bar.update(num_done, finalize=False)
+        bar.show(num_done)
         # The first chunk runs without compilation, which would not pay if it is the only one. The
         # errors of the metrics are also clearer this way.
         if step is update and keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
             step = tf.function(update, reduce_retracing=True, autograph=False)
-    bar.update(num_done, finalize=True)

@@ -1,4 +1,4 @@
-"""Display: the base class of the plots, which keep their data and are drawn on request."""
+"""Display: the base class of the plots. It keeps the data; Matplotlib is loaded to draw."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ class Display:
 
         Example:
             >>> import matplotlib.pyplot as plt
-            >>> from keras_calibration.plots import ReliabilityDisplay
+            >>> class Line(Display):
+            ...     def draw(self, ax):
+            ...         ax.plot([0, 1])
             >>> figure, ax = plt.subplots()
-            >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.2, 0.7], num_bins=1)
-            >>> display.plot(ax).ax_ is ax
+            >>> Line().plot(ax).ax_ is ax
             True
             >>> plt.close(figure)
         """

@@ -1,0 +1,79 @@
+"""ComparisonDisplay: the runs of two pipelines, and the interval of their difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibration_records._display import GUIDE_COLOR, STYLES, Display
+from calibration_records._text import shorten
+from calibration_records.statistics.estimate import Estimate, RunValues
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDTH = 22
+
+
+@dataclass
+class ComparisonDisplay(Display):
+    """The metric of each run of A and B, their means, and the difference B − A.
+
+    Each run is a point, and a dash is the mean of a pipeline. Runs with the same seed are joined if
+    the comparison pairs them. The difference of the means, with its interval, is drawn on the
+    right, on a scale of its own whose 0 is the mean of A: an interval without 0 shows a difference
+    that the seeds do not explain. `Comparison.plot` creates it.
+
+    Args:
+        runs: Name of each pipeline → its values, A first.
+        pairs: The values of A and B under the same seeds, two of equal length; empty if the runs
+            are not paired.
+        difference: The mean of B − A with its interval; None with too few runs.
+        metric: Name of the metric.
+        unit: Its unit, as " (nats a row)"; empty if it is not known.
+
+    Example:
+        >>> runs = {"deepfm": [0.50, 0.52], "dcn": [0.40, 0.43]}
+        >>> display = ComparisonDisplay(runs, ([], []), Estimate(-0.1, -0.2, 0.0), "loss")
+        >>> figure = display.plot().figure_
+        >>> import matplotlib.pyplot as plt
+        >>> plt.close(figure)
+
+    Reference:
+        Gardner and Altman (1986), *Confidence intervals rather than P values*.
+    """
+
+    runs: dict[str, RunValues]
+    pairs: tuple[RunValues, RunValues]
+    difference: Estimate | None
+    metric: str
+    unit: str = ""
+
+    def draw(self, ax: Axes) -> None:
+        """Draws on the given Matplotlib axes."""
+        ax.plot(
+            [0, 1], np.asarray(self.pairs), color=GUIDE_COLOR, linewidth=0.8, alpha=0.5, zorder=1
+        )
+        ticks = []
+        for place, (name, values) in enumerate(self.runs.items()):
+            style = STYLES[place]
+            points = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
+            ax.plot(np.full(len(values), place), values, alpha=0.8, markersize=5, **points)
+            if len(values):
+                ends = (place - 0.2, place + 0.2)
+                ax.hlines(np.mean(values), *ends, color=style["color"], linewidth=2.5)
+            ticks.append(f"{'AB'[place]}: {shorten(name, _WIDTH)}\n{len(values)} runs")
+        if self.difference is not None:
+            value, low, high, confidence, _ = self.difference
+            zero = float(np.mean(next(iter(self.runs.values()))))
+            lengths = [[value - low], [high - value]]
+            style = {"color": STYLES[3]["color"], "fmt": "D", "capsize": 4}
+            ax.errorbar([2], [zero + value], lengths, **style)
+            ax.hlines(zero, 0.2, 2.4, color=GUIDE_COLOR, linestyle=":", zorder=0)
+            scale = (lambda metric: metric - zero, lambda difference: difference + zero)
+            ax.secondary_yaxis("right", functions=scale).set_ylabel(f"B − A{self.unit}")
+            ticks.append(f"B − A\n{100 * confidence:g} % interval")
+        ax.set_xticks(range(len(ticks)), ticks)
+        ax.set(xlim=(-0.5, len(ticks) - 0.5), ylabel=f"{self.metric}{self.unit}")

@@ -1,0 +1,55 @@
+"""The pictures of a report, and its table of segments."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from scipy import special
+
+import keras_calibration as kc
+
+
+def report_of(**options):
+    rng = np.random.default_rng(0)
+    logits, site = rng.normal(-1, 1, 2000), rng.choice(["a", "b"], 2000)
+    labels = rng.random(2000) < special.expit(logits + (site == "a"))
+    options = {"from_logits": True, "methods": "quick", "verbose": 0, **options}
+    return kc.calibrate_scores(logits, labels, {"site": site}, fields=["site"], **options).report
+
+
+def test_a_report_draws_the_field_before_and_after_calibration():
+    report = report_of()
+    display = report.plot()
+    assert [text.get_text() for text in display.ax_.get_legend().get_texts()] == ["before", "after"]
+    weights = display.curves["before"].num_rows / 2000
+    for name, score in (("before", report.before), ("after", report.after)):
+        rates = display.curves[name]
+        error = weights @ np.abs(rates.observed - rates.predicted)
+        assert error == pytest.approx(score.field_ece["site"], abs=1e-6)
+    assert set(report.plot("reliability").curves) == {"before", "after"}
+    with pytest.raises(ValueError, match="pictures, \\['site', 'reliability'\\]"):
+        report.plot("age")
+    json.dumps(report.to_dict())
+    assert "displays" not in report.to_dict()
+
+
+def test_segments_that_are_still_off_are_a_table():
+    report = report_of(methods="bias")
+    heading, first, *_ = str(report.still_off).splitlines()
+    assert heading.split()[:2] == ["segment", "rows"]
+    assert first.startswith(report.still_off[0].name)
+    assert report.still_off._repr_html_().startswith("<pre>segment")
+
+
+def test_a_warning_of_a_fit_to_some_rows_says_so_once():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=300)
+    labels = rng.random(300) < special.expit(-logits)
+    options = {"from_logits": True, "methods": ["platt"], "time": "order", "verbose": 0}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kc.calibrate_scores(logits, labels, **options)
+    found = [str(each.message) for each in caught]
+    assert sum("early blocks of time alone" in text for text in found) == 1
+    assert {each.filename for each in caught} == {__file__}
