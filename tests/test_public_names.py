@@ -41,7 +41,7 @@ ROOMS = {
         CalibratedModel FieldMetricsModel
     """,
     "plots": """
-        CalibrationMapDisplay FieldDisplay ReliabilityDisplay STYLES
+        FieldDisplay ReliabilityDisplay STYLES
         bin_by_mass group_rates
     """,
     "scoring": """

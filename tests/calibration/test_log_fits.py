@@ -8,7 +8,7 @@ import pytest
 from calibration_records.logs.query import logit_bins
 from keras_calibration import layers
 from keras_calibration._solvers.logit_histogram import bin_edges
-from keras_calibration.calibration import calibrate_scores, fit_calibrator, update_calibrator
+from keras_calibration.calibration import fit_calibrator, update_calibrator
 from keras_calibration.calibration.log_fits import calibrator_queries
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
 
@@ -229,24 +229,3 @@ def test_a_head_that_follows_time_reads_the_days_of_the_log():
     np.testing.assert_allclose(np.asarray(head(*new)), np.asarray(expected(*new)), atol=1e-3)
     with pytest.raises(ValueError, match="must name its column of times"):
         fit_calibrator(head, ScoredLog(rows, logit="logit"), verbose=0)
-
-
-def test_calibrate_scores_reads_the_rows_of_a_log(monkeypatch):
-    texts = np.array(["news", "games", None], object)[SITE % 3]
-    day = np.datetime64("2026-03-01") + np.arange(N) // 700
-    rows = frame().assign(kind=texts, at=day, size=np.where(DEVICE == 2, np.nan, DEVICE))
-    given = {"fields": ["site", "kind"], "numeric": ["size"], "methods": ["field_bias", "additive"]}
-    log = ScoredLog(rows, logit="z", sample_weight="w", timestamp="at")
-    found = calibrate_scores(log, time="at", **given, verbose=0)
-    features = rows.assign(kind=rows["kind"].fillna(""))
-    expected = calibrate_scores(Z, Y, features, W, from_logits=True, time=day, **given, verbose=0)
-    assert found.report.weights == pytest.approx(expected.report.weights)
-    kind = features["kind"].to_numpy(str)
-    new = {"score": Z, "site": SITE, "kind": kind, "size": features["size"]}
-    new = {name: column for name, column in new.items() if name in found.input}
-    np.testing.assert_allclose(
-        found.predict(new, verbose=0), expected.predict(new, verbose=0), atol=1e-5
-    )
-    monkeypatch.setitem(fit_calibrator.__globals__, "MOST_ROWS", 5000)
-    with pytest.raises(ValueError, match=r"at most 5,000\. Received: .*where=\"hash"):
-        calibrate_scores(log, **given, verbose=0)

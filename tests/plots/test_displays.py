@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from keras_calibration.layers import ILPS, PlattScaling, VectorScaling
 from keras_calibration.plots import (
     STYLES,
-    CalibrationMapDisplay,
     FieldDisplay,
     ReliabilityDisplay,
     bin_by_mass,
@@ -122,41 +120,6 @@ def test_field_plot_draws_observed_minus_predicted_by_frequency(rows, axes):
     assert names == ["d  (400)", "a  (300)", "c  (200)"]
 
 
-def test_calibration_map_draws_curve_knots_and_where_the_rows_lie(rows, axes):
-    labels, probabilities, _ = rows
-    logits = np.log(probabilities) - np.log1p(-probabilities)
-    weights = np.random.default_rng(1).integers(0, 3, size=1000)
-    ilps = ILPS(num_knots=6)
-    ilps.fit(2.0 * logits + 1.0, labels)
-    display = CalibrationMapDisplay.from_calibrator(
-        ilps, 2.0 * logits[:, None] + 1.0, labels, sample_weight=weights, num_bins=9
-    ).plot(axes)
-    identity, curve, knots = axes.lines
-    np.testing.assert_array_equal(identity.get_xdata(), identity.get_ydata())
-    # Straight lines between the points are the curve itself: its bends are among them.
-    at = np.linspace(*display.bin_edges[[0, -1]], 1001)
-    expected = np.interp(at, curve.get_xdata(), curve.get_ydata())
-    np.testing.assert_allclose(np.ravel(ilps(at)), expected, atol=1e-5)
-    np.testing.assert_array_equal(knots.get_xdata(), ilps.get_knots())
-    np.testing.assert_allclose(knots.get_ydata(), ilps.get_values(), atol=1e-5)
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["identity", "η(l)", "knots", "negatives", "positives"]
-    for label, share in enumerate(display.shares.values()):
-        chosen = np.repeat(2.0 * logits + 1.0, weights * (labels == label))
-        expected = np.histogram(chosen, display.bin_edges)[0] / len(chosen)
-        np.testing.assert_allclose(share, expected, atol=1e-12)
-
-
-def test_calibration_map_without_knots_leaves_out_infinite_logits():
-    """And a plot that is given no axes makes a figure."""
-    rows = [-np.inf, -1.0, 2.0, np.inf], [0, 0, 1, 1]
-    display = CalibrationMapDisplay.from_calibrator(PlattScaling(), *rows, num_bins=2)
-    np.testing.assert_array_equal(list(display.shares.values()), np.eye(2))
-    np.testing.assert_allclose(display.values, display.logits, atol=1e-6)
-    assert [line.get_label() for line in display.plot().ax_.lines] == ["identity", "η(l)"]
-    display.figure_.canvas.draw()
-
-
 @pytest.mark.parametrize(
     ("make", "arguments", "options", "message"),
     [
@@ -168,9 +131,6 @@ def test_calibration_map_without_knots_leaves_out_infinite_logits():
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 0}, "num_bins"),
         (FieldDisplay.from_predictions, ([0, 1], [0.1, 0.2], [0]), {}, "field"),
         (FieldDisplay.from_predictions, ([0], [0.1], [0]), {"num_values_shown": 0}, "num_values"),
-        (CalibrationMapDisplay.from_calibrator, (VectorScaling(3), [0.0], [1]), {}, "one logit"),
-        (CalibrationMapDisplay.from_calibrator, (ILPS(), [np.inf], [1]), {}, "logits"),
-        (CalibrationMapDisplay.from_calibrator, (ILPS(), [0.0], [0, 1]), {}, "logits"),
     ],
 )
 def test_bad_rows_are_refused(make, arguments, options, message):

@@ -7,10 +7,9 @@ import pytest
 
 from backends import HAS_FLOAT64, digits
 from keras_calibration import scoring
-from keras_calibration.layers import PlattScaling
 from keras_calibration.logs import ScoredLog
 from keras_calibration.metrics import FieldECE, LogitAUC, LogLoss
-from keras_calibration.plots import CalibrationMapDisplay, FieldDisplay, ReliabilityDisplay
+from keras_calibration.plots import FieldDisplay, ReliabilityDisplay
 
 NUM_ROWS = 300
 GENERATOR = np.random.default_rng(0)
@@ -56,17 +55,6 @@ def by_values(labels, predictions, field, weights):
     )
 
 
-def by_map(labels, predictions, field, weights):
-    with np.errstate(all="ignore"):
-        logits = np.log(np.asarray(predictions) / (1 - np.asarray(predictions)))
-    if isinstance(predictions, pandas.Series):
-        logits = pandas.Series(logits, index=predictions.index)
-    display = CalibrationMapDisplay.from_calibrator(
-        PlattScaling(), logits, labels, sample_weight=weights, num_bins=5
-    )
-    return [*display.bin_edges, *display.shares["positives"], *display.shares["negatives"]]
-
-
 def by_log(labels, predictions, field, weights):
     pytest.importorskip("duckdb")
     columns = {"label": labels, "probability": predictions, "site": field, "w": weights}
@@ -88,13 +76,11 @@ DOORS = {
     "multicalibration_error": by_segments,
     "ReliabilityDisplay": by_bins,
     "FieldDisplay": by_values,
-    "CalibrationMapDisplay": by_map,
     "ScoredLog": by_log,
 }
 every_door = pytest.mark.parametrize("door", DOORS)
-# What compares labels with predictions; and what reads pandas columns, one beside another.
-COMPARING = [name for name in DOORS if name not in ("CalibrationMapDisplay", "ScoredLog")]
-READING = [name for name in DOORS if name != "ScoredLog"]
+# What compares labels with predictions in pandas columns.
+COMPARING = [name for name in DOORS if name != "ScoredLog"]
 
 
 def through(door, rows=slice(None), **changes):
@@ -157,7 +143,7 @@ def test_labels_and_probabilities_turned_round_mirror_the_result(door, dtype, bi
     np.testing.assert_allclose(turned, received, rtol=digits(1e-6, 1e-4), atol=1e-9)
 
 
-@pytest.mark.parametrize("door", READING)
+@pytest.mark.parametrize("door", COMPARING)
 def test_other_containers_hold_the_same_rows(door):
     expected = through(door)
     whole = ROWS | {"labels": ROWS["labels"].astype(bool), "field": ROWS["field"].astype("int8")}
@@ -171,7 +157,7 @@ def test_other_containers_hold_the_same_rows(door):
     )
 
 
-@pytest.mark.parametrize("door", READING)
+@pytest.mark.parametrize("door", COMPARING)
 def test_an_index_in_another_order_is_noticed(door):
     series = {name: pandas.Series(values) for name, values in ROWS.items()}
     other = series["labels"].sample(frac=1, random_state=0)
@@ -189,7 +175,7 @@ def test_swapped_labels_and_predictions_are_noticed(door):
         DOORS[door](*swapped.values())
 
 
-@pytest.mark.parametrize("door", READING)
+@pytest.mark.parametrize("door", COMPARING)
 def test_texts_are_no_labels(door):
     texts = ROWS | {"labels": np.where(ROWS["labels"] > 0, "yes", "no")}
     with pytest.raises(ValueError, match="Labels must be numbers"):

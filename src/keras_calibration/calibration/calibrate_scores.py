@@ -16,8 +16,6 @@ from calibration_records._columns import (
     select_features,
     warn_of_other_order,
 )
-from calibration_records._warn import warn
-from calibration_records.logs import ScoredLog
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import (
@@ -33,7 +31,6 @@ from keras_calibration._rows.times import with_times
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose
-from keras_calibration.calibration.log_fits import log_rows
 from keras_calibration.calibration.splits import time_and_gap
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
@@ -42,8 +39,8 @@ SCORE = "score"
 
 
 def calibrate_scores(
-    scores: ArrayLike | ScoredLog,
-    labels: ArrayLike | None = None,
+    scores: ArrayLike,
+    labels: ArrayLike,
     features: Data | None = None,
     sample_weight: ArrayLike | None = None,
     *,
@@ -56,22 +53,19 @@ def calibrate_scores(
     weights_are: str = "importance",
     verbose: int | str = "auto",
 ) -> CalibratedModel:
-    """Calibrates the scores of any model: LightGBM, scikit-learn, PyTorch, or a log of requests.
+    """Calibrates the scores of any model: LightGBM, scikit-learn, PyTorch, or a table of requests.
 
     As `calibrate`, but it takes the scores in place of a Keras model. The result has an input for
     the score, `"score"`, and one for each feature that is used. It predicts, saves and exports as
     any `CalibratedModel`: the exported model takes the score and the features and returns the
     calibrated probability.
 
-    `scores` may be a `ScoredLog`: it names the columns of predictions, labels, weights and times.
-    Its rows are read into memory, at most two million: of a longer log, draw a sample with `where`.
-
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
             of at least 3, (n, K). They are fitted as they are; the model takes them in float32,
             which rounds probabilities near 1: those of float64 above 1 - 6e-8 are better passed as
-            logits. Or a log, with its labels and weights, then without `from_logits`.
+            logits.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
@@ -89,8 +83,7 @@ def calibrate_scores(
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
-            `features`, or `"order"`; or a pair of these and a gap; see `calibrate`. Of a log, the
-            name of its `timestamp`.
+            `features`, or `"order"`; or a pair of these and a gap; see `calibrate`.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `calibrate`.
         verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
@@ -135,19 +128,13 @@ def calibrate_scores(
             f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
             f"slash in its name. Received: features {bad}. Rename the columns."
         )
-    if isinstance(scores, ScoredLog):
-        given = [labels, features, sample_weight, from_logits or None]
-        _check_log_alone(scores, given, time, bool(names))
-        from_logits = scores.logit is not None
-        rows = log_rows(scores, fields, asked.numeric, time is not None, weights_are)
-    else:
-        warn_of_other_order(
-            scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
-        )
-        _check_shape(tuple(np.shape(scores)))
-        read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-        rows = read_rows(scores, labels, sample_weight, argument="scores", **read)
-        rows = _with_columns(with_times(rows, time, features), features, names, id_names(fields))
+    warn_of_other_order(
+        scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
+    )
+    _check_shape(tuple(np.shape(scores)))
+    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
+    rows = read_rows(scores, labels, sample_weight, argument="scores", **read)
+    rows = _with_columns(with_times(rows, time, features), features, names, id_names(fields))
     columns = {name: _as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
         head, report = choose(replace(rows, features=columns), asked, gap)
@@ -177,23 +164,6 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
         return column
     with np.errstate(over="ignore"):
         return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
-
-
-def _check_log_alone(log: ScoredLog, given: list[Any], time: Any, has_names: bool) -> None:
-    """Raises if arguments are given that a log names itself; warns if its fields are not used."""
-    if any(value is not None for value in given):
-        raise ValueError(
-            "Arguments `labels`, `features`, `sample_weight` and `from_logits` must be left out "
-            "with a ScoredLog, which names its columns. Received: a log and one of these. Name "
-            "them in ScoredLog(source, label=…, logit=…, …)."
-        )
-    if log.fields and not has_names:
-        warn(f"The log's fields, {list(log.fields)}, are not used: pass `fields` or `numeric` too.")
-    if time is not None and (not isinstance(time, str) or time != log.timestamp):
-        raise ValueError(
-            "Argument `time` must be the name of the log's column of times. Received: "
-            f"time={time!r}, and timestamp={log.timestamp!r}. Pass ScoredLog(source, timestamp=…)."
-        )
 
 
 def _with_columns(

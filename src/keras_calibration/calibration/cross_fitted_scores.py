@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.calibration.candidates import IDENTITY
 from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
-from keras_calibration.metrics.field_error import FieldError, noise_floors_of
+from keras_calibration.metrics.field_error import noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.multicalibration_error import SegmentErrors, multicalibration_error
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import keras
 import numpy as np
 
 from calibration_records.logs import LogSums, ScoredLog, log_sums
-from calibration_records.logs.embedded import log_batches
-from calibration_records.logs.query import SAMPLED, Query, field_column, logit_bins, num_groups
+from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
-from calibration_records.logs.sums import TOTALS, whole_numbers
-from keras_calibration._rows.checks import read_rows, refuse_absent_classes
+from calibration_records.logs.sums import whole_numbers
+from keras_calibration._rows.checks import refuse_absent_classes
 from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
@@ -38,8 +36,6 @@ _SECONDS_OF_A_DAY = 86_400
 # Bins of a logit unit, tried until there are at most so many groups of rows.
 _BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
-# Rows of a log that are read into memory.
-MOST_ROWS = 2_000_000
 
 
 def fit_calibrator(
@@ -283,38 +279,6 @@ def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.
     weights = np.concatenate([np.where(is_pair, lower, weight), (weight - lower)[is_pair]])
     of = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
     return mean[of] + steps * spread[of], label[of], weights, group[of]
-
-
-def log_rows(
-    log: ScoredLog,
-    fields: Fields | Sequence[str],
-    numeric: Sequence[str],
-    follows_time: bool,
-    weights_are: str,
-) -> Rows:
-    """The rows of a log in memory, with their columns; raises if they are too many."""
-    used = [*fields, *numeric]
-    log = replace(log, fields=used)
-    selection = Selection("day" if follows_time else None)
-    num_rows = int(log_sums(log, {TOTALS: Query({}, {})}, selection).table(TOTALS)["rows"][0])
-    if num_rows > MOST_ROWS:
-        raise ValueError(
-            f"The rows of a log must fit into memory, at most {MOST_ROWS:,}. Received: "
-            f"{num_rows:,} rows. Draw a sample, for example by a hash of their key: "
-            f'where="hash(row_key) % {-(-num_rows // MOST_ROWS)} = 0". To fit a head to all rows, '
-            "call `fit_calibrator`."
-        )
-    names = ["l", "y", *map(field_column, used)]
-    names += ["w"] if log.sample_weight is not None else []
-    names += ["t"] if follows_time else []
-    batches = list(log_batches(log, names, selection))
-    read = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
-    rows = read_rows(read["l"], read["y"], read.get("w"), weights_are=weights_are)
-    if follows_time:
-        rows = with_times(rows, read["t"].astype("int64").astype("datetime64[s]"))
-    vocabularies = fields if isinstance(fields, Mapping) else {}
-    columns = {n: _feature_values(read[field_column(n)], n, vocabularies, numeric) for n in used}
-    return replace(rows, features=columns if rows.numbers is None else take(columns, rows.numbers))
 
 
 def _feature_values(

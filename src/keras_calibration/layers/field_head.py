@@ -104,7 +104,7 @@ class FieldHead(Head):
             self.calibrator.fit_rows(rows, settings, 0)
             curve = head_logits(self.calibrator, rows.logits, {})
         fit = self._fit_effects(rows, curve, line, like)
-        # With a level over time, the layer predicts with its last value, the fit with that of a row.
+        # With a level over time, the layer predicts with its last value, the fit with the row's.
         after = None if self.follows_time else fit.log_loss
         return self.summary_of(rows, fit.num_iterations, fit.converged, after)
 
