@@ -56,7 +56,7 @@ def compare(
     num_looks: int | str | None = ADVISED,
     directions: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Compares two pipelines over their seeds: is B better than A, or is it seed noise?
+    """Compares two pipelines over their seeds, and tells a real difference from seed noise.
 
     The mean difference B − A gets Student's paired interval if the pipelines share their seeds, and
     Welch's interval if not. A verdict needs six pairs, or four runs of each pipeline with other

@@ -56,8 +56,8 @@ class Head(keras.layers.Layer):
 
     To write your own, implement `call` and, if it reads features, `feature_names`, and create the
     weights in `build` so that it starts as the identity. With `fit_rows` it has a direct fit, for
-    `fit`, `fit_head` and `refresh_savedmodel`; with `logit_standard_deviation` also intervals
-    (`interval`). A head serves one logit per row; one for classes overrides `check_logits`.
+    `fit`, `fit_head` and `refresh_savedmodel`; with `logit_standard_deviation` also intervals. A
+    head serves one logit per row; one for classes overrides `check_logits`.
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -68,8 +68,7 @@ class Head(keras.layers.Layer):
         histogram: The sums of the rows of all fits and updates, of a head with `update`; else None.
         posterior: The `Posterior` of the last fit, of a built head that keeps one; else None.
         effect_names: The features whose effects on the logit `effects(features)` tells; often none.
-        draws_by_chance: Whether `fit_rows` draws folds or batches. Rows then come to it in an order
-            of their own, each apart: one of weight 2 as two, if weights are counts.
+        draws_by_chance: Whether `fit_rows` draws folds or batches: it then gets each row apart.
         starts_from_whole: Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part.
 
     Call arguments:
@@ -300,11 +299,9 @@ class Head(keras.layers.Layer):
         """Computes an interval of the calibrated probability of each row.
 
         The interval is `σ(η ± z s)`: the calibrated logit η has a normal posterior with standard
-        deviation s, in the Laplace approximation of the last direct fit.
-
-        It is an interval of the probability itself, not of the label. It assumes that the rows of
-        the fit are independent and resemble those to come, and that the form of the calibrator
-        holds. After a fit with unequal importances, such as inverse sampling rates, there is none.
+        deviation s, in the Laplace approximation of the last direct fit. It is an interval of the
+        probability, not of the label. It assumes that the rows of the fit are independent and
+        resemble those to come. After a fit with unequal importances, there is none.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
@@ -360,24 +357,15 @@ class Head(keras.layers.Layer):
         )
 
     def summary_of(
-        self,
-        rows: Rows,
-        num_iterations: int = 1,
-        converged: bool = True,
-        log_loss: float | None = None,
+        self, rows: Rows, num_iterations: int = 1, converged: bool = True, loss: float | None = None
     ) -> FitSummary:
-        """The summary of a fit that has just ended, for `fit_rows` to return.
-
-        `log_loss` is that of the fit on these rows, if it is known.
-        """
+        """The summary of a fit, for `fit_rows` to return; `loss` is its log loss, if known."""
 
         def mean_loss(logits: np.ndarray) -> float:
             return float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
 
-        if log_loss is None:
-            log_loss = mean_loss(head_logits(self, rows.logits, rows.features))
-        before = mean_loss(rows.logits)
-        return FitSummary(rows.num_meant, before, log_loss, num_iterations, converged)
+        loss = mean_loss(head_logits(self, rows.logits, rows.features)) if loss is None else loss
+        return FitSummary(rows.num_meant, mean_loss(rows.logits), loss, num_iterations, converged)
 
     def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
         """Checked rows with the features that the head reads, as arrays.
