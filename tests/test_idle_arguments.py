@@ -33,14 +33,9 @@ def scores(**arguments):
     kc.calibrate_scores(Z, Y, **given)
 
 
-def scores_of_log(rows, **arguments):
-    kc.calibrate_scores(rows, methods="bias", verbose=0, **arguments)
-
-
 WARNED = {
     "calibrate": lambda: kc.calibrate(model(), {"z": Z}, Y, methods="bias", verbose=0, **COUNTS),
     "scores": lambda: scores(**COUNTS),
-    "scores of a log": lambda: scores_of_log(log(), **COUNTS),
     "fit_head": lambda: kc.fit_head(model(), {"z": Z}, Y, verbose=0, **COUNTS),
     "fit": lambda: layers.PlattScaling().fit(Z, Y, **COUNTS),
     "a log": lambda: kc.fit_calibrator(layers.PlattScaling(), log(), 0, **COUNTS),
@@ -48,7 +43,6 @@ WARNED = {
     "settings of a fit": lambda: layers.PlattScaling().fit(Z, Y, settings=SETTINGS),
     "settings, in a model": lambda: kc.fit_head(model(), {"z": Z}, Y, settings=SETTINGS, verbose=0),
     "numbers": lambda: scores(features={"x": Z}, numeric=["x"]),
-    "fields of a log": lambda: scores_of_log(log(fields=["site"])),
     "gap": lambda: scores(time=(DAY * 86_400.0, 7), methods="identity"),
     "knots of no column": lambda: layers.FieldBias({"site": 3}, num_knots=8),
     "knots of no number": lambda: layers.FieldNetwork({"site": 3}, num_numeric_knots=8),

@@ -34,8 +34,8 @@ MUTANTS = (
         ("test_references",),
     ),
     Mutant(
-        "others = ops.cast(1 - np.eye(num_folds)",
-        "others = ops.cast(np.eye(num_folds)",
+        "others = np.reshape(1 - np.eye(num_folds)",
+        "others = np.reshape(np.eye(num_folds)",
         ("test_references",),
     ),
     Mutant(

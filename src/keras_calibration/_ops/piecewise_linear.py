@@ -11,7 +11,8 @@ one of the knots that are left rules out half of them.
   One row of a table holds all numbers of a line. Of more than 32 knots, a group is found first,
   whose knots are a row of another table. The sums of the gradient find their lines anew.
 
-Without XLA, every comparison would be a pass over memory. There, knots are searched.
+Without XLA, every comparison would be a pass over memory. There, few rows are compared with all
+knots at once, which takes built-in operations of LiteRT only, and many are searched.
 All variants give the same curve.
 
 **The gradient** is written by hand, because autodiff would sum every table read separately. Knots
@@ -40,6 +41,7 @@ from keras_calibration._ops.sums_by_cell import sums_by_cell
 from keras_calibration._typing import Tensor
 
 _FEW_KNOTS, _MOST_HALVED_KNOTS, _MOST_SEARCHED_KNOTS = 32, 256, 1024
+_MOST_COMPARISONS = 1 << 22  # of all rows with all knots
 _FEW_ROWS = 1 << 18
 _NUM_PARTS_OF_FEW_ROWS, _NUM_PARTS, _NUM_PARTS_ON_GPU = 64, 512, 4096
 _MOST_SUMS_ON_GPU = 1 << 19
@@ -183,11 +185,13 @@ def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
 def _line(logits: Tensor, knots: Tensor) -> Tensor:
     """The number of knots after the first that are at or left of each logit, int32."""
     num_knots = knots.shape[0]
-    if num_knots > _MOST_HALVED_KNOTS or not is_compiled(logits):
+    if num_knots <= _MOST_HALVED_KNOTS and is_compiled(logits):
+        line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
+        # XLA computes again for each use what was computed, but not what was read from a table.
+        return ops.take(np.arange(num_knots, dtype="int32"), line)
+    if num_knots > _MOST_HALVED_KNOTS or (logits.shape[0] or 0) * num_knots > _MOST_COMPARISONS:
         return ops.searchsorted(knots[1:], logits, side="right")
-    line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
-    # XLA computes again for each use what was computed, but not what was read from a table.
-    return ops.take(np.arange(num_knots, dtype="int32"), line)
+    return ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
 
 
 def with_following(table: Tensor) -> Tensor:
