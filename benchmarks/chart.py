@@ -13,7 +13,6 @@ import matplotlib
 PAGE = Path(__file__).with_name("README.md")
 PICTURE = PAGE.with_name("chart.png")
 COLORS = {"calibrate": "#1f5fa8", "MCGrad": "#d9730d", "best rival": "#8a8f98"}
-TIMED = {'`methods="default"`': "calibrate", "MCGrad": "MCGrad", "logistic": "best rival"}
 
 
 def main() -> None:
@@ -22,7 +21,7 @@ def main() -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(11, 4.6), width_ratios=(3, 1.6), layout="constrained"
+        1, 2, figsize=(11, 4.6), width_ratios=(3, 2), layout="constrained"
     )
     losses = table_below("| table | raw | logit alone |")[::-1]
     for name, column, size in (("MCGrad", 8, 36), ("best rival", 7, 36), ("calibrate", 6, 60)):
@@ -36,19 +35,16 @@ def main() -> None:
     left.set(xlabel="log loss removed, % (all columns; right is better)")
     left.legend(loc="upper left")
     left.set_xlim(-4, 62)
-    seconds = table_below("| rows, columns | method |")
-    for group, (title, first) in enumerate({"6,500 rows": 0, "100,000 rows": 4}.items()):
-        lines = {line[1]: number(line[3]) for line in seconds[first : first + 4]}
-        for place, (start, name) in enumerate(TIMED.items()):
-            value = next(value for method, value in lines.items() if method.startswith(start))
-            bar = right.barh(-group * 4 - place, value, color=COLORS[name])
-            right.bar_label(bar, [f"{value:g} s"], padding=3)
-        right.text(0.5, -group * 4 + 0.6, title)
-    right.set_yticks(
-        [-4 * group - place for group in (0, 1) for place in range(3)],
-        ["calibrate", "MCGrad", "logistic regression"] * 2,
-    )
-    right.set(xlim=(0, 43), ylim=(-6.6, 1.3), xlabel="CPU seconds of a fit")
+    seconds = {line[0]: line for line in table_below("| table | rows × columns |")}
+    timed = [seconds[line[0].removesuffix(" t")] for line in losses]
+    for name, column, size in (("MCGrad", 4, 36), ("calibrate", 3, 60)):
+        values = [number(line[column]) for line in timed]
+        right.scatter(values, range(len(timed)), size, COLORS[name], zorder=size)
+    right.set_yticks(range(len(timed)), [line[1].split(" × ")[0] + " rows" for line in timed])
+    right.set_xscale("log")
+    right.set_xticks([0.2, 1, 5, 20, 50], ["0.2", "1", "5", "20", "50"])
+    right.grid(axis="y", color="0.9")
+    right.set(xlabel="CPU seconds of a fit (left is better)")
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, dpi=110)
