@@ -218,3 +218,21 @@ def test_folds_of_a_network_that_is_not_built_start_afresh():
             settings = FitSettings(folds=2, max_epochs=3, learning_rate=0.1)
             found.append(head.fit(logits, labels, features, settings=settings).cross_fitted_both)
     assert found[0] == found[1]
+
+
+def test_a_loaded_head_of_many_members_predicts_the_same(tmp_path):
+    """While Keras loads, it may give one object for several copies of a network."""
+    generator = np.random.default_rng(0)
+    site = generator.integers(0, 5, 40)
+    inputs = {n: keras.Input((1,), name=n, dtype=t) for n, t in (("l", "float32"), ("s", "int32"))}
+    head = NeuralCalibration(ILPS(), FieldNetwork({"s": 5}), num_members=5)
+    model = keras.Model(inputs, head(inputs["l"], {"s": inputs["s"]}))
+    for weight in head.trainable_weights:
+        weight.assign_add(generator.normal(0, 0.3, weight.shape).astype("float32"))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    rows = {"l": generator.normal(size=(40, 1)).astype("float32"), "s": site[:, None]}
+    np.testing.assert_allclose(
+        loaded.predict(rows, verbose=0), model.predict(rows, verbose=0), rtol=1e-6
+    )
+    assert len(loaded.weights) == len(model.weights)

@@ -178,12 +178,21 @@ def _columns_together(
     return together, {n: (at, i) for at, names in places for i, n in enumerate(names)}
 
 
+def _without_sharing(config: Any) -> Any:
+    """A configuration without the ids by which Keras, while it loads, gives one object for two."""
+    if isinstance(config, list | tuple):
+        return type(config)(map(_without_sharing, config))
+    if not isinstance(config, dict):
+        return config
+    return {k: _without_sharing(v) for k, v in config.items() if k != "shared_object_id"}
+
+
 def copy_of(network: _Layer, **changes: Any) -> _Layer:
     """A layer or model of the same configuration but for its name, with fresh weights."""
     classes = {type(layer) for layer in flatten_layers(network)}
     known = {keras.saving.get_registered_name(each): each for each in classes}
     try:
-        config = keras.saving.serialize_keras_object(network)
+        config = _without_sharing(keras.saving.serialize_keras_object(network))
         if "name" in config["config"]:
             config["config"]["name"] = "copy"
         config["config"].update(changes)
