@@ -188,8 +188,9 @@ class Race:
 def _fitted_head(candidate: Candidate, rows: Rows, like: Head | None = None) -> Head:
     """A new head of a candidate, fitted to the rows; `like` is one fitted to all rows."""
     head = candidate.make_head()
-    if candidate.name != NEURAL:
-        head.ensure_built()  # a call would build it too, and take longer
+    # A call would build it too, and take longer.
+    shapes = {name: column.shape for name, column in rows.features.items()}
+    head.ensure_built(features_shape=shapes)
     if candidate.name != IDENTITY:
         head.fit_checked(rows, FitSettings(), like=like)
     return head

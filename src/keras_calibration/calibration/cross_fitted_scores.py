@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,10 +176,11 @@ def scores_of(
 ) -> list[CandidateScore]:
     """The figures of each candidate, the identity first; `fields` by `codes_of`."""
     scores = []
-    errors = {field: _field_errors(rows, fitted, codes) for field, codes in fields.items()}
+    outcomes = [outcome_columns(rows.labels, logits) for logits in fitted.values()]
+    errors = {field: _field_errors(rows, outcomes, codes) for field, codes in fields.items()}
     identity = next(iter(fitted.values()))
     for number, (name, logits) in enumerate(fitted.items()):
-        labels, probabilities = outcome_columns(rows.labels, logits)
+        labels, probabilities = outcomes[number]
         squares = ((labels - probabilities) ** 2).sum(axis=1)
         losses = head_log_losses(rows.labels, logits)
         change, error = _change_of(logits, identity, rows, clusters)
@@ -264,16 +265,18 @@ def codes_of(values: Tensor) -> np.ndarray:
 
 
 def _field_errors(
-    rows: Rows, fitted: Mapping[str, np.ndarray], codes: np.ndarray
+    rows: Rows, outcomes: Sequence[tuple[np.ndarray, np.ndarray]], codes: np.ndarray
 ) -> list[np.ndarray]:
-    """Field-ECE and Field-RCE of each candidate (candidates,); means over classes."""
+    """Field-ECE and Field-RCE of each candidate (candidates,); means over classes.
+
+    `outcomes` are the `outcome_columns` of each.
+    """
     weights, sums = rows.row_weights, []
-    for logits in fitted.values():
-        pairs = zip(*(columns.T for columns in outcome_columns(rows.labels, logits)), strict=True)
-        for labels, probabilities in pairs:
+    for each in outcomes:
+        for labels, probabilities in zip(*(columns.T for columns in each), strict=True):
             columns = weights * (labels - probabilities), weights * labels, weights
             sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
     # They depend on the sums alone, not on the size of a metric's own state.
     tensor, metrics = ops.convert_to_tensor(np.stack(sums)), (FieldECE(1), FieldRCE(1))
     errors = [ops.convert_to_numpy(metric.error(tensor)) for metric in metrics]
-    return [error.reshape(len(fitted), -1).mean(axis=1) for error in errors]
+    return [error.reshape(len(outcomes), -1).mean(axis=1) for error in errors]

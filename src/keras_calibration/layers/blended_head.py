@@ -81,9 +81,7 @@ class BlendedHead(Head):
         """Builds the heads."""
         columns_shape = (*(logits_shape or (None,)), 1)[:2]
         for head in self.heads:
-            if not head.built:
-                shapes = () if head.feature_names == () else (features_shape,)
-                head.build(columns_shape, *shapes)
+            head.ensure_built(columns_shape, features_shape)
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:

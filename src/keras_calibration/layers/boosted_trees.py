@@ -144,9 +144,7 @@ class BoostedTrees(Head):
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Creates the tables of the trees, which are 0 before a fit."""
-        if not self.head.built:
-            shapes = () if self.head.feature_names == () else (features_shape,)
-            self.head.build((None, 1), *shapes)
+        self.head.ensure_built(features_shape=features_shape)
         self.num_values = vocabulary_sizes(self.fields)
         effects, sizes = self.head.effect_names, self.num_values
         self._categorical = [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]

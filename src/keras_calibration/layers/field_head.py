@@ -83,8 +83,8 @@ class FieldHead(Head):
     ) -> None:
         """Creates the weights; the layer starts as the identity."""
         self.num_values = vocabulary_sizes(self.fields)
-        if self.calibrator is not None and not self.calibrator.built:
-            self.calibrator.build((None, 1))
+        if self.calibrator is not None:
+            self.calibrator.ensure_built()
         self._add_weights()
         self.built = True
 

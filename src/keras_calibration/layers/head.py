@@ -134,10 +134,10 @@ class Head(keras.layers.Layer):
         with throwaway_layers():
             return super().add_weight(*args, **kwargs)
 
-    def ensure_built(self) -> None:
-        """Creates the weights if no call has done so yet; their shapes must be known."""
+    def ensure_built(self, logits_shape: Shape = (None, 1), features_shape: Any = None) -> None:
+        """Creates the weights if no call has done so yet, as a call with these shapes would."""
         if not self.built:
-            self.build((None, 1))
+            self.build(logits_shape, *(() if self.feature_names == () else (features_shape,)))
 
     # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def parts(self) -> Sequence[Head]:

@@ -147,8 +147,8 @@ class NeuralCalibration(Head):
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Builds both parts."""
-        if self.calibrator is not None and not self.calibrator.built:
-            self.calibrator.build((None, 1))
+        if self.calibrator is not None:
+            self.calibrator.ensure_built()
         for member in self.members:
             if not member.built:
                 member.build(features_shape)
