@@ -30,6 +30,11 @@ def digits(tolerance, in_float32=1e-5):
     return tolerance if HAS_FLOAT64 else max(tolerance, in_float32)
 
 
+def repeated(value):
+    """What the same computation gives once more; on a GPU, sums differ in their last digits."""
+    return pytest.approx(value, rel=1e-5) if ON_GPU else value
+
+
 def examples(number):
     """Hypothesis' examples of one run: fewer where every number of rows is compiled anew.
 

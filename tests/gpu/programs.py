@@ -76,6 +76,9 @@ def kernels(num_rows: int, dtype: str = "float32") -> dict[str, Kernel]:
             "sums by field value": Kernel(
                 sums_by_field, {"labels": row, "predictions": row, "ids": ids}, 12
             ),
+            "sums by field value, without weights": Kernel(
+                sums_by_field_without_weights, {"labels": row, "predictions": row, "ids": ids}, 12
+            ),
             "sums by class": Kernel(
                 sums_by_class, {"labels": classes, "logits": classes}, 8 * NUM_CLASSES
             ),
@@ -93,6 +96,10 @@ def summary(labels: Any, logits: Any) -> Any:
 
 def sums_by_field(labels: Any, predictions: Any, ids: Any) -> Any:
     return field_sums(labels, predictions, ops.ones_like(labels), ids, NUM_VALUES)
+
+
+def sums_by_field_without_weights(labels: Any, predictions: Any, ids: Any) -> Any:
+    return field_sums(labels, predictions, ops.ones_like(labels), ids, NUM_VALUES, False)
 
 
 def sums_by_class(labels: Any, logits: Any) -> Any:

@@ -29,6 +29,9 @@ from keras_calibration._ops.logit_bins import bin_numbers, bin_offsets
 from keras_calibration._ops.sums_by_cell import sums_by_cell
 from keras_calibration._typing import Tensor
 
+# Steps before the host is first asked whether the search goes on; a bias of 2 needs four.
+_NUM_STEPS_ON_GPU = 4
+
 
 def logit_moments(
     labels: Tensor, logits: Tensor, weights: Tensor, group: Tensor, num_groups: int
@@ -79,16 +82,19 @@ def bias_root(summary: Tensor) -> Tensor:
     """
     summary = ops.convert_to_tensor(summary)
     weights = moments.terms(ops, summary)
-    start, dtype = _start(summary), keras.backend.standardize_dtype(summary.dtype)
+    dtype = keras.backend.standardize_dtype(summary.dtype)
 
     def improve(state: Tensor) -> tuple[Tensor]:
         return (ops.stack(_search(state).improved(ops, _sums, weights, dtype), axis=0),)
 
+    state = _start(summary)
+    for _ in range(_NUM_STEPS_ON_GPU if runs_on_gpu() else 0):
+        (state,) = improve(state)
     (state,) = ops.while_loop(
         # A NaN compares as False: a group without a root neither continues nor stops the others.
         lambda state: ops.any(_search(state).moved > TOLERANCE),
         improve,
-        (start,),
+        (state,),
         maximum_iterations=LARGEST_NUM_STEPS,
     )
     return _search(state).found(ops)

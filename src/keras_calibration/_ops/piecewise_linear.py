@@ -108,7 +108,7 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
         (by_curve,) = upstream or by_keyword.values()
         line, knot, slope = line_of_rows()
-        if has_few_lines and on_gpu:
+        if has_few_lines and on_gpu and not _are_few(logits):
             by_value = _sums_of_hats(by_curve, logits, table[0])
             by_slope = ops.zeros_like(by_value)  # it is in them
         else:
@@ -125,14 +125,16 @@ def _is_for_gpu(logits: Tensor, table: Tensor) -> bool:
     return is_compiled(logits) and runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS
 
 
-def curve_on(logits: Tensor, line: Sequence[Tensor]) -> Tensor:
+def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -> Tensor:
     """`b_k + (l - a_k) s_k`, at most `b_{k+1}`, the last of `line`, unless that is below `b_k`.
 
-    Rounding could lift the end of a rising line above the start of the next.
+    Rounding could lift the end of a rising line above the start of the next. With `has_bounds`, the
+    last of `line` is infinite where it is no bound.
     """
     knot, value, slope, following = line
     curve = value + (logits - knot) * slope
-    return ops.where(following < value, curve, ops.minimum(curve, following))
+    bounded = ops.minimum(curve, following)
+    return bounded if has_bounds else ops.where(following < value, curve, bounded)
 
 
 def _unbounded(value: Tensor) -> Tensor:
@@ -164,7 +166,12 @@ def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     line = _search(logits, knots)[0] if on_gpu else _line(logits, knots)
     if on_gpu or not is_compiled(logits):
         # Without XLA, every operation is a pass over the rows: the fewer, the better.
-        line_of_row = _rows_read(ops.transpose(with_following(table)), line)
+        lines_read = with_following(table)
+        if on_gpu:
+            # Decided for a row instead, XLA would keep the line of each row in memory.
+            bound = ops.where(lines_read[3] < table[1], math.inf, lines_read[3])
+            lines_read = ops.concatenate([table, bound[None]])
+        line_of_row = _rows_read(ops.transpose(lines_read), line)
         columns = ops.unstack(line_of_row, 4, axis=1)
     else:
         # All from the table itself: XLA may round differently what it computes twice.
@@ -179,7 +186,7 @@ def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
         # Read again: XLA then fuses each of the two into the operation that uses it.
         return line, ops.take(knots, line), ops.take(table[2], line)
 
-    return curve_on(logits, columns), line_of_rows
+    return curve_on(logits, columns, has_bounds=on_gpu), line_of_rows
 
 
 def _line(logits: Tensor, knots: Tensor) -> Tensor:
@@ -257,9 +264,13 @@ def _last_passed(
     return place, [column[0] for column in columns]
 
 
+def _are_few(rows: Tensor) -> bool:
+    return rows.shape[0] is not None and rows.shape[0] < _FEW_ROWS
+
+
 def _num_parts(line: Tensor, num_lines: int) -> int:
     """In how many parts the rows of each line are summed."""
-    if line.shape[0] is not None and line.shape[0] < _FEW_ROWS:
+    if _are_few(line):
         return _NUM_PARTS_OF_FEW_ROWS
     return min(_NUM_PARTS_ON_GPU, _MOST_SUMS_ON_GPU // num_lines) if runs_on_gpu() else _NUM_PARTS
 

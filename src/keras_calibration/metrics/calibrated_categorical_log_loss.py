@@ -103,7 +103,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         if not self.from_logits:
             logits = class_logits_from_probabilities(distribution_or_nan(logits))
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
-        group = self.next_groups(weights)
+        group = self.next_groups(weights, all_count=sample_weight is None)
         rows = filled_up(labels, logits, weights, group)
         summary = _compiled_summary(*rows, self.num_groups)
         for total, values in zip((self._temperature_sums, self._label_sums), summary, strict=True):

@@ -117,9 +117,8 @@ class CalibratedLogLoss(CrossFittedMetric):
         rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, self.from_logits)
         first_row = self.count_rows(rows[2])
         sharing = (self.num_folds, self.bias_fraction, self.seed)
-        self._moments.add(
-            _compiled_moments(*filled_up(*rows), first_row, are_logits, sharing, self.dtype)
-        )
+        settings = (are_logits, sample_weight is None, sharing, self.dtype)
+        self._moments.add(_compiled_moments(*filled_up(*rows), first_row, *settings))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
         """Which sums of a scored log are those of `sum_shapes`."""
@@ -155,13 +154,14 @@ def _moments(
     weights: Tensor,
     first_row: Tensor,
     from_logits: bool,
+    all_count: bool,
     sharing: tuple[int, float | None, int],
     dtype: str,
 ) -> Tensor:
     # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
-    row_number = first_row + numbers_of_rows(weights)
+    row_number = first_row + numbers_of_rows(weights, all_count)
     groups = row_groups(row_number, *sharing)
     return logit_moments(labels, logits, weights, groups, num_groups_of(*sharing[:2]))
 

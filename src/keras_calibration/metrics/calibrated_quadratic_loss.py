@@ -76,7 +76,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
         """Adds to the sums."""
         labels, predictions, weights = real_rows(y_true, y_pred, sample_weight, self.dtype)
-        group = self.next_groups(weights)
+        group = self.next_groups(weights, all_count=sample_weight is None)
         self._sums.add(residual_sums(labels, predictions, weights, group, self.num_groups))
 
     @warns_of_nan

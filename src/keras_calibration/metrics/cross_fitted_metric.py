@@ -81,9 +81,9 @@ class CrossFittedMetric(AdditiveMetric):
         """Counts rows whose sums were computed elsewhere."""
         self._num_rows.assign_add(num_rows)
 
-    def next_groups(self, weights: Tensor) -> Tensor:
+    def next_groups(self, weights: Tensor, all_count: bool = False) -> Tensor:
         """Counts the next rows and returns the group of each, int32 in [0, num_groups)."""
-        row_number = self.count_rows(weights) + numbers_of_rows(weights)
+        row_number = self.count_rows(weights) + numbers_of_rows(weights, all_count)
         return row_groups(row_number, self.num_folds, self.bias_fraction, self.seed)
 
     @property
@@ -92,11 +92,18 @@ class CrossFittedMetric(AdditiveMetric):
         return self.bias_fraction is not None
 
 
-def numbers_of_rows(weights: Tensor) -> Tensor:
+def numbers_of_rows(weights: Tensor, all_count: bool = False) -> Tensor:
     """The numbers of the rows of a batch from 0, int32; of one of weight 0, some other number.
+
+    Args:
+        weights: Weights, shape `(n,)`.
+        all_count: Whether no weight is 0, except at the end. The weights are then not read: the
+            sum over all earlier rows takes half of the time of an update on a CPU.
 
     Example:
         >>> print(ops.convert_to_numpy(numbers_of_rows(ops.array([1.0, 0.0, 2.0, 1.0]))))
         [0 0 1 2]
     """
+    if all_count:
+        return ops.arange(ops.shape(weights)[0], dtype="int32")
     return ops.maximum(ops.cumsum(ops.cast(weights != 0, "int32")) - 1, 0)
