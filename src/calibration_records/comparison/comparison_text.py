@@ -67,7 +67,7 @@ def _probability_line(comparison: Comparison) -> str:
 
 
 def _seeds_text(comparison: Comparison) -> str:
-    """How many seeds each loss needs to show the difference of these two pipelines."""
+    """How many seeds each loss needs to detect the difference of the two pipelines."""
     parts: list[str] = []
     for name, number in (comparison.seeds_needed or {}).items():
         size = f"about {number:,}" if number <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS:,}"
@@ -125,7 +125,7 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
         _mean_and_std(metric.mean_a, metric.std_a),
         _mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        "" if beats is None else interval(beats, ".2f").replace("0.", "."),
+        "" if beats is None else interval(beats, ".2f"),
         "" if p_value is None else f"{p_value:.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 

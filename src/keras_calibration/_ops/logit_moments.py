@@ -91,7 +91,7 @@ def bias_root(summary: Tensor) -> Tensor:
         (start,),
         maximum_iterations=LARGEST_NUM_STEPS,
     )
-    return _search(state).found(ops)
+    return _search(state).result(ops)
 
 
 def _search(state: Tensor) -> BiasSearch:

@@ -270,5 +270,5 @@ class FieldNetwork(keras.layers.Layer):
             integer("hidden_units", units, 1)
         integer("num_numeric_knots", self.num_numeric_knots, 2)
         integer("num_coarse_knots", self.num_coarse_knots, 2)
-        share("dropout", self.dropout, of=": the share of hidden units to drop", ends="0")
+        share("dropout", self.dropout, also=": the share of hidden units to drop", ends="0")
         not_negative("regularization", self.regularization)

@@ -252,7 +252,7 @@ class HistogramHead(Head):
 
     def _check_update(self, forget: float) -> None:
         """Raises if `forget` is no share, or the rows of earlier fits are unknown."""
-        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
+        share("forget", forget, also=": it is the share of the old weight to drop", ends="01")
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "

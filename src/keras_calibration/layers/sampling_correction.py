@@ -63,7 +63,7 @@ class SamplingCorrection(Head):
     def __init__(self, rate: float | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not isinstance(rate, str):
-            share("rate", rate, "For percent, divide by 100.", of=", or a feature's name", ends="1")
+            share("rate", rate, "Divide percent by 100.", ends="1", also=", or a feature's name")
         self.rate = rate if isinstance(rate, str) else float(rate)
 
     @property

@@ -62,7 +62,7 @@ class CrossFittedMetric(AdditiveMetric):
         num_folds = integer("num_folds", num_folds, 1)
         if bias_fraction is not None:
             rest = " or None: it is the share of the rows on which the correction is fitted"
-            share("bias_fraction", bias_fraction, of=rest)
+            share("bias_fraction", bias_fraction, also=rest)
             if num_folds != 2:
                 raise refused("num_folds", "left at 2 with `bias_fraction`", num_folds)
         sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
