@@ -156,11 +156,12 @@ def used_columns(log: ScoredLog) -> list[str]:
 
 
 def check_columns(log: ScoredLog, columns: Sequence[str]) -> None:
-    """Raises if the log names columns that are missing, or DuckDB takes two names for one."""
+    """Raises if the log names columns that are not there, or two have one name for DuckDB."""
     if missing := [name for name in used_columns(log) if name not in columns]:
         raise ValueError(f"The log has no columns {missing}. Received: columns {[*columns]}.")
     folded = [name.casefold() for name in columns]
     if twice := sorted({name for name in columns if folded.count(name.casefold()) > 1}):
         raise ValueError(
-            f"Columns must have different names, also in lower case. Received twice: {twice}."
+            "Columns must have different names, whether in upper or lower case. Received twice: "
+            f"{twice}."
         )

@@ -50,7 +50,7 @@ class Rows:
 
     @property
     def num_meant(self) -> int:
-        """The number of rows: the sum of the weights if they are counts."""
+        """How many rows are meant: the sum of the weights, if they are counts."""
         return round(self.row_weights.sum()) if are_counts(self.weights) else len(self)
 
     @property

@@ -212,7 +212,7 @@ class BoostedTrees(Head):
         heads: Sequence[Head],
         settings: FitSettings,
         clusters: np.ndarray | None = None,
-        full_head: Head | None = None,
+        whole: Head | None = None,
     ) -> FitSummary:
         """Fits trees on top of h, which is fitted to all rows, and assigns their tables.
 
@@ -220,9 +220,9 @@ class BoostedTrees(Head):
             rows: The rows.
             parts: Numbers of the rows to fit and to score, of each fold; empty for no trees.
             heads: For each part, h fitted to its rows.
-            settings: Settings of the fit, of which only the seed is used.
+            settings: Its seed counts.
             clusters: Which rows are dependent (n,), for the standard error.
-            full_head: h fitted to all rows, from which fits to parts of them start.
+            whole: h as it was fitted to all rows, from which fits to parts of them start.
         """
         self._set_categories(rows.features)
         if not parts:
@@ -238,7 +238,7 @@ class BoostedTrees(Head):
             fitted = np.ones(len(rows), bool)
             fitted[np.concatenate([folds[number] for number in left_out])] = False
             head = copy_of(self.head)
-            like = full_head if head.starts_from_whole else None
+            like = whole if head.starts_from_whole else None
             head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
             return head
 
@@ -256,35 +256,35 @@ class BoostedTrees(Head):
             seed=settings.seed,
             clusters=clusters,
         )
-        boosting = boosted()
-        # Offsets that saw a fold and offsets that did not differ by the labels there: trees with
-        # both look better on the fold than on new rows. If even these trees look no better, the
-        # fits without two folds are not needed.
+        found = boosted()
+        # An offset that did not see a fold tells, beside one that did, what the labels there are:
+        # trees that had both would look better on the fold than on new rows.
+        # Where trees look no better even so, the fits to all others are spared.
         is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
-        if is_cross_fit and self.head.effect_names and len(folds) > 2 and boosting.num_rounds:
-            boosting = boosted(training=training)
-        self._set_trees(boosting.model)
-        # Without trees, the result is that of h, which takes less time.
-        summary = (self if boosting.num_rounds else self.head).summary_of(rows, boosting.num_rounds)
+        if is_cross_fit and self.head.effect_names and len(folds) > 2 and found.num_rounds:
+            found = boosted(training=training)
+        self._set_trees(found.model)
+        # Without trees, it is h, which takes less time.
+        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
         return replace(
             summary,
-            cross_fitted_head=boosting.log_loss_without,
-            cross_fitted_both=boosting.log_loss_with,
-            standard_error=boosting.standard_error,
-            cross_fitted_logits=boosting.logits,
+            cross_fitted_head=found.log_loss_without,
+            cross_fitted_both=found.log_loss_with,
+            standard_error=found.standard_error,
+            cross_fitted_logits=found.logits,
         )
 
     def _crossed(
         self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits of h (n,), and inputs of the trees (n, C), for folds with one head each."""
+        """Logits of h (n,), and what the trees see (n, C), of folds with a head each."""
         crossed, columns = rows.logits.copy(), None
         for fold, head in zip(folds, heads, strict=True):
             for part in row_slices(len(fold)):
-                few = rows.take(fold[part])
-                logits = ops.cast(as_column(few.logits), self.compute_dtype)
-                inner = head(logits, few.features)
-                seen = ops.convert_to_numpy(self._tree_columns(head, logits, inner, few.features))
+                own = rows.take(fold[part])
+                logits = ops.cast(as_column(own.logits), self.compute_dtype)
+                inner = head(logits, own.features)
+                seen = ops.convert_to_numpy(self._tree_columns(head, logits, inner, own.features))
                 columns = np.zeros((len(rows), seen.shape[1]), "f4") if columns is None else columns
                 columns[fold[part]] = seen
                 crossed[fold[part]] = ops.convert_to_numpy(inner)[:, 0]

@@ -258,8 +258,8 @@ class Head(keras.layers.Layer):
     ) -> FitSummary:
         """As `fit`, for checked rows with features from `with_features`.
 
-        `like` is a head with the same arguments, fitted to all rows, if `starts_from_whole`. Folds
-        of each row in `settings` are those of the rows passed to `fit`.
+        `like` is a head of the same arguments, fitted to rows of which these are a part; only where
+        `starts_from_whole`. In `settings`, folds of each row are those of the rows given to `fit`.
         """
         if self.follows_time:
             check_fit(self, rows.times)

@@ -182,37 +182,37 @@ class NeuralCalibration(Head):
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         rows = self._own_rows(rows)
-        crossed = self._cross_fit(rows, settings, verbose)
+        found = self._cross_fit(rows, settings, verbose)
         num_iterations, converged = 0, True
         if self.calibrator is not None:
             fit = self.calibrator.fit_rows(rows, settings, verbose)
             num_iterations, converged = fit.num_iterations, fit.converged
-        if crossed is not None:
-            num_iterations = sum(crossed.epochs)
-            if crossed.corrections is not None and isinstance(self.calibrator, ILPS):
-                fit_under(self.calibrator, rows, crossed.corrections)
+        if found is not None:
+            num_iterations = sum(found.epochs)
+            if found.corrections is not None and isinstance(self.calibrator, ILPS):
+                fit_under(self.calibrator, rows, found.corrections)
         for number, member in enumerate(self.members):
-            if crossed is not None and crossed.weights:
-                member.set_weights(crossed.weights[number])
+            if found is not None and found.weights:
+                member.set_weights(found.weights[number])
             else:
                 _set_to_zero(member, rows.features)
-        if crossed is not None and crossed.weights and isinstance(self.calibrator, ILPS):
-            # The networks were trained on different folds, and their means differ.
+        if found is not None and found.weights and isinstance(self.calibrator, ILPS):
+            # The kept networks are of folds: each has a mean of its own.
             logits = head_logits(self, rows.logits, rows.features)
             bias = BiasCorrection()
             bias.fit_checked(replace(rows, logits=logits))
             self.calibrator.shift(bias.bias)
         summary = self.summary_of(rows, num_iterations, converged)
-        if crossed is None:
+        if found is None:
             return summary
         return replace(
             summary,
-            cross_fitted_head=crossed.log_loss_curve,
-            cross_fitted_both=crossed.log_loss_both,
-            standard_error=crossed.standard_error,
-            epochs=crossed.epochs,
-            network_kept=bool(crossed.weights),
-            cross_fitted_logits=crossed.logits,
+            cross_fitted_head=found.log_loss_curve,
+            cross_fitted_both=found.log_loss_both,
+            standard_error=found.standard_error,
+            epochs=found.epochs,
+            network_kept=bool(found.weights),
+            cross_fitted_logits=found.logits,
         )
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:

@@ -55,8 +55,8 @@ def _texts(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterato
         return
     unknown = rows.take(numbers[is_value])
     logits = head_logits(head, unknown.logits, unknown.features)
-    # With classes, those of the last class.
-    labels, predicted = (column[:, -1] for column in outcome_columns(unknown.labels, logits))
+    # Of classes, the last.
+    labels, predicted = (each[:, -1] for each in outcome_columns(unknown.labels, logits))
     count, positives, expected, variance = (
         np.bincount(place, unknown.row_weights * term)
         for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))
