@@ -1,10 +1,9 @@
-"""Records of training runs and of scored rows, without Keras: is it real, is it still right?
+"""Records of training runs and of scored rows, without Keras: comparison and monitoring.
 
-A `Ledger` keeps training runs, and `compare` tells whether one pipeline is better than another, or
-the seeds were luck. A `ScoredLog` says where scored rows are, and `monitor` checks them against
-their labels. In `keras_calibration` they are `kc.seeds.Ledger`, `kc.seeds.compare`,
-`kc.logs.ScoredLog` and `kc.monitor`. The sums of a log are in `calibration_records.logs`, the
-functions of numbers in `.statistics`.
+A `Ledger` keeps training runs, and `compare` tells a difference of two pipelines from luck with the
+seeds. A `ScoredLog` describes scored rows, and `monitor` checks them against their labels. In
+`keras_calibration` they are `kc.seeds.Ledger`, `kc.seeds.compare`, `kc.logs.ScoredLog` and
+`kc.monitor`. Sums of a log are in `calibration_records.logs`, statistics of runs in `.statistics`.
 """
 
 from importlib import import_module
@@ -28,7 +27,7 @@ __all__ = [
     "metric_accuracy",
     "monitor",
 ]
-# Each is loaded when it is first asked for: the command starts without NumPy.
+# Each is loaded when first used, so that the command starts without NumPy.
 _HOMES = {
     "Ledger": "runs.ledger",
     "Periods": "logs.periods",

@@ -1,6 +1,6 @@
-"""Checks of arguments: what was expected, what was received and how to correct it, in one form.
+"""Checks of arguments. All errors tell what was expected, what was received and what to do.
 
-Each kind of check that several functions need is one function here, named by what it demands.
+Each kind of check that several functions need is one function, named by what it demands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def integer(name: str, value: Any, least: int, remedy: str = "") -> int:
 
 
 def at_least(name: str, value: Any, least: float, remedy: str = "") -> None:
-    """Refuses numbers below `least`, NaN, and what is no number."""
+    """Refuses numbers below `least`, NaN, and values that are not numbers."""
     if not _holds(lambda: value >= least):
         raise refused(name, f"at least {least:g}", value, remedy)
 
@@ -55,11 +55,11 @@ def not_negative(name: str, value: Any, remedy: str = "", *, also: str = "") -> 
         raise refused(name, f"a finite number of at least 0{also}", value, remedy)
 
 
-def share(name: str, value: Any, remedy: str = "", *, of: str = "", ends: str = "") -> None:
-    """Refuses all but numbers between 0 and 1; `ends` are those that are allowed, of "01".
+def share(name: str, value: Any, remedy: str = "", *, also: str = "", ends: str = "") -> None:
+    """Refuses all but numbers between 0 and 1; `ends` are the allowed ends, of "01".
 
     Example:
-        >>> share("forget", 2, ends="01", of=": the share of the old weight to drop")
+        >>> share("forget", 2, ends="01", also=": the share of the old weight to drop")
         Traceback (most recent call last):
         ...
         ValueError: Argument `forget` must be in [0, 1]: the share of the old weight to drop.
@@ -67,18 +67,18 @@ def share(name: str, value: Any, remedy: str = "", *, of: str = "", ends: str = 
     """
     if not _holds(lambda: 0 < value < 1 or any(value == int(end) for end in ends)):
         interval = f"{'(['['0' in ends]}0, 1{')]'['1' in ends]}"
-        raise refused(name, f"in {interval}{of}", value, remedy)
+        raise refused(name, f"in {interval}{also}", value, remedy)
 
 
 def confidence_level(name: str, value: Any) -> None:
-    """Refuses all but numbers between 0 and 1 that leave a tail of an interval."""
-    # If rounding leaves none, the intervals would be infinite.
+    """Refuses all but numbers between 0 and 1 that leave an interval with a tail."""
+    # If rounding leaves no tail, the intervals would be infinite.
     if not _holds(lambda: 0 < value < 1 and (1 + value) / 2 < 1):
         raise refused(name, "between 0 and 1, for example 0.95", value)
 
 
 def _holds(condition: Callable[[], Any]) -> bool:
-    """Whether a value is a number of which a condition holds; false for strings and None."""
+    """Whether a condition holds; false where the value is not a number."""
     try:
         return bool(condition())
     except (TypeError, ValueError):  # of an array, whose truth is ambiguous
@@ -115,7 +115,7 @@ def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "")
 
 
 def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "") -> None:
-    """Refuses names that are not available, and says which are.
+    """Refuses names that are not available; the error lists the available ones.
 
     Example:
         >>> known("Argument `numeric` must name columns", ["prise"], ["price", "site"])
@@ -134,8 +134,8 @@ def one_column(name: str, shape: tuple[int | None, ...]) -> None:
         raise ValueError(f"{expected}. Received: shape {shape}.")
 
 
-def same_rows(name: str, num_rows: int | None, expected: int | None, of: str) -> None:
-    """Refuses another number of rows than expected, one for each of something.
+def same_rows(name: str, num_rows: int | None, expected: int | None, noun: str) -> None:
+    """Refuses another number of rows than expected; `noun` is what there is one row for.
 
     Example:
         >>> same_rows("period", 3, 5, "label")
@@ -145,8 +145,8 @@ def same_rows(name: str, num_rows: int | None, expected: int | None, of: str) ->
         labels.
     """
     if None not in (num_rows, expected) and num_rows != expected:
-        received = f"Received: {num_rows} entries for {expected} {of}s"
-        raise ValueError(f"Argument `{name}` must have one entry for each {of}. {received}.")
+        received = f"Received: {num_rows} entries for {expected} {noun}s"
+        raise ValueError(f"Argument `{name}` must have one entry for each {noun}. {received}.")
 
 
 def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = "") -> ValueError:
@@ -158,7 +158,7 @@ def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = 
 
 @contextlib.contextmanager
 def installed(extra: str, needs: str) -> Iterator[None]:
-    """Says how to install the packages that are imported in the block, if one is missing."""
+    """Raises an error that tells how to install a package that the block cannot import."""
     try:
         yield
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Columns of arrays, lists, pandas, Polars and Arrow, as arrays: exactly, or with an error.
 
 No library of data frames is imported: a table is recognised by the names of its columns, a column
-by what NumPy makes of it, a missing value by its type or by being NaN. Only columns that are read
-are converted. A number that would change on the way is an error here, with the column's name.
+by NumPy's conversion, a missing value by its type or by being NaN. Only columns that are read are
+converted. If the conversion would change a number, an error names the column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
 
 
 def is_table(values: object) -> bool:
-    """Whether values are a table with named columns: of pandas, Polars, Arrow, or alike.
+    """Whether values are a table with named columns: of pandas, Polars, Arrow, or similar.
 
     Example:
         >>> import pandas as pd
@@ -43,7 +43,7 @@ def by_name(columns: Any) -> Any:
         received = f"Received: {type(columns).__name__}"
         raise ValueError(f"A table must be in memory. {received}: collect it first.")
     names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
-    # One of two columns of the same name would be a guess: neither is there.
+    # Columns with the same name are left out: either would be a guess.
     return {str(name): columns[name] for name in names if names.count(name) == 1}
 
 
@@ -71,7 +71,7 @@ def warn_of_other_order(**arguments: Any) -> None:
 
 
 def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
-    """What may have been meant by names that are missing; empty if nothing is near.
+    """A suggestion of similar names for missing ones; empty if there is none.
 
     Example:
         >>> suggestion(["sites"], ["hour", "site"])
@@ -79,8 +79,8 @@ def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
     """
     names = list(map(str, available))
     near = [difflib.get_close_matches(str(name), names, 2) for name in missing]
-    found = list(dict.fromkeys(name for names in near for name in names))
-    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+    unique = list(dict.fromkeys(name for names in near for name in names))
+    return f" Did you mean {' or '.join(map(repr, unique))}?" if unique else ""
 
 
 def select_features(features: Any, names: Iterable[str], reader: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
 
 
 def names_of(names: str | Iterable[str]) -> list[str]:
-    """Names of columns, given as a list or as a single name.
+    """Names of columns as a list, from a list or a single name.
 
     Example:
         >>> names_of("price"), names_of(("price", "age"))
@@ -139,7 +139,7 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
 
 
 def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:
-    """Raises if columns, given by name with their numbers of rows, differ in them."""
+    """Raises if the numbers of rows of these columns differ."""
     if len(set(num_rows.values())) > 1:
         raise ValueError(f"{what} must have the same number of rows. Received: {dict(num_rows)}.")
 
@@ -151,7 +151,7 @@ def refuse_rows(
     remedy: str,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Raises an error that names the first of the bad rows that count, if there are any."""
+    """Raises if a row that counts is bad; the error names the first one."""
     rows = np.flatnonzero(bad if counts is None else bad & counts)
     if len(rows):
         raise ValueError(
@@ -188,7 +188,7 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     except ValueError as error:
         raise _refused_input(name, "hold rows of one length", str(error)) from error
     if is_list and array.dtype.kind in "US":
-        # NumPy makes strings of the numbers and of NaN beside strings.
+        # NumPy would turn numbers and NaN among strings into strings.
         array = np.asarray(values, dtype=object)
     # NumPy's strings of any length, with its missing values.
     return array.astype(object) if array.dtype.kind == "T" else array
@@ -197,9 +197,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
 def column_of(values: Any, name: str) -> np.ndarray:
     """A column as an array of numbers or strings.
 
-    Strings, possibly with missing values among them, become arrays of `str`; a missing one becomes
-    the empty string. Nullable and object columns of numbers become arrays of numbers, with NaN for
-    missing values.
+    Columns of strings become arrays of `str`, with the empty string for missing values. Nullable
+    and object columns of numbers become arrays of numbers, with NaN for missing values.
 
     Example:
         >>> column_of([1, None], "'price'")
@@ -219,8 +218,8 @@ def column_of(values: Any, name: str) -> np.ndarray:
 def ids_of(values: Any, name: str, reader: str = "ids") -> np.ndarray:
     """A column of ids as an array of integers or strings; raises if an id is not exact.
 
-    Whole numbers among floats are ids too: a data frame makes floats of integers if one is
-    missing, also in rows that have been dropped since.
+    Whole floats are ids too: a data frame turns integers into floats if one is missing, also in
+    rows that have been dropped since.
 
     Example:
         >>> ids_of(np.array([1e9 + 1, 3.0]), "'user'")
@@ -248,7 +247,7 @@ def holds(dtype: str) -> int:
         >>> holds("float32")
         16777216
     """
-    # Beyond int64, also where a float has more digits.
+    # At most int64's range, also where a float has more digits.
     return EXACT_WHOLE_NUMBERS.get(dtype, 2**63)
 
 
@@ -257,14 +256,14 @@ def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     numbers = array if array.dtype.kind == "f" else array.astype("float32")
     flat = numbers.reshape(-1)
     if (missing := np.isnan(flat)).any():
-        remedy = "Fill them with an id, -1 or the one of the training"
+        remedy = "Fill them with an id: -1, or the one used in training"
         received = f"nan in row {missing.argmax()}. {remedy}"
         raise _refused_input(name, f"hold {reader}, without missing values", received)
     refuse_fractions(flat, name, reader)
     far = np.flatnonzero(np.abs(flat) >= holds(array.dtype.name))
     if len(far):
-        received = f"{flat[far[0]]:.0f} in row {far[0]} as {array.dtype}, in which others may be it"
-        remedy = "Read the column as integers in the first place, or as strings"
+        received = f"{flat[far[0]]:.0f} in row {far[0]} as {array.dtype}, where ids may be rounded"
+        remedy = "Read the column as integers or strings"
         raise _refused_input(name, f"hold {reader}, exactly", f"{received}. {remedy}")
     return numbers.astype("int64")
 
@@ -283,8 +282,8 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
     kinds = {type(value) for value in values if value is not None}
     if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or as_strings):
         if num_missing := values.count(None):
-            found = f"missing values among its strings: {num_missing:,} of {len(values):,} rows"
-            warn(f"Input {name} has {found}. They are read as empty strings.")
+            rows = f"{num_missing:,} of {len(values):,} rows"
+            warn(f"Input {name} has missing strings in {rows}. They are read as empty strings.")
         strings = ["" if value is None else text_of(value, name) for value in values]
         return np.array(strings, dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
@@ -312,7 +311,7 @@ def text_of(value: object, name: str) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a Python value stands for a missing one: None, NaN, or pandas' NA or NaT."""
+    """Whether a Python value is missing: None, NaN, or pandas' NA or NaT."""
     # NaN differs from itself; comparing pandas' missing values would raise.
     is_float = isinstance(value, float | np.floating)
     return type(value).__name__ in ("NAType", "NaTType", "NoneType") or (

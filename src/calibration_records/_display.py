@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 
-#: Styles of sets of probabilities, as arguments of Matplotlib: before, after, and two more. They
-#: differ in lightness, so that they can be told apart in greyscale too.
+#: Styles of sets of probabilities, as arguments of Matplotlib: before, after, and two more. Their
+#: lightness differs, so that greyscale shows the difference too.
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#f0a552", "marker": "s", "linestyle": "--"},
     {"color": "#2b69ad", "marker": "o", "linestyle": "-"},
@@ -25,7 +25,7 @@ GUIDE_COLOR = "#8a8a8a"
 class Display:
     """Base class of the plots, in the manner of scikit-learn's displays.
 
-    A display keeps its data; `plot` draws it, as often as wanted. A subclass defines `draw`.
+    A display keeps its data, and `plot` draws it. A subclass defines `draw`.
 
     Attributes:
         figsize: Width and height of a new figure, in inches.

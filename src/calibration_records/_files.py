@@ -1,4 +1,4 @@
-"""Files that are the old ones or the new ones, also after a kill, a full disk or a power cut."""
+"""Atomic writes: a file is the old one or the new one, also after a kill or a power cut."""
 
 import os
 import uuid
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file in one step: at any moment there is its old content or all of the new.
+    """Writes a file atomically: at any moment it holds the old content or all of the new.
 
     Args:
         path: The file. Its folder must exist.
-        content: What it shall hold.
+        content: The new content.
 
     Raises:
-        OSError: If the file cannot be written. The old one stays, and nothing else is left.
+        OSError: If the file cannot be written. The old one stays, without temporary files.
 
     Example:
         >>> import tempfile
@@ -24,8 +24,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         ...     path.read_bytes(), len(os.listdir(folder))
         (b'new', 1)
     """
-    # In the same folder, because a rename is atomic only within one file system; and of a name that
-    # no other writer has.
+    # In the same folder, because a rename is atomic only within one file system, and with a name
+    # that no other writer has.
     first = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with first.open("wb") as file:
@@ -39,9 +39,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file is on the disk; a folder: until its renames are.
+    """Waits until a file, or the renames in a folder, are on the disk.
 
-    On Windows, which has no such call for a folder, it does nothing.
+    It does nothing on Windows, which has no such call for a folder.
     """
     if os.name != "posix":
         return

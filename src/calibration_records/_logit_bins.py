@@ -1,4 +1,4 @@
-"""Bins of logits, narrow near 0 and wider farther out, and terms of sums by bin. Free of Keras."""
+"""Bins of logits, narrow near 0 and wider farther out. Without Keras."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LogitBins:
         return np.concatenate([-outer[:0:-1], inner, outer])
 
 
-# `logit_moments` sums powers of the offset in the former, which are few, because each acts as eight
-# terms at every training step. The latter are for order and rates: AUC, bins of equal mass.
+# `logit_moments` sums powers of the offset in the first. They are few, because each bin counts as
+# eight terms at every training step. The second are for order and rates: AUC, bins of equal mass.
 MOMENT_BINS = LogitBins(1 / 4, 1 / 2)
 RANK_BINS = LogitBins(1 / 64, 1 / 16)

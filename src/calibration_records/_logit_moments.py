@@ -2,7 +2,7 @@
 
 With x = l + c, the log loss of a row is `(1 - y) softplus(x) + y softplus(-x)`. Softplus is a
 straight line plus `log(1 + exp(-|x|))`. Within a bin of logits, the loss is therefore a linear
-part, which four sums by label give exactly, and a smooth part, which does not depend on the labels.
+part, exact from four sums by label, and a smooth part, which does not depend on the labels.
 
 **Bins.** 1/4 wide on [-16, 16), 1/2 wide from there to ±88, and one open bin at each end: 418 in
 all (`_logit_bins`). The logits inside are -88 ≤ l < 88. Let u be the offset from the centre in
@@ -13,7 +13,7 @@ Chebyshev polynomials.
 **Terms.** These sums give the sum of any polynomial of degree 5 over the rows of a bin. That
 includes the polynomial that interpolates a function f at six Chebyshev nodes:
 `Σ w f(l) ≈ Σᵢ ωᵢ f(tᵢ)`. A bin thus acts as six weighted rows, for every bias. With two more terms
- for the linear part, a sum over rows becomes a sum over eight terms a bin.
+for the linear part, a sum over rows becomes a sum over eight terms a bin.
 
 **Accuracy.** For a bin of width h and r = h / 2, the interpolation error of a row is at most
 `r⁶ / (2⁵ 6!) max |softplus⁽⁶⁾|`, where `|softplus⁽⁶⁾| ≤ σ (1 - σ)`. This is 4e-11 nats and 2e-10 of
@@ -25,7 +25,7 @@ logits from beyond ±88 close to 0. In float32, rounding adds about 1e-6.
 
 **Arrays and tensors.** A summary has the shape (groups, 418, 8). Functions take `ops`, which is
 `numpy` or `keras.ops`: `monitor` runs without Keras, and metrics are compiled. Some also take
-`total`, which sums several arrays over their terms, because these sums are not computed alike.
+`total`, which sums several arrays over their terms, differently for arrays and tensors.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ _RISE, _FACTOR = np.exp(_REACH), _REACH**6 / (2**5 * 720)
 
 
 def row_columns(weights: Values, labels: Values, u: Values, clipped_u: Values) -> list[Values]:
-    """What a row adds to the columns of its bin; `logs.query.logit_moments` has it in SQL.
+    """What a row adds to the columns of its bin; `logs.query.logit_moments` is the same in SQL.
 
-    The open bins do not need the powers of u, which would overflow: they are those of u in [-1, 1].
+    Powers are of u clipped to [-1, 1]: the open bins do not need them, and they would overflow.
     """
     negatives, positives = weights * (1 - labels), weights * labels
     second = 2 * clipped_u * clipped_u - 1
@@ -199,7 +199,7 @@ class BiasSearch(NamedTuple):
     below: Values
     above: Values
 
-    def found(self, ops: ModuleType) -> Values:
+    def result(self, ops: ModuleType) -> Values:
         """The bias at the end of the search; NaN where rows do not determine it."""
         is_found = ops.logical_and(self.is_known > 0, ops.abs(self.bias) < LARGEST_BIAS - 1)
         return ops.where(is_found, self.bias, float("nan"))
@@ -236,7 +236,7 @@ class BiasSearch(NamedTuple):
         beyond += self.above * ops.exp(ops.minimum(-bias - LARGEST_LOGIT, 0.0))
         # Where all predictions are 0 or 1 before and after, no bias is better than another.
         is_determined = sum_error <= _LARGEST_BIAS_ERROR[dtype] * curvature
-        known = ops.where(ops.logical_and(is_determined, beyond <= 1e-7 * curvature), 1.0, 0.0)
+        is_known = ops.where(ops.logical_and(is_determined, beyond <= 1e-7 * curvature), 1.0, 0.0)
         return self._replace(
-            bias=improved, low=low, high=high, moved=ops.abs(improved - bias), is_known=known
+            bias=improved, low=low, high=high, moved=ops.abs(improved - bias), is_known=is_known
         )

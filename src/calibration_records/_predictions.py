@@ -1,4 +1,4 @@
-"""Predictions given as whole arrays: probabilities, or logits with `from_logits=True`."""
+"""Predictions as arrays: probabilities, or logits with `from_logits=True`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HANDFUL = 10
 def probabilities_of(
     predictions: NDArray[np.float64], from_logits: bool, argument: str = "predictions"
 ) -> NDArray[np.float64]:
-    """The probabilities of predictions; raises for others, and warns of logits that look like them.
+    """The probabilities of predictions, after checks; warns of logits in [0, 1].
 
     Example:
         >>> probabilities_of(np.array([-np.inf, 0.0]), from_logits=True)

@@ -15,14 +15,14 @@ def is_live() -> bool:
 
 
 class ProgressBar:
-    """Progress over things that are counted: passes, seeds or fits.
+    """Progress over passes, seeds or fits.
 
     A terminal and a notebook show one line that changes. A file gets a line a minute, and one at
     the end. It is not Keras' bar, because logs are read where Keras is not installed.
 
     Args:
-        total: Number of things.
-        unit: What they are, in the plural.
+        total: Number of passes, seeds or fits.
+        unit: Their name in the plural.
         verbose: 0 or False shows nothing.
 
     Example:
@@ -39,7 +39,7 @@ class ProgressBar:
         self._is_live = is_live()
 
     def show(self, done: int, figures: str = "") -> None:
-        """Shows that so many are done, and some figures."""
+        """Shows how many are done, and some figures."""
         self._done, now = done, time.monotonic()
         is_due = self._is_live or done >= self.total or now - self._last >= _SECONDS_IN_FILE
         if not self.is_shown or not is_due:

@@ -57,7 +57,7 @@ def grid(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def as_json(value: Any) -> Any:
-    """A report as JSON values: None where a number is not finite; no records of runs.
+    """A report as JSON values, without records of runs; None for numbers that are not finite.
 
     Example:
         >>> as_json({"interval": (0.5, math.inf)})

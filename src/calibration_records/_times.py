@@ -13,7 +13,7 @@ DAY = np.timedelta64(86_400_000_000, "us")
 
 
 def times_of(values: Any, name: str) -> np.ndarray:
-    """A column of times (n,), datetime64 in UTC or float64; missing ones are NaT or NaN.
+    """A column of times (n,), datetime64 in UTC or float64; NaT or NaN where missing.
 
     Example:
         >>> times_of([datetime.date(2026, 3, 7)], "time")
@@ -22,16 +22,16 @@ def times_of(values: Any, name: str) -> np.ndarray:
     if getattr(getattr(values, "dtype", None), "tz", None) is not None:
         values = getattr(values, "dt", values).tz_convert(None)
     array = as_array(values, name)
-    if array.dtype.kind == "O" and any(isinstance(each, datetime.date) for each in array.flat):
-        array = np.array([_moment(each) for each in array.flat], dtype="datetime64[us]")
+    if array.dtype.kind == "O" and any(isinstance(time, datetime.date) for time in array.flat):
+        array = np.array([_moment(time) for time in array.flat], dtype="datetime64[us]")
     if array.dtype.kind == "M":
         return array.astype("datetime64[us]").reshape(-1)
     is_no_time = array.dtype.kind in "SUm"
-    for each in array.flat if is_no_time or array.dtype.kind == "O" else ():
-        if is_no_time or not (is_missing(each) or isinstance(each, NUMBERS)):
+    for time in array.flat if is_no_time or array.dtype.kind == "O" else ():
+        if is_no_time or not (is_missing(time) or isinstance(time, NUMBERS)):
             raise ValueError(
-                f"Argument `{name}` must hold numbers or dates. Received: {type(each).__name__} "
-                f"values, such as {each!r}. Convert them, for example strings with "
+                f"Argument `{name}` must hold numbers or dates. Received: {type(time).__name__} "
+                f"values, such as {time!r}. Convert them, for example strings with "
                 "pandas.to_datetime, and periods of pandas with to_timestamp."
             )
     return numbers_of(array, "Times").astype(np.float64).reshape(-1)

@@ -1,4 +1,4 @@
-"""Warnings that point to the line of the user's program, and notices that are left out."""
+"""Warnings that point to the line of the user's program; notices of libraries are silenced."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 @contextlib.contextmanager
 def warnings_of(part: str) -> Iterator[None]:
-    """Puts what a block of code is before each of its warnings, and gives each warning once.
+    """Prefixes the warnings of a block of code with `part`, and gives each warning once.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
@@ -37,17 +37,17 @@ def warnings_of(part: str) -> Iterator[None]:
     """
     with warnings.catch_warnings(record=True) as caught:
         yield
-    for each in caught:
-        if not issubclass(each.category, UserWarning):  # of a library: as it was
-            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
-    told = {str(each.message) for each in caught if issubclass(each.category, UserWarning)}
-    for message in sorted(told):
+    for item in caught:
+        if not issubclass(item.category, UserWarning):  # of a library: unchanged
+            warnings.showwarning(item.message, item.category, item.filename, item.lineno)
+    messages = {str(item.message) for item in caught if issubclass(item.category, UserWarning)}
+    for message in sorted(messages):
         warn(f"{part}: {message}")
 
 
 @contextlib.contextmanager
 def without_notices(library: str, below: int = logging.WARNING) -> Iterator[None]:
-    """Leaves out what a library's logger says below a warning: it names files that are gone."""
+    """Silences a library's logger below warnings: its notices name temporary files."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(max(level, below))

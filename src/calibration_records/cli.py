@@ -1,6 +1,6 @@
 """The command line `keras-calibration`.
 
-Each command imports what it needs when it runs; none loads Keras.
+Each command imports its modules when it runs; none loads Keras.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _show_result(text: str) -> None:
         _print(text, sys.stdout)
         sys.stdout.flush()
     except OSError:
-        # What is left in the buffer is written at exit.
+        # The rest of the buffer is written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
 
@@ -147,8 +147,8 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     level = "confidence level of the intervals; default: %(default)s"
     command.add_argument("--confidence", type=float, default=0.95, help=level)
     looks = (
-        "advised, any or the number of times that you plan to look at the growing ledger; default: "
-        "%(default)s, as often as it takes to train 'about k more seeds each' and look again"
+        "advised, any, or the planned number of looks at the growing ledger; default: %(default)s, "
+        "which lets you train 'about k more seeds each' and look again"
     )
     command.add_argument("--looks", type=_looks, default="advised", help=looks)
 

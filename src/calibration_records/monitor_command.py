@@ -29,10 +29,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         ("timestamp", "timestamp", "column of times"),
         ("period", "day", "hour, day, week, month or year"),
         ("tolerance", 0.05, "largest relative error that does not matter"),
-        ("false-alarms-per-year", 0.01, "probability of a false alarm in a year, a call a period"),
+        ("false-alarms-per-year", 0.01, "probability of a false alarm in a year of calls a period"),
     ):
-        said = f"{what}; default: %(default)s"
-        parser.add_argument(f"--{name}", default=default, type=type(default), help=said)
+        text = f"{what}; default: %(default)s"
+        parser.add_argument(f"--{name}", default=default, type=type(default), help=text)
     parser.add_argument("--since", help="start of the time range, included (ISO 8601)")
     parser.add_argument("--until", help="end of the time range, excluded (ISO 8601)")
     parser.add_argument("--field", action="append", default=[], help="column; repeatable")

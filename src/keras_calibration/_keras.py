@@ -1,4 +1,4 @@
-"""Private parts of Keras and TensorFlow that the package needs, each with the public way tried.
+"""Private parts of Keras and TensorFlow that the package needs, each with its public alternative.
 
 Tested on Keras 3.14 and 3.15, TensorFlow 2.18 and 2.21. Nothing is imported before it is used.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-# The blocks of `_without_replica_sums` that are open; the last one restores what the first patched.
+# Number of open blocks of `_without_replica_sums`; the last one restores what the first patched.
 _blocks_without_sums = 0
 _COUNT_BLOCKS = threading.Lock()
 
@@ -27,15 +27,15 @@ _COUNT_BLOCKS = threading.Lock()
 def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """A layer or model and all layers in it, at any depth.
 
-    Public: `model.layers` has the layers of a model alone, not those inside of a layer.
+    Public: `model.layers` has only the layers of a model, not those inside a layer.
     """
     return list(layer._flatten_layers())
 
 
 def source_of(tensor: keras.KerasTensor) -> tuple[keras.Operation, Any]:
-    """The operation that made a symbolic tensor, and its call that did: a layer may be shared.
+    """The operation that made a symbolic tensor, and its call: a shared layer has several.
 
-    Public: `model.operations` lists the operations, not which of them gives which output.
+    Public: `model.operations` lists the operations, but not which one gives which output.
     """
     history = tensor._keras_history
     return history.operation, history.operation._inbound_nodes[history.node_index]
@@ -58,10 +58,10 @@ def sequential_output(model: keras.Sequential) -> Any:
 
 
 def metric_direction(metric: keras.metrics.Metric) -> str | None:
-    """`"max"` or `"min"`, where the class of a metric says which way is better.
+    """`"max"` or `"min"` if the class of a metric defines which way is better.
 
-    What a class of the user's own inherits says nothing: it may return 1 minus the value.
-    Public: none; Keras sets it on its own metrics, for its tuner.
+    A user's class does not inherit it: it may return 1 minus the value.
+    Public: none; Keras sets it on its metrics, for its tuner.
     """
     kind = type(metric)
     is_ours = kind.__module__.partition(".")[0] in ("keras", "keras_calibration")
@@ -73,7 +73,7 @@ def metric_direction(metric: keras.metrics.Metric) -> str | None:
 def is_under_xla() -> bool:
     """Whether TensorFlow traces a function with `jit_compile=True`, or one inside of it.
 
-    Public: `tf.inside_function()` tells of graphs only, `tf.executing_eagerly()` of none.
+    Public: `tf.inside_function()` detects graphs, but not XLA.
     """
     try:
         from tensorflow.python.framework.ops import get_default_graph
@@ -84,9 +84,9 @@ def is_under_xla() -> bool:
 
 
 def is_deterministic() -> bool:
-    """Whether TensorFlow's operations give the same result each time, if that costs speed.
+    """Whether TensorFlow's operations are deterministic.
 
-    Public: `tf.config.experimental.enable_op_determinism` sets it; there is none that tells.
+    Public: `tf.config.experimental.enable_op_determinism` sets it; no function returns it.
     """
     from tensorflow.python.framework import config
 
@@ -94,10 +94,10 @@ def is_deterministic() -> bool:
 
 
 def let_graph_own_gradient(tensor: Tensor) -> None:
-    """Makes TensorFlow's registry of custom gradients refer weakly to that of a traced tensor.
+    """Makes TensorFlow's registry of custom gradients hold that of a traced tensor weakly.
 
-    Public: `tf.custom_gradient` and `tf.RegisterGradient` keep every gradient, and with it the
-    graph it was traced in, for as long as the process lives.
+    Public: `tf.custom_gradient` and `tf.RegisterGradient` keep every gradient, and the graph in
+    which it was traced, until the process ends.
     """
     graph = getattr(tensor, "graph", None)
     if graph is None:
@@ -109,7 +109,7 @@ def let_graph_own_gradient(tensor: Tensor) -> None:
         name = tensor.op.get_attr("_gradient_op_type").decode()
         gradient = entries[name]["type"]
     except (ImportError, AttributeError, KeyError, ValueError):
-        return  # Then it stays in memory.
+        return  # the gradient stays in memory
     owned: Callable[[], Any] = weakref.ref(gradient)
     graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
     entries[name]["type"] = lambda *arguments: owned()(*arguments)
@@ -117,9 +117,9 @@ def let_graph_own_gradient(tensor: Tensor) -> None:
 
 
 def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
-    """Makes Keras number the names of layers and metrics from the given counts, or from the start.
+    """Makes Keras number the names of layers and metrics from these counts, or from the start.
 
-    Returns the counts of before. Public: `keras.backend.clear_session`, which also ends the graphs
+    Returns the previous counts. Public: `keras.backend.clear_session`, which also ends the graphs
     of the user's other models.
     """
     from keras.src.backend.common import global_state
@@ -132,14 +132,13 @@ def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def throwaway_layers() -> Iterator[None]:
-    """What is made inside the block, and then thrown away, leaves nothing in TensorFlow's memory.
+    """Keeps temporary layers, metrics and optimizers from leaving memory with TensorFlow.
 
-    For layers, metrics and optimizers that are made anew in every fit, and what they trace.
-    Layers are named inside of it as in a new process, and later ones as if the block had made none.
-    Public: see each part.
+    For objects that are created in every fit and then thrown away, and what they trace. Inside the
+    block, layers have the names of a new process; later layers, the names that they would have
+    without it. Public: see the parts.
     """
-    # TensorFlow keeps 35 kB for good for each new name of a variable: its cache of eager kernels
-    # has one that creates a variable of this name.
+    # TensorFlow keeps 35 kB for each new name of a variable, in its cache of eager kernels.
     names = restart_names()
     try:
         with _unnumbered_variables(), _without_replica_sums():
@@ -152,9 +151,9 @@ def throwaway_layers() -> Iterator[None]:
 def _unnumbered_variables() -> Iterator[None]:
     """Names TensorFlow's variables without their scope and its numbers.
 
-    The layers around them, which the user has made, have numbers: see `throwaway_layers`. This
-    is TensorFlow's own name, which tells variables apart nowhere; Keras' `name` and `path` are as
-    ever. Public: `tf.variable_creator_scope`, used here.
+    The user's layers around them have numbered names: see `throwaway_layers`. TensorFlow does not
+    identify variables by this name; Keras' `name` and `path` stay. Public:
+    `tf.variable_creator_scope`, used here.
     """
     import keras
 
@@ -174,11 +173,11 @@ def _unnumbered_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_replica_sums() -> Iterator[None]:
-    """Makes Keras' optimizers leave out the sum of gradients over replicas where there is one.
+    """Makes Keras' optimizers skip the sum of gradients over replicas if there is only one replica.
 
-    On TensorFlow this sum has a custom gradient, which keeps the traced step in memory for good
-    (see `let_graph_own_gradient`). With one replica the sum changes nothing, so that other threads
-    may train meanwhile. Public: none.
+    On TensorFlow this sum has a custom gradient, which keeps the traced step in memory (see
+    `let_graph_own_gradient`). With one replica the sum changes nothing, so other threads may train
+    meanwhile. Public: none.
     """
     global _blocks_without_sums
     import keras
@@ -210,15 +209,15 @@ def _without_replica_sums() -> Iterator[None]:
 def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Creates all variables of a compiled model, also those of its metrics and optimizer.
 
-    Public: `model.train_on_batch`, which also trains, and traces for seconds.
+    Public: `model.train_on_batch`, which also trains, and takes seconds to trace.
     """
     model._symbolic_build(data_batch=batch)
 
 
 def write_fingerprint(savedmodel: str) -> None:
-    """Writes `fingerprint.pb` of a SavedModel that is complete.
+    """Writes `fingerprint.pb` of a complete SavedModel.
 
-    Public: `tf.saved_model.save` writes it for what it has just saved itself.
+    Public: `tf.saved_model.save` writes it only for the model that it saves.
     """
     from tensorflow.python.saved_model import fingerprinting_utils
 
@@ -228,7 +227,7 @@ def write_fingerprint(savedmodel: str) -> None:
 def patch_tf2onnx() -> None:
     """Makes tf2onnx work with the installed NumPy and TensorFlow.
 
-    Public: `model.export(format="onnx")`, which does so too, takes no function of one's own.
+    Public: `model.export(format="onnx")` does so too, but does not take a function to export.
     """
     from keras.src.export import tf2onnx_lib
 

@@ -1,6 +1,6 @@
-"""Names for types: those that Keras does not ship, and those that many modules use.
+"""Names for types that Keras lacks, or that many modules use.
 
-Where a module says `Any` instead, the value can be anything: an argument for Keras, a JSON value.
+`Any` is used for values that can be anything: an argument for Keras, a JSON value.
 """
 
 from collections.abc import Mapping

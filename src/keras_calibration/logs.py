@@ -1,4 +1,4 @@
-"""Logs of scored rows, of any size: sums by the engine that is where the rows are."""
+"""Logs of scored rows of any size, and their sums, computed where the rows are."""
 
 from calibration_records.logs import LogSums, Periods, Query, ScoredLog, log_sums
 from calibration_records.monitoring.monitor_sums import monitor_sums

@@ -33,42 +33,42 @@ __dir__ = __all__.copy
 
 
 class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
-    """Calibrates a classifier of two or more classes with `calibrate_scores`, also by its columns.
+    """Calibrates a classifier of two or more classes with `calibrate_scores`.
 
-    As scikit-learn's `CalibratedClassifierCV(ensemble=False)`: the scores to calibrate are those of
-    cross-validation, and the classifier is then fitted to all rows. A classifier that is already
-    fitted, given as `FrozenEstimator(classifier)`, is used as it is; pass `fit` rows that it was
-    not trained on. In contrast to scikit-learn's, the calibration may depend on categorical and
-    numeric columns, and its method is chosen by cross-fitting.
+    Like scikit-learn's `CalibratedClassifierCV(ensemble=False)`, it fits the calibration to the
+    scores of a cross-validation, and the classifier to all rows. A fitted classifier, passed as
+    `FrozenEstimator(classifier)`, is used as it is: pass rows to `fit` that it was not trained on.
+    Unlike scikit-learn's, the calibration may depend on categorical and numeric columns, and
+    cross-fitting chooses its method.
 
     The scores are the columns of `predict_proba`, or else of `decision_function`. Probabilities of
-    exactly 0 or 1, as forests and nearest neighbours give them, count as logits of ±36.7, as in
+    exactly 0 or 1, which forests and nearest neighbours return, count as logits of ±36.7, as in
     `calibrate_scores`; `fit` warns if labels contradict them.
 
     Args:
         estimator: The classifier, with `predict_proba` or `decision_function`.
         fields: Columns of X with categories, strings or whole numbers: their names if X is a data
-            frame, else their numbers.
+            frame, else their positions.
         numeric: Columns of numbers that the calibration may also use.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         cv: Splits of the cross-validation, as in scikit-learn: a number, an object such as
             `GroupKFold()` or `TimeSeriesSplit()`, or a list of pairs of row numbers. Rows that are
-            in no test set, as the first block of `TimeSeriesSplit`, are not used for calibration.
-            The test sets of an object or a list are the folds of `calibrate` too.
+            in no test set, such as the first block of `TimeSeriesSplit`, are not used for
+            calibration. The test sets of an object or a list are also the folds of `calibrate`.
         weights_are: What sample weights are: `"importance"`, known up to a common factor, or
             `"counts"` of rows, see `calibrate`.
 
     Attributes:
         classes_: The K classes, sorted; those of the classifier if it is frozen.
         estimator_: The fitted classifier.
-        model_: The `CalibratedModel`, to export, for example. Its inputs are `"score"` and the
-            columns, `"column_2"` for number 2. Its `report` shows how the methods compare.
+        model_: The `CalibratedModel`, for example for export. Its inputs are `"score"` and the
+            columns; the column at position 2 is `"column_2"`. Its `report` compares the methods.
 
     Raises:
         ValueError: In `fit`, if there are fewer than two classes, if a split of the
             cross-validation trains without one of them, if a row is in several test sets, if a
-            frozen classifier does not know a class, if `decision_function` has not one column per
-            class, or as `calibrate_scores` does.
+            frozen classifier lacks a class, if `decision_function` does not have one column per
+            class, or as in `calibrate_scores`.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -122,7 +122,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         X, y = indexable(X, column_or_1d(y, warn=True))
         base = self.estimator
         is_frozen = isinstance(base, FrozenEstimator)
-        # The columns of a frozen classifier's scores are its own classes.
+        # The columns of a frozen classifier's scores are its classes.
         encoder = LabelEncoder().fit(getattr(base, "classes_", y) if is_frozen else y)
         labels, self.classes_ = encoder.transform(y), encoder.classes_
         if len(self.classes_) < 2:
@@ -131,19 +131,19 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         if is_frozen and not (self.cv is None is groups):
-            warn("Arguments `cv` and `groups` say nothing to a frozen classifier.")
+            warn("Arguments `cv` and `groups` have no effect on a frozen classifier.")
         if is_frozen:
             self.estimator_ = base
             scores, fold = self._scores(base, X), np.zeros(len(labels), np.int64)
         else:
-            given = weights if has_fit_parameter(base, "sample_weight") else None
-            if weights is not None and given is None:
+            base_weights = weights if has_fit_parameter(base, "sample_weight") else None
+            if weights is not None and base_weights is None:
                 name = type(base).__name__
-                warn(f"{name} takes no sample weights: they are used for the calibration alone.")
-            self.estimator_ = _fitted(base, X, labels, given, np.arange(len(labels)))
-            scores, fold = self._held_out_scores(X, labels, given, groups)
+                warn(f"{name} takes no sample weights: only the calibration uses them.")
+            self.estimator_ = _fitted(base, X, labels, base_weights, np.arange(len(labels)))
+            scores, fold = self._held_out_scores(X, labels, base_weights, groups)
         used = fold >= 0
-        is_split_given = not (is_frozen or self.cv is None or isinstance(self.cv, int))
+        has_splits = not (is_frozen or self.cv is None or isinstance(self.cv, int))
         self.model_ = calibrate_scores(
             scores[used],
             labels[used],
@@ -153,7 +153,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             fields=[_name(column) for column in self.fields],
             numeric=[_name(column) for column in self.numeric],
             methods=self.methods,
-            folds=fold[used] if is_split_given else None,
+            folds=fold[used] if has_splits else None,
             weights_are=self.weights_are,
             verbose=0,
         )
@@ -162,14 +162,14 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities (n, K) of the classes, in the order of `classes_`."""
         check_is_fitted(self)
-        # First, as the classifier checks the shape of X.
+        # First, because the classifier checks the shape of X.
         scores = self._scores(self.estimator_, X).astype("float32")
         validate_data(self, X, reset=False, skip_check_array=True)
         served = {SCORE: scores, **self._columns(X)}
         probabilities = self.model_.predict(served, verbose=0).astype(np.float64)
         if probabilities.shape[1] == 1:
             return np.concatenate([1 - probabilities, probabilities], axis=1)
-        # To the last digit of float64: scikit-learn's own functions check the sums.
+        # Exact in float64: scikit-learn's functions check the sums.
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -177,7 +177,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
 
     def __sklearn_tags__(self) -> Any:
-        """How many classes there may be, and what X may hold, is up to the classifier."""
+        """The tags for the number of classes and for X are those of the classifier."""
         tags, inner = super().__sklearn_tags__(), sklearn.utils.get_tags(self.estimator)
         kinds, tags.input_tags = inner.classifier_tags, inner.input_tags
         tags.classifier_tags.multi_class = kinds is None or kinds.multi_class
@@ -200,7 +200,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     def _held_out_scores(
         self, X: Any, labels: np.ndarray, weights: np.ndarray | None, groups: ArrayLike | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores of each row by a classifier fitted to other rows, and its fold; -1 for none."""
+        """Scores of each row by a classifier fitted to other rows, and its fold, or -1."""
         num_classes, fold = len(self.classes_), np.full(len(labels), -1)
         scores = np.zeros((len(labels), num_classes) if num_classes > 2 else len(labels))
         splits = check_cv(self.cv, labels, classifier=True).split(X, labels, groups)
@@ -217,20 +217,20 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def _columns(self, X: Any) -> dict[str, np.ndarray]:
         """The columns of `fields` and `numeric` by their names as inputs of the model."""
-        rows, found = X if hasattr(X, "shape") else np.asarray(X), {}
+        rows, columns = X if hasattr(X, "shape") else np.asarray(X), {}
         for column in dict.fromkeys([*self.fields, *self.numeric]):
             values = _safe_indexing(rows, column, axis=1)
             dense = values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
-            found[_name(column)] = dense
-        return found
+            columns[_name(column)] = dense
+        return columns
 
 
 def _fitted(
     base: Any, X: Any, labels: np.ndarray, weights: np.ndarray | None, rows: np.ndarray
 ) -> Any:
     """A new classifier, fitted to some rows."""
-    given = {} if weights is None else {"sample_weight": weights[rows]}
-    return sklearn.base.clone(base).fit(_safe_indexing(X, rows), labels[rows], **given)
+    arguments = {} if weights is None else {"sample_weight": weights[rows]}
+    return sklearn.base.clone(base).fit(_safe_indexing(X, rows), labels[rows], **arguments)
 
 
 def _name(column: str | int) -> str:

@@ -89,7 +89,7 @@ GAPS = {
 
 @pytest.mark.parametrize("kind", GAPS)
 def test_ids_with_gaps_are_refused(kind):
-    with pytest.raises(ValueError, match=r"'site'.*nan in row 1.*-1 or the one"):
+    with pytest.raises(ValueError, match=r"'site'.*nan in row 1.*-1, or the one"):
         ids_of(GAPS[kind], "'site'")
 
 

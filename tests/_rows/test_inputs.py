@@ -82,7 +82,7 @@ def test_whole_numbers_are_exact_ids(values, expected):
         (np.array([2.0**24], "float32"), "int64", r"16777216 in row 0 as float32"),
         (np.array([3, 2048], "float16"), "int32", r"2048 in row 1 as float16"),
         (tf.constant([256], tf.bfloat16), "int32", r"256 in row 0 as bfloat16"),
-        (np.array([2.0**53]), "int64", r"as float64, in which .* Read the column as integers"),
+        (np.array([2.0**53]), "int64", r"as float64, where .* Read the column as integers"),
         (np.array([np.inf]), "int64", "inf in row 0"),
         ([1e9 + 1.5], "int64", r"1000000001\.5 in row 0"),
         ([2**31], "int32", r'2147483648 in row 0.*dtype="int64"'),
@@ -104,7 +104,7 @@ def test_ids_that_would_change_are_refused(values, dtype, message):
 
 def test_a_column_of_missing_values_is_one_of_empty_strings_for_a_string_input():
     site = keras.Input((), dtype="string", name="site")
-    with pytest.warns(UserWarning, match="'site' has missing values among its strings: 2 of 2"):
+    with pytest.warns(UserWarning, match="'site' has missing strings in 2 of 2"):
         received = entering([None, np.nan], "'site'", site)
     assert received.tolist() == ["", ""]
 

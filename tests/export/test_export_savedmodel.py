@@ -161,7 +161,7 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     assert all(why.startswith("off: jit_compile=False") for why in told["xla"].values())
     labels = rng.random(500) < 0.7 * model.base_model.predict(rows, verbose=0)[:, 0]
     model = kc.calibrate(model.base_model, rows, labels, methods="platt", verbose=0)
-    assert describe_model(Spec.of(model))["report"] == model.report.to_dict()
+    assert describe_model(Spec.from_model(model))["report"] == model.report.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
     with pytest.raises(ValueError, match=r"random rows \(ids below 10\).*Pass `sample`"):
         kc.export_savedmodel(model, tmp_path / "1")
     assert not list(tmp_path.iterdir())
-    assert len(Spec.of(model, {"id": np.array([[-3], [-1]])}).expected["logit"]) == 2
-    assert len(Spec.of(small_ids(offset=0)).expected["logit"]) == 64
+    assert len(Spec.from_model(model, {"id": np.array([[-3], [-1]])}).expected["logit"]) == 2
+    assert len(Spec.from_model(small_ids(offset=0)).expected["logit"]) == 64
 
 
 def model_in(policy):
@@ -280,7 +280,7 @@ def test_a_savedmodel_that_differs_or_does_not_load_is_not_left(
 def test_a_head_that_was_never_fitted_brings_a_warning():
     model = small_model()
     with pytest.warns(UserWarning, match="never been fitted"):
-        Spec.of(model).warn_if_unfitted()
+        Spec.from_model(model).warn_if_unfitted()
     rows = {name: np.linspace(-2, 2, 300)[:, None] for name in ("x", "z")}
     kc.fit_head(model, rows, np.arange(300) % 3 == 0, verbose=0)
-    Spec.of(model).warn_if_unfitted()
+    Spec.from_model(model).warn_if_unfitted()

@@ -115,7 +115,7 @@ def test_what_outputs_have_in_common_is_computed_once():
     model = kc.models.CalibratedModel(
         keras.Model(inputs, outputs), kc.layers.PlattScaling(), calibrated_output="buy"
     )
-    spec = Spec.of(model)
+    spec = Spec.from_model(model)
     rows = {"scores": tf.TensorSpec((None, 3))}
     for part, given in ((spec.base, rows["scores"]), (spec.outputs, rows)):
         traced = tf.function(part).get_concrete_function(given)

@@ -63,7 +63,7 @@ def calibrated(head):
 
 
 def test_a_format_of_somebody_else(tmp_path):
-    spec = Spec.of(calibrated(PlattScaling()), X)
+    spec = Spec.from_model(calibrated(PlattScaling()), X)
     path = publish_file(spec, tmp_path / "new" / "line.json", Line(spec))
     assert json.loads(path.read_text())["scale"] == pytest.approx(spec.head.scale)
     assert [each.name for each in path.parent.iterdir()] == ["line.json"]
@@ -76,7 +76,7 @@ def test_a_format_of_somebody_else(tmp_path):
 
 
 def test_a_head_of_steps_is_compared_on_the_logits_of_the_runtime():
-    spec = Spec.of(calibrated(IsotonicRegression()), X)
+    spec = Spec.from_model(calibrated(IsotonicRegression()), X)
     request = spec.request()
     steps = np.asarray(spec.expected["probability"])
     edge = np.flatnonzero(np.diff(steps[:, 0]) > 0)[0] + 1
@@ -93,7 +93,7 @@ def test_one_row_is_compared_too(tmp_path):
             answers = super().run(path, requests)
             return [{n: v + (len(v) == 1) for n, v in each.items()} for each in answers]
 
-    spec = Spec.of(calibrated(PlattScaling()), X)
+    spec = Spec.from_model(calibrated(PlattScaling()), X)
     with pytest.raises(RuntimeError, match="on 1 rows"):
         publish_file(spec, tmp_path / "line.json", OnlyMany(spec))
     assert not list(tmp_path.iterdir())
@@ -105,7 +105,7 @@ def test_the_largest_difference_of_all_requests_is_told(tmp_path):
             first, last = super().run(path, requests)
             return [{**first, "logit": first["logit"] + 1e-6}, last]
 
-    spec = Spec.of(calibrated(PlattScaling()), X)
+    spec = Spec.from_model(calibrated(PlattScaling()), X)
     form = LastIsRight(spec)
     publish_file(spec, tmp_path / "line.json", form)
     assert form.told["serving_default/logit"] == pytest.approx(1e-6, rel=0.5)

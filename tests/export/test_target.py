@@ -11,7 +11,7 @@ from keras_calibration.export.target import Target
 
 def put(place, text="this"):
     """Makes a version as an export does, and returns its path."""
-    with place.beside() as path:
+    with place.temporary_path() as path:
         if place.is_file:
             path.write_text(text)
         else:
@@ -39,7 +39,7 @@ def test_the_next_number_follows_the_highest_also_where_others_are_gone(tmp_path
 def test_what_is_there_is_never_overwritten(version, kind, is_file, tmp_path):
     """Neither where it is there from the start, nor where it comes during the export."""
     place = Target(tmp_path / "7" if version is None else tmp_path, version, is_file=is_file)
-    with place.beside() as path:
+    with place.temporary_path() as path:
         if is_file:
             path.write_text("this")
         else:
@@ -79,7 +79,7 @@ def test_exports_that_fail_leave_those_of_others(tmp_path):
 
     def export(number):
         for _ in range(10):
-            with contextlib.suppress(KeyError), place.beside() as path:
+            with contextlib.suppress(KeyError), place.temporary_path() as path:
                 if number % 2:
                     raise KeyError("a converter")
                 path.mkdir()

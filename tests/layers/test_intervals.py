@@ -305,7 +305,7 @@ def test_a_head_of_one_calibrator_has_its_interval():
     for received, expected in zip(head.interval(GRID), curve.interval(GRID), strict=True):
         assert received.shape == (len(GRID), 1)
         np.testing.assert_array_equal(received[:, 0], expected)
-    with pytest.raises(ValueError, match=r"PlattScaling must be fitted by `fit`.* of no fit"):
+    with pytest.raises(ValueError, match=r"PlattScaling must be fitted by `fit`.* not from a fit"):
         NeuralCalibration(PlattScaling()).interval(GRID)
 
 

@@ -127,9 +127,9 @@ def test_dates_as_numbers_are_warned_about(time, message):
         (np.full(NUM_ROWS, "2026-03-01", np.dtypes.StringDType()), "Received: str values"),
         (pd.Series(pd.period_range("2026-03-01", periods=NUM_ROWS)), "Period values.*to_timestamp"),
         (np.arange(NUM_ROWS) * np.timedelta64(1, "D"), "Received: timedelta64 values"),
-        (1e-300 * np.arange(NUM_ROWS), "that floats tell apart"),
-        (1e300 * np.arange(NUM_ROWS), "that floats tell apart"),
-        (np.uint64(2**63) + np.arange(NUM_ROWS, dtype="uint64"), "that floats tell apart"),
+        (1e-300 * np.arange(NUM_ROWS), "distinct as floats"),
+        (1e300 * np.arange(NUM_ROWS), "distinct as floats"),
+        (np.uint64(2**63) + np.arange(NUM_ROWS, dtype="uint64"), "distinct as floats"),
     ],
 )
 def test_bad_times_are_refused_and_change_nothing(time, message):

@@ -140,7 +140,7 @@ DOORS = {
     "FieldMetricsModel": lambda kind: trained_by(base_of(kind, FieldMetricsModel)),
     "fit_head": fit_head,
     "calibrate": calibrate,
-    "export": lambda kind: lambda x: Spec.of(calibrated(kind), x).expected["probability"],
+    "export": lambda kind: lambda x: Spec.from_model(calibrated(kind), x).expected["probability"],
     "seeds.train": lambda kind: seeds(kind, "vectorized"),
     "seeds.train by fit": lambda kind: seeds(kind, "loop"),
 }

@@ -93,7 +93,7 @@ def compiled(*layers, kind=keras.Sequential, **options):
 
 
 class OwnFit(keras.Sequential):
-    """A model with a `fit` of its own."""
+    """A model that overrides `fit`."""
 
     def fit(self, *arguments, **options):
         return super().fit(*arguments, **options)
@@ -478,7 +478,7 @@ def test_invalid_data_and_models(tmp_path, one_core):
     for build, message in [
         (lambda: keras.Sequential(), "must return a compiled"),
         (lambda: None, "must return a compiled"),
-        (lambda: compiled(keras.layers.Dense(1), kind=OwnFit), "OwnFit has a `fit` of its own"),
+        (lambda: compiled(keras.layers.Dense(1), kind=OwnFit), "OwnFit overrides `fit`"),
         (lambda: compiled(keras.layers.Dense(1), run_eagerly=True), "run_eagerly"),
         (
             lambda: compiled(keras.layers.Dense(next(widths)), keras.layers.Dense(1)),

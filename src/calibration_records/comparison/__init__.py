@@ -1,1 +1,1 @@
-"""Two pipelines compared: the question, the runs that count, the figures and the verdict."""
+"""Comparison of two pipelines: the question, the runs that count, the figures and the verdict."""

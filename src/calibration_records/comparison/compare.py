@@ -40,7 +40,7 @@ from calibration_records.statistics.estimate import MIN_RUNS
 
 # Power of the minimum detectable effect.
 _POWER = 0.8
-# With fewer, the interval of the share of bias says nothing.
+# With fewer runs, the interval of the bias share is too wide to be useful.
 _MIN_RUNS_FOR_BIAS = 10
 
 
@@ -74,18 +74,17 @@ def compare(
             "calibration only".
         epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
             (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best), or the last
-            one where that is not known. `"last"`, or an int. `"best"`: the best epoch of each run
-            by the deciding metric, which flatters every run.
+            epoch if that is unknown. `"last"`, or an int. `"best"`: the best epoch of each run by
+            the deciding metric, which flatters every run.
         delta: Largest difference that does not matter, in the metric's unit. Without it, the
             verdict is never "no difference".
         confidence: Coverage of the intervals, in (0, 1).
-        num_looks: Planned number of looks at the growing ledger, whose intervals hold together
-            (Bonferroni). `"advised"`: the intervals are those of this look, and a verdict needs a
-            third of the risk, so that it may be followed by "about k more seeds each" and another
-            look. 1 if there is no other look; `None` for any number of looks, with intervals that
-            hold at all times.
+        num_looks: Planned number of looks at the growing ledger; their intervals hold jointly
+            (Bonferroni). `"advised"`: the intervals are for this look alone, but a verdict needs a
+            third of the risk. You may then train "about k more seeds each" and look again. 1 for a
+            single look; `None` for any number of looks, with always-valid intervals.
         directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
-            recorded nor known from the name. Other metrics of unknown direction are shown and not
+            recorded nor known from the name. Other metrics of unknown direction are shown but not
             judged.
 
     Returns:
@@ -156,7 +155,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         is_borrowed=noise is not None,
     )
     if deciding == calibrated and verdict.outcome is Outcome.CALIBRATION_ONLY:
-        # What calibration takes away is gone before the model is served.
+        # Calibration removes this gain before the model is served.
         verdict = verdict._replace(better=None)
     comparison = Comparison(
         a=runs[0],
@@ -210,35 +209,35 @@ def _compare_metric(
 def _calibration(
     plain: str | None, calibrated: str | None, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan
 ) -> dict[str, Any]:
-    """The fields that tell what calibration does to the difference and to its noise."""
+    """The fields on the effect of calibration on the difference and its noise."""
     if plain is None or calibrated is None:
         return {}
     losses, corrected = plan.values(plain, *runs), plan.values(calibrated, *runs)
     # The calibration gain, G = LL − CLL, of B minus that of A.
     gains = [log_loss - loss for log_loss, loss in zip(losses, corrected, strict=True)]
-    found: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
+    fields: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
     if plan.num_runs < plan.fewest:
-        return found
+        return fields
     how: dict[str, Any] = {"paired": plan.paired, "confidence": plan.shown}
-    found["surviving_share"] = surviving_share(losses, corrected, **how)
-    found["seeds_needed"] = {
+    fields["surviving_share"] = surviving_share(losses, corrected, **how)
+    fields["seeds_needed"] = {
         name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
         for name, (a, b) in ((plain, losses), (calibrated, corrected))
     }
     if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS:
-        found["bias_share"] = bias_share(losses, corrected, **how)
-    return found
+        fields["bias_share"] = bias_share(losses, corrected, **how)
+    return fields
 
 
 def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
-    """The variance of the difference, of one run each."""
+    """The variance of the difference between single runs."""
     if plan.paired:
         return float(np.var(b - a, ddof=1))
     return float(a.var(ddof=1) + b.var(ddof=1))
 
 
 def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
-    """Seeds of each pipeline that show a difference of this size."""
+    """Seeds of each pipeline that detect a difference of this size."""
     needed = seeds_needed(effect, variance, paired=plan.paired, confidence=plan.level)
     return max(plan.fewest, needed)
 
@@ -250,7 +249,7 @@ def _power(
     delta: float | None,
     noise: SeedNoise | None,
 ) -> dict[str, Any]:
-    """The fields of a comparison that tell what its seeds can show; none without a seed noise."""
+    """The fields on what the seeds can detect; empty if the seed noise is unknown."""
     difference = deciding.judged or deciding.difference
     a, b = plan.values(deciding.metric, *runs)
     if noise is not None:

@@ -40,15 +40,15 @@ class Comparison(ShownAsText):
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
         minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
-        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen,
-            and for a verdict.
+        more_seeds: Further seeds that each pipeline needs for a verdict, and to detect `delta` or,
+            without it, the observed difference.
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
         gain_difference: Calibration gain G = LL − CLL of B minus that of A.
         surviving_share: How much of the difference of the plain loss survives calibration, ΔC/ΔL;
             `None` without both losses or with too few runs for a verdict.
-        seeds_needed: Plain and calibrated loss → seeds of each pipeline with which that loss shows
-            the difference of these two with a power of 80 %; `None` likewise.
+        seeds_needed: Name of the plain or calibrated loss → seeds of each pipeline with which it
+            detects its difference with a power of 80 %; `None` as for `surviving_share`.
         bias_share: Share of bias in the seed variance of the plain loss, Cov(LL, LL − CLL)/Var(LL)
             within the pipelines; `None` without both losses or with fewer than ten runs of each.
         notes: Caveats.
@@ -117,8 +117,8 @@ class Comparison(ShownAsText):
 
         Args:
             margin: Smallest improvement that matters, in the metric's unit, at least 0.
-            prior_scale: Standard deviation of the differences that are expected, for example of
-                earlier comparisons; `None` for a flat prior. It requires TensorFlow Probability.
+            prior_scale: Standard deviation of the expected differences, for example from earlier
+                comparisons; `None` for a flat prior. It requires TensorFlow Probability.
 
         Raises:
             ValueError: There are too few runs, or an argument is out of its range.
@@ -133,11 +133,11 @@ class Comparison(ShownAsText):
         return probability_better(value, *noise, margin=margin, prior_scale=prior_scale)
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as JSON values: no records; `None` where a value is not finite."""
+        """All results as JSON values, without records; `None` for values that are not finite."""
         values: dict[str, Any] = as_json(self)
         values["verdict"]["decided"] = self.verdict.decided
-        known = self.standard_error is not None
-        values["probability_b_better"] = self.probability_b_better() if known else None
+        has_error = self.standard_error is not None
+        values["probability_b_better"] = self.probability_b_better() if has_error else None
         return values
 
     def __str__(self) -> str:

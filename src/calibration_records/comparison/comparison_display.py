@@ -21,10 +21,10 @@ _WIDTH = 22
 class ComparisonDisplay(Display):
     """The metric of each run of A and B, their means, and the difference B − A.
 
-    Each run is a point, and a dash is the mean of a pipeline. Runs with the same seed are joined if
-    the comparison pairs them. The difference of the means, with its interval, is drawn on the
-    right, on a scale of its own whose 0 is the mean of A: an interval without 0 shows a difference
-    that the seeds do not explain. `Comparison.plot` creates it.
+    Each run is a point, and a dash is the mean of a pipeline. Lines join runs with the same seed if
+    the comparison is paired. The difference of the means and its interval are drawn on the right,
+    on a second scale whose 0 is the mean of A. An interval without 0 shows a difference that the
+    seeds do not explain. `Comparison.plot` creates it.
 
     Args:
         runs: Name of each pipeline → its values, A first.
@@ -32,7 +32,7 @@ class ComparisonDisplay(Display):
             are not paired.
         difference: The mean of B − A with its interval; None with too few runs.
         metric: Name of the metric.
-        unit: Its unit, as " (nats a row)"; empty if it is not known.
+        unit: Its unit, for example " (nats a row)"; empty if unknown.
 
     Example:
         >>> runs = {"deepfm": [0.50, 0.52], "dcn": [0.40, 0.43]}

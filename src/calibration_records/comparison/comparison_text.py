@@ -67,7 +67,7 @@ def _probability_line(comparison: Comparison) -> str:
 
 
 def _seeds_text(comparison: Comparison) -> str:
-    """How many seeds each loss needs to show the difference of these two pipelines."""
+    """How many seeds each loss needs to detect the difference of the two pipelines."""
     parts: list[str] = []
     for name, number in (comparison.seeds_needed or {}).items():
         size = f"about {number:,}" if number <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS:,}"

@@ -21,9 +21,10 @@ class MetricComparison:
         difference: Mean of B minus mean of A with its interval; `None` with too few runs.
         b_beats_a: Probability that a run of B beats a run of A with another seed; `None` if the
             direction is unknown.
-        b_beats_a_same_seed: The same under one seed; `None` for independent runs.
-        judged: The difference with the interval by which a verdict is judged, which allows for
-            other looks; `None` if it is that of `difference`.
+        b_beats_a_same_seed: The same probability for runs with one seed; `None` for independent
+            runs.
+        judged: The difference with the interval that decides on the verdict, which allows for other
+            looks; `None` if it is that of `difference`.
 
     Example:
         >>> MetricComparison("val_auc", True, 1, 1, 0.7, 0.8, 0.0, 0.0, None, None, None).maximize
@@ -45,7 +46,7 @@ class MetricComparison:
 
     @property
     def favors(self) -> str | None:
-        """`"A"` or `"B"` with the better mean, however small the difference; `None` if none has."""
+        """`"A"` or `"B"`, whichever has the better mean; `None` for equal means."""
         value = self.mean_b - self.mean_a if self.difference is None else self.difference.value
         if self.maximize is None or not abs(value) > 0:
             return None
@@ -53,7 +54,7 @@ class MetricComparison:
 
     @property
     def better(self) -> str | None:
-        """`"A"` or `"B"` if the interval that is judged excludes 0, otherwise `None`."""
+        """`"A"` or `"B"` if the deciding interval excludes 0, otherwise `None`."""
         judged = self.judged or self.difference
         is_known = judged is not None and judged.excludes(0.0)
         return self.favors if is_known else None

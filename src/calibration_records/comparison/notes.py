@@ -35,14 +35,14 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _calibration_notes(comparison: Comparison) -> list[str]:
-    """Where the plain and the calibrated loss decide differently."""
+    """Notes on plain and calibrated losses that decide differently."""
     if comparison.plain_metric is None or comparison.calibrated_metric is None:
         return []
     plain = comparison.metrics[comparison.plain_metric]
     calibrated = comparison.metrics[comparison.calibrated_metric]
     if {plain.favors, calibrated.favors} == {"A", "B"}:
-        known = {plain.better, calibrated.better} == {"A", "B"}
-        hedge = "" if known else ", as far as these runs tell"
+        is_certain = {plain.better, calibrated.better} == {"A", "B"}
+        hedge = "" if is_certain else ", as far as these runs tell"
         better, other = calibrated.favors, plain.favors
         return [
             f"{plain.metric} favors {other}, {calibrated.metric} favors {better}: {better} ranks "
@@ -59,19 +59,19 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
 
 
 def _excluded_notes(runs: PipelineRuns) -> list[str]:
-    """Runs that do not count, which may be the worst ones."""
+    """Notes on excluded runs: they may be the worst ones."""
     reasons = (
         (runs.num_diverged, "diverged"),
         (runs.num_unfinished, "never finished"),
         (runs.num_without_metric, "lacked the metric at that epoch"),
-        (runs.num_repeated, "were repeated later"),
+        (runs.num_repeated, "repeated later"),
     )
     found = [f"{number} {reason}" for number, reason in reasons if number]
-    return [f"{runs.pipeline}: of its runs, {', '.join(found)}: excluded"] if found else []
+    return [f"{runs.pipeline}: excluded runs: {', '.join(found)}"] if found else []
 
 
 def _seed_notes(runs: PipelineRuns, metric: str) -> list[str]:
-    """Runs that no seed, or no initialization, tells apart."""
+    """Notes on runs that started from equal weights or have equal values."""
     hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]
     by_role = {run["seeds"].get("initialization", run["seed"]) for run in runs.records}
     if len(hashes) == len(runs) > 1 and len(set(hashes)) < len(by_role):

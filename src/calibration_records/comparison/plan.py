@@ -19,13 +19,13 @@ class Plan(NamedTuple):
     """How differences are judged, the same for all metrics.
 
     Args:
-        seeds: shared seeds by which the runs are paired; empty for independent runs.
-        level: confidence of each interval by which a verdict is judged.
-        shown: confidence of each interval that is shown: that of this look alone if no number of
-            looks was planned.
-        num_looks: planned looks at the ledger, as in `compare`.
-        num_runs: number of pairs, or of runs of the pipeline with fewer.
-        fewest: fewest of them that allow a verdict.
+        seeds: Shared seeds by which the runs are paired; empty for independent runs.
+        level: Confidence of the intervals that decide on a verdict.
+        shown: Confidence of the intervals that are shown: for this look alone if no number of looks
+            was planned.
+        num_looks: Planned looks at the ledger, as in `compare`.
+        num_runs: Number of pairs, or of runs of the pipeline with fewer.
+        fewest: Fewest pairs or runs that allow a verdict.
     """
 
     seeds: tuple[int, ...]
@@ -41,13 +41,13 @@ class Plan(NamedTuple):
         return bool(self.seeds)
 
     def values(self, metric: str, *pipelines: PipelineRuns) -> list[np.ndarray]:
-        """The values of a metric in the runs that are compared, an array a pipeline."""
+        """The values of a metric in the compared runs, one array for each pipeline."""
         return [np.asarray(runs.metric_values(metric, self.seeds)) for runs in pipelines]
 
     def differences(self, a: RunValues, b: RunValues) -> tuple[Estimate | None, Estimate | None]:
-        """The mean of B − A with the interval that is shown, and with that which is judged.
+        """The mean of B − A with the interval shown, and with the one that decides.
 
-        The second is `None` if it is the first; both are with too few runs.
+        The second is `None` if it equals the first; both are `None` with too few runs.
         """
         judged = None if self.shown == self.level else self._difference(a, b, self.level)
         return self._difference(a, b, self.shown), judged
@@ -93,10 +93,10 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
     smaller = min(len(a), len(b))
     share_seeds = len(shared) >= max(1, _MIN_SHARED_PART * smaller)
     looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks or 1
-    # Each of several looks errs with its share of the risk; the always-valid interval needs none.
+    # Several looks share the risk equally; always-valid intervals need no division.
     level = 1 - (1 - question.confidence) / int(looks)
     return Plan(
-        # With fewer, all runs count, beside the noise of the ledger.
+        # With fewer shared seeds, all runs count, with the seed noise of the ledger.
         seeds=shared if share_seeds and len(shared) >= MIN_RUNS else (),
         level=level,
         shown=question.confidence if question.num_looks == ADVISED else level,

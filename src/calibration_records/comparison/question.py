@@ -10,9 +10,9 @@ from calibration_records.runs.metric_names import DIRECTIONS, direction_of
 from calibration_records.runs.run_record import RunRecord
 
 MAX_LOOKS = 50
-# Who looks, trains "about k more seeds each", and looks again until it is decided, errs in 4 to 5 %
-# of the cases with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of
-# one (benchmarks/compare_decisions.py).
+# Error rate of training "about k more seeds each" and looking again until the verdict is final:
+# 4 to 5 % with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of one
+# (benchmarks/compare_decisions.py).
 ADVISED, NUM_ADVISED_LOOKS = "advised", 3
 
 
@@ -58,19 +58,19 @@ def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[s
 def metric_directions(
     records: Sequence[RunRecord], question: Question, names: Sequence[str]
 ) -> dict[str, str | None]:
-    """The direction of each metric: as given, as recorded, or inferred from its name."""
-    given = question.directions or {}
-    resolved = {resolve_metric(name, names): direction for name, direction in given.items()}
-    resolved |= {name: direction for name, direction in given.items() if name in names}
+    """The direction of each metric: as passed, as recorded, or inferred from its name."""
+    passed = question.directions or {}
+    resolved = {resolve_metric(name, names): direction for name, direction in passed.items()}
+    resolved |= {name: direction for name, direction in passed.items() if name in names}
     recorded: dict[str, set[str]] = {}
     for record in records:
         if record["pipeline"] in (question.a, question.b):
             for name, direction in record["directions"].items():
                 recorded.setdefault(name, set()).add(direction)
-    found = {name: recorded.get(name, {direction_of(name)}) for name in names}
+    candidates = {name: recorded.get(name, {direction_of(name)}) for name in names}
     # Contradictory records are ignored.
-    known_ones = {name: ways.pop() for name, ways in found.items() if len(ways) == 1}
-    return {name: resolved.get(name) or known_ones.get(name) for name in names}
+    unique = {name: ways.pop() for name, ways in candidates.items() if len(ways) == 1}
+    return {name: resolved.get(name) or unique.get(name) for name in names}
 
 
 def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str:

@@ -1,4 +1,4 @@
-"""The seed noise of a ledger, for pipelines with too few runs to show their own."""
+"""The seed noise of a ledger, for pipelines with too few runs to estimate theirs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibration_records.comparison.question import Question
 from calibration_records.runs.run_record import RunRecord
 from calibration_records.statistics.estimate import RunValues
 
-# Fewest degrees of freedom, of the two pipelines' own runs or of the whole ledger's.
+# Fewest degrees of freedom, of the runs of the two pipelines or of the whole ledger.
 _MIN_DEGREES = 5
 
 
@@ -49,26 +49,26 @@ def seed_noise(
     *,
     maximize: bool,
 ) -> SeedNoise | None:
-    """The seed noise of these pipelines if they have runs enough, or of the whole ledger.
+    """The seed noise of these pipelines if they have enough runs, or of the whole ledger.
 
     Pipelines that were evaluated on another number of rows are left out; `None` if the ledger has
     too few runs that differ in their seed alone.
     """
-    own = pooled_noise([runs.metric_values(metric) for runs in pipelines])
-    if own is not None and own.degrees >= _MIN_DEGREES:
-        return own
+    noise = pooled_noise([runs.metric_values(metric) for runs in pipelines])
+    if noise is not None and noise.degrees >= _MIN_DEGREES:
+        return noise
     num_rows = {record["num_rows"] for runs in pipelines for record in runs.records}
     alike = [record for record in records if record["num_rows"] in num_rows]
     gathered = (
         gather_runs(alike, name, [metric], epoch=question.epoch, maximize=maximize)
         for name in dict.fromkeys(record["pipeline"] for record in alike)
     )
-    found = pooled_noise([runs.metric_values(metric) for runs in gathered])
-    return found if found is not None and found.degrees >= _MIN_DEGREES else None
+    noise = pooled_noise([runs.metric_values(metric) for runs in gathered])
+    return noise if noise is not None and noise.degrees >= _MIN_DEGREES else None
 
 
 def pooled_noise(groups: Sequence[RunValues]) -> SeedNoise | None:
-    """The noise within the groups; a group of equal runs, which no seed moves, does not count."""
+    """The noise within the groups; groups whose runs are all equal do not count."""
     arrays = [np.asarray(values, np.float64) for values in groups if len(values) > 1]
     arrays = [values for values in arrays if np.ptp(values) > 0]
     if not arrays:

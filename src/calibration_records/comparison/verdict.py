@@ -6,7 +6,7 @@ from typing import NamedTuple
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.statistics.estimate import Estimate
 
-# Larger numbers are only said to be larger.
+# Larger numbers are shown as "over 1000".
 MAX_MORE_SEEDS = 1000
 # Largest part of a difference that survives calibration for the verdict "calibration only".
 MOSTLY_CALIBRATION = 0.5
@@ -65,11 +65,11 @@ def judge(
     """The verdict: the first of the following rules that applies.
 
     1. Undecided, with the number of seeds that each pipeline still needs: the seed noise is
-       borrowed from other runs. They can be less noisy than these: that tells what is likely.
+       borrowed from other runs, which may be less noisy than these.
     2. Cannot tell: there is an obstacle, or no interval.
     3. Calibration only: the plain loss differs, the calibrated loss does not, and the calibration
-       gains G = LL − CLL make up at least half of the difference. `gain` is `None` if that does not
-       matter, since the model is served as it was trained.
+       gains G = LL − CLL make up at least half of the difference. `gain` is `None` if the model is
+       served as it was trained: this rule does not apply.
     4. No difference larger than δ: the interval lies in [−δ, δ].
     5. A or B better: the interval excludes 0.
     6. Undecided.
@@ -109,7 +109,7 @@ def judge(
 
 
 def undecided(more_seeds: int) -> Verdict:
-    """The verdict of runs that decide nothing yet.
+    """The verdict if more seeds are needed.
 
     Example:
         >>> print(undecided(2))

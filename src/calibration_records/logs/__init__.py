@@ -1,4 +1,4 @@
-"""Logs of scored rows, of any size: sums by the engine that is where the rows are."""
+"""Logs of scored rows of any size, and their sums, computed where the rows are."""
 
 from calibration_records.logs.compute import log_sums
 from calibration_records.logs.periods import Periods

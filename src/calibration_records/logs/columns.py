@@ -36,7 +36,7 @@ def field_value(column: str, types: Mapping[str, str]) -> str:
     if kind == "FLOAT":
         name, kind = f"{name}::VARCHAR::DOUBLE", "DOUBLE"  # 0.1, and not 0.10000000149
     if kind == "DOUBLE":
-        # NaN is a missing value, as pandas has it; -0.0 is 0.0.
+        # NaN is a missing value, as in pandas; -0.0 is 0.0.
         return f"CASE WHEN NOT isnan({name}) THEN {name} + 0.0 END"
     return f"{name}::VARCHAR"
 
@@ -44,7 +44,7 @@ def field_value(column: str, types: Mapping[str, str]) -> str:
 def key_of(column: str, types: Mapping[str, str]) -> str:
     """The number that divides rows into folds: a whole number itself, or the hash of a text.
 
-    Numbers that a data frame has made floats of, because one is missing, are whole numbers too.
+    Whole numbers that a data frame stores as floats, because one is missing, count as whole.
     """
     name, kind = quoted(column), _kind_of(column, types)
     key, signed = f"hash({name}::VARCHAR)", f"({name}::BIGINT & {2**63 - 1})::UBIGINT"
@@ -82,7 +82,7 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
 
 
 def is_odd_time(time: str, column: str, types: Mapping[str, str]) -> str:
-    """Whether a time is in 1970, as days or 20260301 are in seconds; or a number, years ahead."""
+    """Whether a time is probably misread: in 1970 (days or 20260301, read as seconds), or ahead."""
     odd = f"abs(epoch({time})) < {_YEAR}"
     if _kind_of(column, types) in _NUMBERS:  # 2026030112 is in 2034
         odd += f" OR epoch({time}) > {int(now.time()) + 2 * _YEAR}"
@@ -90,13 +90,13 @@ def is_odd_time(time: str, column: str, types: Mapping[str, str]) -> str:
 
 
 def are_merged(columns: Iterable[str], types: Mapping[str, str]) -> str:
-    """Whether a value is beyond what its type of floats counts, where ids have become equal."""
+    """Whether a float id is so large that neighbouring ids are equal."""
     most = {"FLOAT": 2**24, "DOUBLE": 2**53}
-    found = [(quoted(each), most[types[each]]) for each in columns if types[each] in most]
-    tests = [f"(isfinite({name}) AND abs({name}) >= {end})" for name, end in found]
+    limits = {quoted(name): most[types[name]] for name in columns if types[name] in most}
+    tests = [f"(isfinite({name}) AND abs({name}) >= {end})" for name, end in limits.items()]
     return " OR ".join(tests) or "false"
 
 
 def is_time(time: str) -> str:
-    """Whether a time can be read, and is one of this age of the world."""
+    """Whether a time can be read, and lies within 3,168 years of 1970."""
     return f"(isfinite({time}) AND abs(epoch({time})) <= {_LARGEST_TIME}) IS TRUE"

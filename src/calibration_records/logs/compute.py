@@ -24,14 +24,14 @@ _EXPECTED = {
     "time": "Times must be times, dates, ISO 8601 texts or seconds since 1970.",
 }
 _CONVERT = (
-    "Convert other numbers: milliseconds / 1000, days * 86400, and of 20260307 "
+    "Convert other numbers: milliseconds / 1000, days * 86400, or for 20260307 "
     "strptime(day::VARCHAR, '%Y%m%d')."
 )
 _ODD = {
-    "time": "times in 1970, or in years to come{}. Numbers are read as seconds since 1970. "
+    "time": "times in 1970, or years ahead{}. Numbers are read as seconds since 1970. "
     f"{_CONVERT} Leave placeholders such as 0 out with `where`.",
-    "id": "ids or field values in floats, of 2**24 and more in float32 or 2**53 and more in float64"
-    ", where neighbours are equal. Write the column as integers or strings in the first place.",
+    "id": "ids or field values as floats of at least 2**24 (float32) or 2**53 (float64), where "
+    "neighbouring ids are equal. Write the column as integers or strings.",
 }
 
 
@@ -90,7 +90,7 @@ def is_ray(source: Any) -> bool:
 def _check_totals(
     sums: LogSums, first_row: Callable[[str], Mapping[str, Any]] | None = None
 ) -> None:
-    """Raises for invalid rows, and warns of values that are read as what they may not be."""
+    """Raises for invalid rows, and warns of values that are probably misread."""
     totals, first = sums.table(TOTALS) if sums.names else {}, None
     for name in totals:
         state, _, kind = name.partition("_")
@@ -108,7 +108,7 @@ def _check_totals(
 
 
 def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -> ValueError:
-    """How many rows are invalid, and which is the first, if it is known."""
+    """The error that tells how many rows are invalid, with the first one if it is known."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
     remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:

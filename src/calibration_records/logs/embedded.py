@@ -18,7 +18,7 @@ from calibration_records.logs.sources import open_source
 if TYPE_CHECKING:
     import pyarrow
 
-# Of a batch, in memory several times.
+# Several copies of a batch are in memory.
 _ROWS_OF_BATCH = 1 << 18
 
 
@@ -30,7 +30,7 @@ class Embedded:
 
     Raises:
         ImportError: If DuckDB is not installed.
-        ValueError: If the source is of another kind, or columns are missing.
+        ValueError: If DuckDB does not read this kind of source, or columns are missing.
     """
 
     def __init__(self, log: ScoredLog) -> None:
@@ -77,7 +77,7 @@ class Embedded:
         sql = f"SELECT {', '.join(columns)} FROM ({rows_sql(self.log, self.types, selection)})"
         with _refusals(self.log):
             for batch in self._relation().query("log", sql).to_arrow_reader(_ROWS_OF_BATCH):
-                arrays = (array_of(pyarrow.chunked_array([each])) for each in batch.columns)
+                arrays = (array_of(pyarrow.chunked_array([part])) for part in batch.columns)
                 yield dict(zip(columns, arrays, strict=True))
 
     def _run(self, sql: str) -> pyarrow.Table:
@@ -88,7 +88,7 @@ class Embedded:
 def log_batches(
     log: ScoredLog, columns: Sequence[str], selection: Selection
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The rows of a log that `log_sums` has checked, a batch after the other, in their order.
+    """The rows of a log that `log_sums` has checked, in batches and in their order.
 
     Args:
         log: The log, on a source that DuckDB reads.
@@ -96,8 +96,7 @@ def log_batches(
         selection: Which rows.
 
     Yields:
-        Name of each of the columns → its values (n,): numbers with NaN for a missing one, or
-        objects with None.
+        Column → its values, shape `(n,)`: numbers with NaN where missing, or objects with None.
 
     Example:
         >>> import pandas as pd
@@ -130,7 +129,7 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
 
 
 def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:
-    """A column as an array; not by Arrow's own method, which loads pandas for most of a second."""
+    """A column as an array, without Arrow's `to_numpy`, which takes most of a second for pandas."""
     import pyarrow
 
     is_float = pyarrow.types.is_floating(column.type)

@@ -1,4 +1,4 @@
-"""The sums that are asked of an engine, in SQL."""
+"""Queries: sums of rows, as SQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Query:
     Args:
         keys: Name → expression of the group of a row.
         sums: Name → expression to sum over the rows of a group.
-        steps: Columns to compute before, name → expression; each step may use the one before.
+        steps: Columns to compute first, name → expression; a step may use those of earlier steps.
 
     Example:
         >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
@@ -61,7 +61,7 @@ class Query:
         keys = [
             f"{expression} AS {quoted('key_' + name)}" for name, expression in self.keys.items()
         ]
-        sums = [f"{_sum(each)}::DOUBLE AS {quoted(name)}" for name, each in self.sums.items()]
+        sums = [f"{_sum(term)}::DOUBLE AS {quoted(name)}" for name, term in self.sums.items()]
         return f"SELECT {', '.join(keys + sums)} FROM ({rows}) GROUP BY ALL"
 
 
@@ -91,7 +91,7 @@ def text(value: str) -> str:
 
 
 def field_column(name: str) -> str:
-    """The column of a field in the rows that a query sums; another one than those named above.
+    """The column of a field in the rows that a query sums; its name differs from those above.
 
     Example:
         >>> field_column("y")
@@ -100,20 +100,20 @@ def field_column(name: str) -> str:
     return quoted(f"field {name}")
 
 
-# What may be invalid: `logs.rows` has a column `valid_…` of each. And what may be something else
-# than it is read as: it has a column `odd_…` of each.
+# What may be invalid: `logs.rows` has a column `valid_…` for each. What may be misread: it has a
+# column `odd_…` for each.
 _CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id")
 
 
 def total_sums() -> Query:
-    """Numbers of rows, of invalid rows by what is invalid, and of odd ones."""
-    invalid = {f"invalid_{each}": f"(NOT valid_{each})::INT" for each in _CHECKED}
-    odd = {f"odd_{each}": f"(odd_{each} IS TRUE)::INT" for each in _DOUBTED}
+    """Numbers of rows, and of invalid and odd ones by kind."""
+    invalid = {f"invalid_{kind}": f"(NOT valid_{kind})::INT" for kind in _CHECKED}
+    odd = {f"odd_{kind}": f"(odd_{kind} IS TRUE)::INT" for kind in _DOUBTED}
     return Query({}, {"rows": "1", **invalid, **odd})
 
 
 def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
-    """Those of the sums of weights, labels, predictions and log loss that are named."""
+    """The named sums: of weights, labels, predictions or log loss."""
     factor = "w * " if weighted else ""
     sums = {
         "weight": "w" if weighted else "1",
@@ -145,7 +145,7 @@ def field_keys(columns: Sequence[str]) -> dict[str, str]:
     return {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
 
 
-# What begins the name of the table of a field, and the names of the columns of `_ops.field_sums`.
+# Prefix of the name of a field's table, and the columns of `_ops.field_sums`.
 FIELD = "field/"
 FIELD_SUMS = tuple(field_sums([]).sums)
 
@@ -223,7 +223,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     return Query(keys, {"rows": "1", "squares": "w * w", **sums}, steps)
 
 
-# One of so many groups is counted.
+# One of this many groups is counted.
 SAMPLED = 256
 
 

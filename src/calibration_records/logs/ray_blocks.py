@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     import pyarrow
     import ray
 
-# The most sums that are in memory at once.
+# The largest number of sums in memory at once.
 _MERGED_AT_ONCE = 8
 
 
 def ray_sums(log: ScoredLog, queries: Mapping[str, Query], selection: Selection) -> LogSums:
     """The sums of a log whose source is a `ray.data.Dataset`; none if it has no rows.
 
-    Tasks of Ray compute the sums of each block by DuckDB, with one thread (or the `num_threads` of
-    the log). Ray repeats what a lost worker had computed. The workers need this package. Invalid
-    rows are counted, and not refused.
+    Ray tasks compute the sums of each block by DuckDB, with one thread (or the `num_threads` of the
+    log). Ray repeats the work of a lost worker. The workers need this package. Invalid rows are
+    counted, not refused.
 
     Raises:
         ImportError: If DuckDB or pyarrow is not installed.
         ValueError: If columns are missing or of a wrong type, or queries divide the rows into
             folds and the log names no `row_key`.
     """
-    if log.row_key is None and any(each.uses_row_key for each in queries.values()):
+    if log.row_key is None and any(query.uses_row_key for query in queries.values()):
         raise ValueError(
             "Argument `row_key` of the ScoredLog must name a column that identifies a row: a Ray "
             "data set keeps no order, so that rows are divided into folds by this key. Received: "
@@ -67,7 +67,7 @@ def _sums_of_block(
     if block.num_rows:
         try:
             with Embedded(log) as opened:
-                sums = LogSums({n: opened.sums(each, selection) for n, each in queries.items()})
+                sums = LogSums({n: opened.sums(query, selection) for n, query in queries.items()})
         except ValueError as error:
             # A raised error would reach the caller as an error of Ray, with its traceback.
             refusal = str(error)
@@ -75,7 +75,7 @@ def _sums_of_block(
 
 
 def _narrowed(log: ScoredLog) -> ray.data.Dataset:
-    """The data set with the columns in use only, as far as they are known before it is read."""
+    """The data set with only the columns in use, if its schema is known before it is read."""
     schema = log.source.schema(fetch_if_missing=False)
     if schema is None:
         return log.source

@@ -19,7 +19,7 @@ from calibration_records.logs.columns import (
 from calibration_records.logs.query import field_column, quoted
 from calibration_records.logs.scored_log import ScoredLog
 
-# The columns that an opened source has beside its own: numbers of rows, and paths of files.
+# The columns added to a source: row numbers and paths of files.
 ROW_NUMBER, FILE_NAME = "keras_calibration row", "keras_calibration file"
 
 
@@ -59,7 +59,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         "odd_id": are_merged((*field_columns(log), *filter(None, [log.row_key])), types),
         **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
-    # A row of weight 0 is no row, whatever it holds.
+    # A row of weight 0 does not count, whatever it holds.
     conditions = [] if log.sample_weight is None else [f"({weight}) IS DISTINCT FROM 0"]
     if selection.period is not None:
         time = time_of(log.timestamp, types)
@@ -81,7 +81,7 @@ def _selected(columns: Mapping[str, str]) -> str:
 
 
 def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[str]:
-    """Leaves other times out; a row whose time cannot be read is kept, and refused."""
+    """Leaves other times out; a row whose time cannot be read stays, and is refused later."""
     # In this form, DuckDB skips the parts of files that hold other times.
     return [
         f"({time} {comparison} make_timestamp({end * 1_000_000}::BIGINT) OR {time} IS NULL)"

@@ -18,41 +18,41 @@ class ScoredLog:
     """A log of scored rows of any size: where it is, and what its columns mean.
 
     Nothing is read when it is created. `scoring.score`, `calibration.fit_calibrator` and `monitor`
-    send sums to where the rows are, and get back a table whose size does not depend on the number
+    compute sums where the rows are, and get back a table whose size does not depend on the number
     of rows. The kind of `source` decides who computes the sums:
 
-    - DuckDB, inside this process, on all cores: whatever it can read, that is a path or glob of
-      Parquet or CSV files, or a list of them, also on object stores; an Arrow table or data set; a
-      pandas or Polars data frame; a DuckDB relation. A folder is all such files in it and below.
-      Requires `pip install "keras-calibration[duckdb]"`.
+    - DuckDB, inside this process, on all cores: a path or glob of Parquet or CSV files, or a list
+      of them, also on object stores; an Arrow table or data set; a pandas or Polars data frame; a
+      DuckDB relation. A folder stands for all such files in it and its subfolders. Requires
+      `pip install "keras-calibration[duckdb]"`.
     - Ray, on a cluster: a `ray.data.Dataset`. Requires `keras-calibration[duckdb,ray]`, also on the
       workers.
 
-    Values of fields are numbers or texts, the same for every kind of source; dates and times become
-    texts. A missing value (also NaN) is a value of its own. There may be any number of them: sums
-    that do not fit into `memory_limit` are written to a temporary folder. The columns of a CSV file
-    are truth values or numbers if all its texts are; times in them are ISO 8601.
+    Field values are numbers or texts, the same for every kind of source; dates and times become
+    texts. A missing value (also NaN) is a separate field value. A field may have any number of
+    values: sums that do not fit into `memory_limit` are written to a temporary folder. A column of
+    a CSV file holds truth values or numbers if all its texts can be read so; times must be ISO
+    8601.
 
-    The sums of K classes are those of K logs, each of a class against the others: for example of
+    For K classes, use K logs, each of one class against the others, for example
     `duckdb.sql("SELECT *, label = 'cat' AS is_cat, p[1] AS p_cat FROM 'log.parquet'")`.
 
     A row with a missing, NaN or out-of-range label, prediction or weight makes every call raise a
     `ValueError` that counts such rows. Leave them out with `where`.
 
     Args:
-        source: The rows. None for a description to which sources are added later, with `of`.
+        source: The rows. None for a description to which `of` adds sources later.
         label: Column of the labels, in [0, 1].
         probability: Column of the predicted probabilities.
         logit: Column of the predicted logits, if the log has these instead of probabilities.
         sample_weight: Column of the weights, finite and not negative, or None.
         fields: Columns of the fields, each a name, or a tuple of names for a cross.
         timestamp: Column of the times: timestamps (without a time zone: UTC), dates, ISO 8601
-            texts, or seconds since 1970 (other numbers, such as 20260307, are refused or warned
-            about). Days and other periods are those of UTC.
-        row_key: Column that identifies a row, whole numbers or strings. Metrics that divide the
-            rows into folds do it by a hash of this column. By default, it is the number of the row
-            in the source, before `where`, as in Keras; sources without an order, such as those of
-            Ray, require it.
+            texts, or seconds since 1970 (other numbers, such as 20260307, are refused or give a
+            warning). Days and other periods are in UTC.
+        row_key: Column that identifies a row, whole numbers or strings. Metrics divide the rows
+            into folds by a hash of this column. The default is the number of the row in the source,
+            before `where`, as in Keras. Sources without an order, such as Ray's, require a column.
         where: A condition in SQL, for example `"country = 'de' and p_click is not null"`.
         memory_limit: Memory for the sums of one process, for example `"512MB"`.
         num_threads: Number of threads of one process; all cores by default.

@@ -41,8 +41,8 @@ def open_source(
         check_columns(log, [name for name in rows.columns if name not in (ROW_NUMBER, FILE_NAME)])
         return lambda: rows
     if isinstance(source, duckdb.DuckDBPyRelation):
-        # It is read on the user's connection, and summed on ours: the settings of the user, of the
-        # time zone for example, do not change the sums.
+        # It is read on the user's connection, and summed on ours: the user's settings, such as the
+        # time zone, do not change the sums.
         part = source.project(", ".join(map(quoted, _needed(log, source.columns))))
         return lambda: _counted(connection.from_arrow(part.to_arrow_reader(1 << 16)))
     if kind == "pandas" and hasattr(source, "columns"):
@@ -68,7 +68,7 @@ def open_source(
 
 
 def _needed(log: ScoredLog, columns: Sequence[str]) -> list[str]:
-    """The columns that the log names, also in `where`; others may be of types that no one reads."""
+    """The columns that the log names, also in `where`; others may have types that DuckDB lacks."""
     check_columns(log, columns)
     used, where = set(used_columns(log)), (log.where or "").casefold()
     return [
@@ -97,7 +97,7 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
             "Argument `source` must name existing files, Parquet or CSV and not both. Received: "
             f"{source!r}, which names {len(paths) - len(csv)} Parquet and {len(csv)} CSV files."
         )
-    # DuckDB takes a path for a pattern; it takes an address as it is.
+    # DuckDB reads a path as a pattern, and an address as it is.
     literal = [path if "://" in path else glob.escape(path) for path in paths]
     files = f"[{', '.join(map(text, literal))}]"
     options = f"union_by_name = true, hive_partitioning = false, filename = {text(FILE_NAME)}"
@@ -118,16 +118,16 @@ def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     """The files of a path, folder, glob or address."""
     is_folder, name = os.path.isdir(name), name.rstrip("/")
     pattern = glob.escape(name) if os.path.exists(name) else name
-    found = connection.execute(
+    files = connection.execute(
         "SELECT file FROM glob(?) ORDER BY file", [f"{pattern}/**" if is_folder else pattern]
     ).fetchall()
-    paths = [path for (path,) in found]
+    paths = [path for (path,) in files]
     if not paths:
         raise ValueError(
             f"Argument `source` must name existing files. Received: {name!r}, which names none."
         )
     if not is_folder:
         return paths
-    # Names that begin with . or _ are of files that are being written, or lie beside the data.
+    # Names that begin with . or _ belong to unfinished files or to metadata.
     is_data = re.compile(r"(/[^._][^/]*)*\.(parquet|csv|csv\.gz|csv\.zst)", re.IGNORECASE)
     return [path for path in paths if is_data.fullmatch(path, len(name))]

@@ -1,4 +1,4 @@
-"""LogSums: the state of a scored log, sums of fixed size that add up over shards."""
+"""LogSums: the sums of a scored log, which add up over shards."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CHECKSUM = hashlib.sha256().digest_size
 class LogSums:
     """What `score`, calibrators and `monitor` need of a log: tables of sums, by name.
 
-    The sums of two parts of a log, added, are the sums of both: compute them where the rows are, on
-    any engine, and add them. `score(sums, metrics)` gives the results. Their size depends on the
-    number of field values, and not on the number of rows.
+    Add the sums of the parts of a log to get the sums of the log: compute them where the rows are,
+    on any engine. `score(sums, metrics)` gives the results. Their size depends on the number of
+    field values, not on the number of rows.
 
     Args:
         tables: Name → Arrow table of the columns `key_…` (the group) and sums (float64).
@@ -67,12 +67,12 @@ class LogSums:
         return {column: array_of(table.column(column)) for column in table.column_names}
 
     def columns(self, name: str, columns: Sequence[str]) -> np.ndarray:
-        """Some columns of a table, side by side, in any order of the rows but the same for all."""
+        """Some columns of a table, shape `(rows, columns)`, in any order of the rows."""
         table = self._tables[name]
         return np.stack([array_of(table.column(column)) for column in columns], axis=1)
 
     def by_period(self) -> dict[int, LogSums]:
-        """Start of each period → its sums; of queries `by_period`, of which one is named "rows"."""
+        """Start of each period → its sums. The queries are `by_period`, one is named "rows"."""
         starts = self.table("rows")["key_period"]
         parts: dict[int, dict[str, pyarrow.Table]] = {int(start): {} for start in starts}
         for name, table in self._tables.items():
@@ -104,7 +104,7 @@ class LogSums:
         return cls({n: merged([part._tables[n] for part in parts]) for n in parts[0].names})
 
     def to_bytes(self) -> bytes:
-        """The sums as bytes, to send to another process; their checksum comes first."""
+        """The sums as bytes, to send to another process, after their checksum."""
         import pyarrow
 
         stream = io.BytesIO()
@@ -120,7 +120,7 @@ class LogSums:
         """The sums from `to_bytes`.
 
         Raises:
-            ValueError: If the bytes are others, for example cut off or changed on a disk.
+            ValueError: If the bytes are not from `to_bytes`, or are damaged.
         """
         import pyarrow
 
@@ -135,9 +135,9 @@ class LogSums:
         return cls({name: pyarrow.ipc.open_stream(stream).read_all() for name in names})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the sums to a file, in one step: it is the old one or the new one.
+        """Writes the sums to a file atomically: readers see the old file or the new one.
 
-        If two processes write at once, it is one of theirs.
+        If two processes write at once, one of the two files stays.
         """
         write_atomically(Path(os.path.realpath(path)), self.to_bytes())
 
@@ -146,7 +146,7 @@ class LogSums:
         """Reads the sums that `save` wrote.
 
         Raises:
-            ValueError: If the file is damaged, or another one.
+            ValueError: If the file is damaged, or not from `save`.
         """
         data = Path(path).read_bytes()
         try:
@@ -156,15 +156,15 @@ class LogSums:
 
 
 def _in_order(table: pyarrow.Table) -> pyarrow.Table:
-    """A table in the order of its keys: DuckDB takes several times as long to sort."""
+    """A table in the order of its keys. Arrow sorts several times as fast as DuckDB."""
     keys = [name for name in table.column_names if name.startswith("key_")]
     return table.sort_by([(name, "ascending") for name in keys]) if keys else table
 
 
 def whole_numbers(values: np.ndarray) -> np.ndarray | None:
-    """Field values as ids (int64), -1 for a missing one; None if one is no whole number.
+    """Field values as ids (int64), -1 where missing; None if a value is not a whole number.
 
-    Texts of whole numbers, as of a CSV file, are numbers here.
+    Texts of whole numbers, as in a CSV file, count as numbers.
 
     Example:
         >>> whole_numbers(np.array(["5", None, "7.0"], object))

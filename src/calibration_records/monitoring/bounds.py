@@ -29,7 +29,7 @@ from calibration_records.statistics.field_noise import drawn_field_sums
 
 # Accuracy of the logit summary, in nats a row.
 _ROUNDING = 1e-8
-# Draws of the labels of all values of a field together.
+# Number of draws, over all values of a field.
 _NUM_DRAWN = 2_000_000
 
 
@@ -89,7 +89,7 @@ class PeriodLosses:
                 search = search.improved(np, _total, self._terms, "float64")
                 if not search.moved > TOLERANCE:
                     break
-        return float(search.found(np)[0])
+        return float(search.result(np)[0])
 
     def mean_loss(self, bias: float) -> float:
         """The mean log loss of `σ(l + c)`; NaN where the bins are too wide for a bias."""
@@ -107,8 +107,8 @@ class PeriodLosses:
         with `L = log(2 / (1 - confidence))` and b the largest `|x - x̄|`,
         `|Σ (p - y) (x - x̄)| ≤ sqrt(2 V L + (b L / 3)²) + b L / 3`.
 
-        A loss above its bounds: the predictions are over-confident, for example because a feature
-        broke. A loss below: they are under-confident.
+        If the loss is above its bounds, the predictions are over-confident, for example because a
+        feature broke. If it is below, they are under-confident.
 
         Reference:
             Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.
@@ -143,12 +143,12 @@ def _terms(sums: Sums, positives: np.ndarray) -> np.ndarray:
 
 
 def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
-    """Mean and deviation of a Field-RCE under right predictions, and the bound it rarely exceeds.
+    """Mean and deviation of a Field-RCE under right predictions, and its upper bound.
 
     The error is a sum of independent terms, one for each field value, whose first three moments
     come from drawn labels. A value without positives divides by ε n alone: its term is large and
-    rare. A normal distribution would be exceeded up to 14 times too often, a shifted gamma
-    distribution of the same three moments (Pearson's type III) up to 1.3 times.
+    rare. The bound is the quantile of a shifted gamma distribution with these moments (Pearson's
+    type III). It is exceeded up to 1.3 times too often; that of a normal distribution, 14 times.
 
     Args:
         sums: Sums of each value.

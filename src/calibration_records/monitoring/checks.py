@@ -1,4 +1,4 @@
-"""The checks of a log: what `monitor` finds in its sums."""
+"""The checks of a log, from its sums."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from calibration_records.monitoring.monitor_sums import (
 from calibration_records.monitoring.shifts import find_shifts, most_log_years
 from calibration_records.monitoring.sums import Sums
 
-# Values of a field that are listed: those with most rows, and all that are off.
+# Number of listed values of a field; those that are off are listed too.
 _MOST_LISTED = 10_000
 # Length of a period → periods in a year.
 PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0, "year": 1.0}
 
 
 class Budget(NamedTuple):
-    """What right predictions may cost in false alarms, and which errors do not matter.
+    """The allowed rate of false alarms, and the errors that do not matter.
 
     Args:
         tolerance: Relative error that does not matter.
-        false_alarms_per_year: Probability of an alert in a year, in all checks.
-        num_kinds: Number of the kinds of checks, which have equal shares of it.
+        false_alarms_per_year: Probability of an alert in a year if all predictions are right.
+        num_kinds: Number of kinds of checks, which share this probability equally.
         risk: Probability of an alert of one kind in one period.
     """
 
@@ -58,15 +58,15 @@ class Budget(NamedTuple):
 def report_of(
     sums: LogSums, length: str, tolerance: float, false_alarms_per_year: float
 ) -> MonitorReport:
-    """The report of the sums of a log that is looked at once a period."""
+    """The report of a log, from its sums, for one look each period."""
     starts, period_rows = period_sums(sums, length)
     fields = [name for name in sums.names if name.startswith(FIELD)]
-    # Shifts of all rows, rates, losses, and of each field its values and its error.
+    # Shifts of all rows, rates, losses; and for each field, its values and its error.
     num_kinds = 3 + 2 * len(fields)
     risk = false_alarms_per_year / num_kinds / PER_YEAR[length]
     budget = Budget(tolerance, false_alarms_per_year, num_kinds, risk)
     names = [Periods(length).name(start) for start in starts]
-    reports, bias = [], math.nan  # that of the last period that determines one
+    reports, bias = [], math.nan  # the bias of the last period that determines one
     rates = _rates(names, period_rows, budget)
     for rate, moments in zip(rates, period_moments(sums), strict=True):
         losses = PeriodLosses(moments)
@@ -117,18 +117,18 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
     # Of a million values, most have too few rows to show anything.
     is_tested = most_log_years(totals, years * len(np.unique(values.block))) >= needed
     is_tested[np.argsort(-totals.rows, kind="stable")[:_MOST_LISTED]] = True
-    values, totals = values.of(is_tested), totals.of(is_tested)
+    values, totals = values.select(is_tested), totals.select(is_tested)
     log_years, starts, shifted = find_shifts(
         values.sums, values.value, values.block, years, budget.tolerance
     )
     is_off = log_years >= needed
     listed = np.argsort(-totals.rows, kind="stable")
     listed = listed[is_off[listed] | (np.arange(len(listed)) < _MOST_LISTED)]
-    # In all checks of the report together. The exponential of more is infinite, unlike JSON.
+    # In all checks of the report together. The limit keeps it finite: JSON has no infinity.
     once_in = np.exp(np.minimum(log_years[listed] - np.log(num_tests), 700.0)).tolist()
-    rates = _rates([values.names[value] for value in listed], totals.of(listed), budget)
+    rates = _rates([values.names[value] for value in listed], totals.select(listed), budget)
     since = [Periods(length).name(start) for start in starts[listed]]
-    rates_since = _rates(since, shifted.of(listed), budget)
+    rates_since = _rates(since, shifted.select(listed), budget)
     columns = zip(rates, is_off[listed].tolist(), rates_since, once_in, strict=True)
     return [
         dataclasses.replace(rate, is_off=is_alert, since=rows, years=number)
@@ -137,7 +137,7 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
 
 
 def _rates(names: Sequence[str], sums: Sums, budget: Budget) -> list[RateCheck]:
-    """Rates, and the intervals of predicted / observed, of which those beyond bounds are off."""
+    """Rates with the intervals of predicted / observed; a rate is off if its interval is."""
     # Probabilities that are all 0 count as the smallest positive number: no division by 0.
     predicted = np.maximum(sums.predicted, np.finfo(np.float64).tiny ** 0.5)
     squares = np.maximum(sums.squares, predicted**2 / sums.rows)

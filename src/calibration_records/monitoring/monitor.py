@@ -21,37 +21,37 @@ def monitor(
 
     Four checks can raise an alert:
 
-    - of each period, predicted / observed: its confidence interval must overlap
-      `[1 / (1 + tolerance), 1 + tolerance]`;
-    - the Calibrated Log Loss of each period: within `tolerance` of its expected value (the entropy
-      of the predictions), or within what chance explains. It detects a broken feature that leaves
-      the mean right;
-    - a shift of the whole log, or of a field value, by more than `tolerance` from some period (for
-      a field value, week) on. The evidence adds up over periods: it finds small shifts that no
-      single period shows. The report says since when, and how far;
-    - the Field-RCE of each field over the whole log: at most `tolerance` above its noise floor and
-      what chance explains.
+    - Predicted / observed in each period: its confidence interval must overlap
+      `[1 / (1 + tolerance), 1 + tolerance]`.
+    - The Calibrated Log Loss of each period: it must be within `tolerance` of its expected value
+      (the entropy of the predictions), or within what chance explains. This check detects a broken
+      feature that leaves the mean right.
+    - A shift of the whole log, or of a field value, by more than `tolerance` from some period (for
+      a field value, week) on. The evidence adds up over periods, so that small shifts are found
+      that no single period shows. The report gives the start and the size of the shift.
+    - The Field-RCE of each field over the whole log: it must be at most `tolerance` above its noise
+      floor and what chance explains.
 
-    If all predictions are right, a report after each period raises an alert in a year with a
+    If all predictions are right, reports after each period raise an alert in a year with a
     probability of at most `false_alarms_per_year`. It is divided equally among the whole log, the
     rates and losses of periods, and each field's values and Field-RCE (Bonferroni); then among the
-    periods of a year, or the values of the field. The shifts are tested by e-processes: these may
-    be looked at as often as one likes. The other checks count one look a period, which a call with
-    `until` at the start of the current period is. For a single report on a log of D days that may
-    be wrong with a probability of a, pass `365 a / D`.
+    periods of a year, or the values of the field. Shifts are tested by e-processes, which hold
+    however often you look. The other checks allow one look each period: pass `until` at the start
+    of the current period. For a single report on a log of D days with a false-alarm probability of
+    a, pass `365 a / D`.
 
     Where labels come late (conversions, claims), the latest periods seem over-predicted: leave them
-    out with `period=Periods("day", until=...)`. A model of K classes is K logs, see `ScoredLog`,
-    with `false_alarms_per_year` divided by K.
+    out with `period=Periods("day", until=...)`. For K classes, monitor K logs, see `ScoredLog`, and
+    divide `false_alarms_per_year` by K.
 
-    DuckDB, or a cluster of Ray, computes the sums where the rows are. A daily job keeps the sums of
-    the days before, `monitor_sums`, and adds those of the new rows.
+    DuckDB, or a Ray cluster, computes the sums where the rows are. A daily job keeps the sums of
+    the earlier days (`monitor_sums`) and adds those of the new rows.
 
     Args:
         log: The log with its `timestamp`, or the sums of one from `monitor_sums`. Requires DuckDB:
             `pip install "keras-calibration[duckdb]"`.
-        period: `"hour"`, `"day"`, `"week"`, `"month"` or `"year"`, or `logs.Periods`; of sums,
-            their period.
+        period: `"hour"`, `"day"`, `"week"`, `"month"` or `"year"`, or `logs.Periods`; for sums, the
+            period of `monitor_sums`.
         tolerance: Relative error that does not matter, at least 0.
         false_alarms_per_year: Probability that right predictions raise an alert in a year; above 0,
             and less than the number of periods in a year.

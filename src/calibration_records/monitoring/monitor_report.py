@@ -24,14 +24,12 @@ class RateCheck:
         observed: Share of positive labels.
         low: Lower end of the confidence interval of predicted / observed.
         high: Upper end; infinite without positive labels.
-        is_off: Whether there is an alert. Of a period: the whole interval is out of bounds. Of a
+        is_off: Whether there is an alert. For a period: the whole interval is out of bounds. For a
             field value or the whole log: it has shifted.
-        since: Of a field value or the whole log, the rows since the most likely start of a shift,
-            whose name is this start: a period; for a field value, a week, or a period where these
-            are longer. None for a period.
-        years: Strength of the evidence for this shift, valid however often it is looked at. Right
-            predictions reach it less often than once in so many years, in all checks of the report
-            together.
+        since: Rates since the most likely start of a shift, for a field value or the whole log. Its
+            `name` is this start: a period, for a field value at least a week. None for a period.
+        years: Evidence for this shift, valid however often you look. With right predictions, all
+            checks of the report together reach it less often than once in this many years.
     """
 
     name: str
@@ -70,12 +68,12 @@ class PeriodReport(RateCheck):
 
     Args:
         loss: The loss, with the bias fitted on the period's own rows; NaN if all labels are equal.
-        expected_loss: Expected loss under right predictions: the mean entropy, bias corrected.
+        expected_loss: Its mean under right predictions: the mean entropy after bias correction.
         low_loss: Lower bound of the loss.
         high_loss: Upper bound.
         is_loss_off: Whether the loss is out of bounds.
-        rolling_loss: Mean log loss of `σ(l + c)`, where the bias c is that of the period before: of
-            a model that is corrected once a period. None for the first.
+        rolling_loss: Mean log loss of `σ(l + c)` with the bias c of the period before: the loss of
+            a model whose bias is corrected once a period. None for the first period.
     """
 
     loss: float = math.nan
@@ -104,12 +102,12 @@ class FieldReport:
 
     Args:
         field_rce: Its field-level relative calibration error.
-        noise_floor: The mean of that under right predictions.
+        noise_floor: Its mean under right predictions.
         noise_deviation: Its standard deviation under right predictions.
         high: Upper bound.
         is_off: Whether the error is above the bound.
-        values: Rates of its values, those with most rows first; of more than 10,000, the 10,000
-            with most rows and all that are off.
+        values: Rates of its values, those with most rows first. Of more than 10,000 values, it
+            holds the 10,000 with most rows and all that are off.
         num_values: Number of its values.
     """
 
@@ -145,16 +143,16 @@ class MonitorReport(ShownAsText):
     @property
     def alerts(self) -> list[str]:
         """A sentence for each check that is out of bounds."""
-        found = [self.overall._sentence()] if self.overall.is_off else []
+        alerts = [self.overall._sentence()] if self.overall.is_off else []
         for period in self.periods:
-            found += [period._sentence()] * period.is_off
-            found += [period._loss_sentence()] * period.is_loss_off
+            alerts += [period._sentence()] * period.is_off
+            alerts += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
             if field.is_off:
                 error = f"{field.field_rce:.4g} is above its bound {field.high:.4g}"
-                found.append(f"{name}: Field-RCE {error}")
-            found += [f"{name} {each._sentence()}" for each in field.values if each.is_off]
-        return found
+                alerts.append(f"{name}: Field-RCE {error}")
+            alerts += [f"{name} {value._sentence()}" for value in field.values if value.is_off]
+        return alerts
 
     @property
     def is_alert(self) -> bool:
@@ -162,11 +160,11 @@ class MonitorReport(ShownAsText):
         return bool(self.alerts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values; `None` where a value is not finite."""
+        """The report as JSON values; `None` for values that are not finite."""
         return {"is_alert": self.is_alert, "alerts": self.alerts, **as_json(self)}
 
     def __str__(self) -> str:
-        periods = [[*each._cells(), *each._loss_cells()] for each in self.periods]
+        periods = [[*period._cells(), *period._loss_cells()] for period in self.periods]
         total = [*self.overall._cells(), *[""] * len(_LOSS_HEADER)]
         lines = [*grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total]), ""]
         for name, field in self.fields.items():
@@ -182,7 +180,7 @@ class MonitorReport(ShownAsText):
         lines += [f"Relative errors up to {self.tolerance:.2g} do not matter; {risk}; times: UTC."]
         alerts = self.alerts
         lines += [f"ALERT, {len(alerts)} out of bounds:" if alerts else "No alert."]
-        return "\n".join([*lines, *(part for each in alerts for part in wrap(f"! {each}"))])
+        return "\n".join([*lines, *(line for alert in alerts for line in wrap(f"! {alert}"))])
 
 
 def _number(value: float) -> str:

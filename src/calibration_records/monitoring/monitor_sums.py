@@ -15,7 +15,7 @@ from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
 from calibration_records.monitoring.sums import Sums
 
-# What begins the name of the table of the periods, before their length.
+# Prefix of the name of the periods' table, before their length.
 ROWS = "rows/"
 # The first Monday of 1970, and a week, in seconds.
 _MONDAY, _WEEK = 4 * 86400, 7 * 86400
@@ -24,9 +24,9 @@ _MONDAY, _WEEK = 4 * 86400, 7 * 86400
 def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0) -> LogSums:
     """The sums of a log that `monitor` needs: they add up, and can be saved.
 
-    A daily job reads new rows only: it adds their sums to those of the days before. The sums take
-    27 kB a period, and 48 bytes a week and field value, whatever the number of rows. They are
-    computed in two passes and one for each field.
+    A daily job reads only new rows and adds their sums to those of the earlier days. The sums take
+    27 kB for each period, and 48 bytes for each field value and week, whatever the number of rows.
+    DuckDB reads the log twice, and once more for each field.
 
     Args:
         log: The log, with its `timestamp`. Its weights must be None, because the bounds of
@@ -46,7 +46,7 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         ...     for day in ("2026-03-01", "2026-03-02")
         ... ]
         >>> yesterday, today = (monitor_sums(log.of(rows)) for rows in days)
-        >>> [each.num_rows for each in monitor(yesterday + today).periods]
+        >>> [day.num_rows for day in monitor(yesterday + today).periods]
         [9, 9]
     """
     periods = period if isinstance(period, Periods) else Periods(period)
@@ -61,10 +61,10 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
     for field in log.fields:
         keys = field_keys([field] if isinstance(field, str) else field)
         queries[FIELD + field_name(field)] = Query({**keys, **block}, sums)
-    found = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
-    if num_soft := int(found.table(ROWS + periods.length)["soft"].sum()):
+    totals = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
+    if num_soft := int(totals.table(ROWS + periods.length)["soft"].sum()):
         raise ValueError(f"Labels must be 0 or 1. Received: {num_soft:,} others.")
-    return found
+    return totals
 
 
 def period_sums(sums: LogSums, length: str) -> tuple[list[int], Sums]:
@@ -78,12 +78,12 @@ def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
     table = sums.table("moments")
     _, firsts = np.unique(table["key_period"], return_index=True)
     for rows in np.split(np.arange(len(table["key_period"])), firsts[1:]):
-        (moments,) = moments_of({name: each[rows] for name, each in table.items()}, 0, 1)
+        (moments,) = moments_of({name: values[rows] for name, values in table.items()}, 0, 1)
         yield moments
 
 
 class ValueSums(NamedTuple):
-    """The sums of the values of a field, by block of time.
+    """The sums of the values of a field, by time block.
 
     Args:
         names: The names of the values.
@@ -102,11 +102,11 @@ class ValueSums(NamedTuple):
         """The sums of each value over all blocks."""
         return self.sums.added(np.flatnonzero(np.diff(self.value, prepend=-1)))
 
-    def of(self, chosen: np.ndarray) -> ValueSums:
-        """The sums of the values that are chosen by a mask."""
+    def select(self, chosen: np.ndarray) -> ValueSums:
+        """The sums of the values that a mask chooses."""
         groups, number = chosen[self.value], np.cumsum(chosen) - 1
         names, value = list(compress(self.names, chosen)), number[self.value[groups]]
-        return ValueSums(names, self.sums.of(groups), value, self.block[groups])
+        return ValueSums(names, self.sums.select(groups), value, self.block[groups])
 
 
 def value_sums(sums: LogSums, name: str) -> ValueSums:
@@ -121,12 +121,12 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
 
 
 def block_length(length: str) -> str:
-    """The length of the blocks in which the values of a field may shift: weeks, or more."""
+    """The length of the time blocks in which field values may shift: at least a week."""
     return length if length in ("month", "year") else "week"
 
 
 def _block_of(length: str) -> str:
-    """Expression of the start of a row's block, from that of its period."""
+    """The start of a row's time block, from the start of its period, in SQL."""
     since_monday = f"((t - {_MONDAY}) % {_WEEK} + {_WEEK}) % {_WEEK}"
     return f"t - {since_monday}" if block_length(length) == "week" else "t"
 

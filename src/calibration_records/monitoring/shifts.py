@@ -1,11 +1,11 @@
-"""The test for shifts: are the labels those of the predictions? It is valid at any look.
+"""A test for shifts, valid at any time: do the labels still follow the predictions?
 
-A shift is a change of all logits by θ from some block of time on. With right predictions p, the
+A shift is a change of all logits by θ from some time block on. With right predictions p, the
 likelihood ratio of the labels since then, `Π exp(θ y) / (1 + p (exp(θ) - 1))`, has the mean 1,
-whatever comes first and whenever it is looked at: it is an e-process. The evidence is the sum of
-these ratios over the blocks in which a shift may have begun, each times its length in years, and
-their mean over the shifts. Its mean is then at most the number of years so far, y, and by the
-inequality of Doob and Ville it ever reaches 1 / α within y years with a probability of at most α y.
+whatever came before and whenever you look: it is an e-process. The evidence adds these ratios over
+the blocks in which a shift may have begun, each times the length of its block in years, and
+averages them over the sizes θ. Its mean is then at most y, the number of years so far. By the
+inequality of Doob and Ville, it reaches 1 / α within y years with a probability of at most α y.
 
 Reference:
     Shiryaev, *On optimum methods in quickest detection problems*, 1963. Ramdas, Grünwald, Vovk,
@@ -21,18 +21,18 @@ from scipy.special import logsumexp
 
 from calibration_records.monitoring.sums import Sums
 
-# Changes of the logit beyond the tolerance, of both signs: one of them is right within a factor
-# of the square root of 2.
+# Changes of the logit beyond the tolerance, of both signs. Each is twice the one before, so one of
+# them differs from any shift by at most a factor of the square root of 2.
 _SIZES = 0.005 * 2.0 ** np.arange(9)
 SHIFTS = np.concatenate([-_SIZES, _SIZES])
-# Sums whose ratios are in memory at once, unless a value has more blocks.
+# Number of sums whose ratios are in memory at once, unless a value has more blocks.
 _TOGETHER = 1 << 16
 
 
 def most_log_years(sums: Sums, years: float) -> np.ndarray:
-    """Log of the most evidence that values can have, from their sums over so many years.
+    """An upper bound of the log evidence of values, from their sums over this many years.
 
-    A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
+    A ratio is at most `exp(θ)` for each positive, or if θ < 0 for each predicted positive.
     """
     return SHIFTS.max() * np.maximum(sums.positives, sums.predicted) + np.log(years)
 
@@ -45,7 +45,7 @@ def find_shifts(
     Args:
         sums: Sums of the groups.
         value: Number of each group's value, from 0, in ascending order.
-        block: Start of each group's block of time.
+        block: Start of each group's time block.
         years: Length of a block.
         tolerance: Relative error that does not matter.
 
@@ -58,10 +58,10 @@ def find_shifts(
     """
     firsts = np.flatnonzero(np.diff(value, prepend=-1))
     parts = [
-        _shifts(sums.of(part), value[part] - value[part.start], block[part], years, tolerance)
+        _shifts(sums.select(part), value[part] - value[part.start], block[part], years, tolerance)
         for part in _parts(firsts, len(value))
     ]
-    log_years, since = (np.concatenate(each) for each in zip(*parts, strict=True))
+    log_years, since = (np.concatenate(column) for column in zip(*parts, strict=True))
     is_since = block >= since[value]
     return log_years, since, Sums(*(column * is_since for column in sums)).added(firsts)
 
@@ -98,12 +98,12 @@ def _shifts(
 def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     """A lower bound of the log likelihood ratio of each group and shift (groups, shifts).
 
-    It is `θ Σ y - Σ log(1 + r p (exp(θ) - 1))`. The rate r = 1 + tolerance for θ > 0, and its
-    inverse for θ < 0, is that of the right predictions which come closest to the shift. Of the
-    probabilities, only the number n, the sum m and the sum of squares s are known. Given these, the
-    second sum is largest for two different probabilities, of which one is 1 (θ > 0) or 0 (θ < 0):
-    its third derivative by p has the sign of θ (Chebyshev, Markov, Krein). With equal
-    probabilities, the bound is the ratio itself.
+    It is `θ Σ y - Σ log(1 + r p (exp(θ) - 1))`. The rate r, 1 + tolerance for θ > 0 and its inverse
+    for θ < 0, is the tolerated error closest to the shift. Only the number n of probabilities,
+    their sum m and their sum of squares s are known. Given these, the second sum is largest for two
+    different probabilities, one of them 1 (θ > 0) or 0 (θ < 0), because its third derivative by p
+    has the sign of θ (Chebyshev, Markov, Krein). With equal probabilities, the bound is the ratio
+    itself.
     """
     rows, positives, mean, squares = (column[:, None] for column in sums)
     squares = np.clip(squares, mean**2 / rows, mean)
@@ -120,7 +120,7 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
 
 
 def _divided(
-    part: np.ndarray, whole: np.ndarray, otherwise: np.ndarray | float = 0.0
+    part: np.ndarray, total: np.ndarray, otherwise: np.ndarray | float = 0.0
 ) -> np.ndarray:
-    """The ratio, or another number where the whole is 0."""
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), otherwise)
+    """The ratio, or `otherwise` where the total is 0."""
+    return np.where(total > 0, part / np.where(total > 0, total, 1.0), otherwise)

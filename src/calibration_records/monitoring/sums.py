@@ -1,4 +1,4 @@
-"""Sums: the sums of the rows of groups."""
+"""Sums: rows, positives and predictions of groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sums(NamedTuple):
 
     Example:
         >>> sums = Sums(*np.array([[9.0, 7.0], [3.0, 2.0], [2.5, 2.0], [0.8, 0.6]]))
-        >>> sums.of(np.array([1])).rows.tolist(), sums.added([0]).positives.tolist()
+        >>> sums.select(np.array([1])).rows.tolist(), sums.added([0]).positives.tolist()
         ([7.0], [5.0])
     """
 
@@ -28,10 +28,10 @@ class Sums(NamedTuple):
     predicted: np.ndarray
     squares: np.ndarray
 
-    def of(self, groups: np.ndarray | slice) -> Sums:
+    def select(self, groups: np.ndarray | slice) -> Sums:
         """The sums of some groups, by their numbers, a mask or a slice."""
         return Sums(*(column[groups] for column in self))
 
     def added(self, firsts: Sequence[int] | np.ndarray) -> Sums:
-        """The sums of groups that follow each other, from each of the `firsts` to the next."""
+        """The sums of consecutive groups, from each of `firsts` to the next."""
         return Sums(*(np.add.reduceat(column, firsts) for column in self))

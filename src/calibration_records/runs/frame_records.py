@@ -10,7 +10,7 @@ import numpy as np
 from calibration_records._check import known
 from calibration_records.runs.run_record import validate_record
 
-# Columns that are no metrics.
+# Columns that are not metrics.
 _RUN_COLUMNS = ("pipeline", "seed", "epoch")
 
 

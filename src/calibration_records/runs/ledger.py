@@ -43,8 +43,8 @@ class Ledger:
     - `status` (required): `"started"`, `"finished"`, or `"diverged"` (ended with values not finite)
     - `epochs`: epochs of the run, strictly increasing ints from 0
     - `metrics`: metric name → list with a float for each epoch, or `None` if not measured
-    - `kept_epoch`: epoch whose weights the run kept as the best; `"last"` for the last; `None` if
-      it is not known, and comparisons use the last
+    - `kept_epoch`: epoch whose weights the run kept as the best, or `"last"`; `None` if unknown:
+      comparisons then use the last
     - `directions`: metric name → `"min"` or `"max"`, if known
     - `initial_weights`: hash of the weights before training, a string, or `None`
     - `backend`: name of the Keras backend, or `None`
@@ -53,7 +53,7 @@ class Ledger:
     - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`
-    - `training`: the hashes of model, settings and rows by which `seeds.train` knows its runs, or
+    - `training`: hashes of model, settings and rows by which `seeds.train` recognizes its runs, or
       `None`
     - `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
@@ -110,7 +110,7 @@ class Ledger:
             frame: A pandas or Polars data frame with the columns `pipeline` and `seed`, optionally
                 `epoch`, and metrics with a finite number in each row.
             path: Folder of the ledger, created if there is none.
-            directions: Metric name → `"min"` or `"max"`, for metrics whose name does not tell it.
+            directions: Metric name → `"min"` or `"max"`, for metrics whose name does not tell.
 
         Returns:
             The ledger.
@@ -134,12 +134,12 @@ class Ledger:
 
         ledger = cls(path)
         records = frame_records(frame, directions)
-        known = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
+        recorded = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
         for record in records:
-            if (record["pipeline"], record["seed"]) in known:
-                found = f"pipeline={record['pipeline']!r}, seed={record['seed']}"
+            if (record["pipeline"], record["seed"]) in recorded:
+                run = f"pipeline={record['pipeline']!r}, seed={record['seed']}"
                 expected = "Argument `frame` must hold runs that the ledger does not have"
-                raise ValueError(f"{expected}. Received: {found}.")
+                raise ValueError(f"{expected}. Received: {run}.")
         for record in records:
             ledger.append(record)
         return ledger
@@ -216,8 +216,8 @@ class Ledger:
         for path in self._files():
             try:
                 text = path.read_bytes()
-                # Each run of a training reads the earlier ones: to parse those of all pipelines
-                # takes longer than a small training.
+                # Each new run reads the earlier ones. Parsing those of all pipelines would take
+                # longer than a small training.
                 record = None if _is_of_another(text, pipeline) else from_json(text, str(path))
             except (ValueError, OSError) as error:
                 if not skip_damaged:
@@ -257,7 +257,7 @@ class Ledger:
 
 
 def _is_of_another(text: bytes, pipeline: str | None) -> bool:
-    """Whether a whole record cannot be of a pipeline, because it does not contain its name."""
+    """Whether a complete record belongs to another pipeline: it does not contain this name."""
     if pipeline is None or not _PLAIN_NAME.fullmatch(pipeline) or not text.rstrip().endswith(b"}"):
         return False
     return f'"{pipeline}"'.encode() not in text

@@ -5,10 +5,10 @@ from collections.abc import Collection
 
 BIAS_SUFFIX = "_bias"
 DIRECTIONS = ("min", "max")
-# Closed lists: a word inside of a longer name says nothing (`loss_improvement`, `auc_gap`). Left
-# out is what has its best value in between (`bias`, `calibration_ratio`), or is a loss to some and
-# a gain to others (`cosine_similarity`, `gini`, `score`).
-# scikit-learn negates these losses, so that all of its scorers grow.
+# Only complete names match, for example `auc` and not `auc_gap`. Left out are metrics whose best
+# value lies in between (`bias`, `calibration_ratio`), and names that are a loss for some users and
+# a gain for others (`cosine_similarity`, `gini`, `score`).
+# scikit-learn negates these losses, so that larger is better for all of its scorers.
 _NEGATED = frozenset(
     "brier_score log_loss max_error mean_absolute_error mean_absolute_percentage_error "
     "mean_gamma_deviance mean_poisson_deviance mean_squared_error mean_squared_log_error "
@@ -43,15 +43,16 @@ _MAXIMIZED = frozenset(
     "v_measure_score".split()
 )
 _MAXIMIZED |= {f"neg_{name}" for name in _NEGATED} | {
-    f"{name}{of}"
+    f"{name}{average}"
     for name in ("f1", "jaccard", "precision", "recall")
-    for of in ("", "_macro", "_micro", "_samples", "_weighted")
+    for average in ("", "_macro", "_micro", "_samples", "_weighted")
 }
-# The rows that the value is of; Keras numbers equal names, and a ranking has a length.
+# The rows of a value (`val_auc`); the number that Keras appends to equal names (`auc_1`), and the
+# length of a ranking (`ndcg@10`).
 _PREFIX = re.compile(r"^(val|valid|validation|test|train|training|eval)(_\d+)?(_|/|-|'s )")
 _SUFFIX = re.compile(r"(_|@)\d+$")
-# Names of the plain loss that belongs to a calibrated loss. `"loss"` of a regression can be any
-# loss: it is not taken for the squared error.
+# Names of the plain loss that belongs to a calibrated loss. The `"loss"` of a regression can be any
+# loss, so it does not count as squared error.
 _PLAIN_NAMES = {
     "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
     "calibrated_categorical_log_loss": (
@@ -62,7 +63,7 @@ _PLAIN_NAMES = {
 
 
 def direction_of(metric: str) -> str | None:
-    """`"min"` or `"max"` if the metric's name is a known one, otherwise `None`.
+    """`"min"` or `"max"` if the metric's name is known, otherwise `None`.
 
     Example:
         >>> direction_of("val_auc_1"), direction_of("loss"), direction_of("loss_improvement")
@@ -87,27 +88,27 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         for calibrated, plain_names in _PLAIN_NAMES.items()
         for plain in plain_names
     ]
-    own = metric.replace("calibrated_", "")
-    named_alike = [(own, name) for name in names if name.replace("calibrated_", "") == own != name]
-    with_metric = [pair for pair in [*named_alike, *pairs] if metric in pair]
-    # Another loss has no partner; beside a metric of another kind, those of the run are shown.
+    plain = metric.replace("calibrated_", "")
+    alike = [(plain, name) for name in names if name.replace("calibrated_", "") == plain != name]
+    with_metric = [pair for pair in [*alike, *pairs] if metric in pair]
+    # A loss without a partner gets none. For a metric that is not a loss, the run's pair is shown.
     likely = with_metric if with_metric or direction_of(metric) == "min" else pairs
     recorded = (pair for pair in likely if {*pair} <= {*names})
     return next(recorded, (None, None))
 
 
 def main_metric(names: Collection[str]) -> str | None:
-    """The metric to show where there is room for one; `None` if none of them is known.
+    """The metric to show where there is room for one; `None` if no name is known.
 
-    It is the first of a calibrated loss of the held-out rows, `"val_loss"`, a calibrated loss and
-    `"loss"`; of several calibrated losses, the one with the shortest name.
+    It is the first recorded of: a held-out calibrated loss, `"val_loss"`, a calibrated loss,
+    `"loss"`. Of several calibrated losses, it is the one with the shortest name.
 
     Example:
         >>> main_metric(["loss", "val_auc", "val_calibrated_log_loss", "val_loss"])
         'val_calibrated_log_loss'
     """
-    known = sorted(names, key=lambda name: (len(name), name))
-    calibrated = [name for name in known if _SUFFIX.sub("", name).endswith(tuple(_PLAIN_NAMES))]
+    by_length = sorted(names, key=lambda name: (len(name), name))
+    calibrated = [name for name in by_length if _SUFFIX.sub("", name).endswith(tuple(_PLAIN_NAMES))]
     held_out = [name for name in calibrated if name.startswith("val_")]
     shown = [*held_out, "val_loss", *calibrated, "loss"]
     return next((name for name in shown if name in names), None)

@@ -16,7 +16,7 @@ RunRecord: TypeAlias = Mapping[str, Any]
 """The record of a run in a ledger; see `Ledger` for its fields."""
 
 STATUSES = ("started", "finished", "diverged")
-# A kept epoch, as far as each metric was measured.
+# The `kept_epoch` of a run that kept its last weights: the last measured epoch of each metric.
 LAST = "last"
 
 _REQUIRED = ("pipeline", "seed", "status")

@@ -103,7 +103,7 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
     confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     wins = float(np.sum((a < b) + 0.5 * (a == b)))
-    low, rest = (_mid_p_lower(each, a.size, confidence) for each in (wins, a.size - wins))
+    low, rest = (_mid_p_lower(count, a.size, confidence) for count in (wins, a.size - wins))
     return Estimate(wins / a.size, low, 1 - rest, confidence)
 
 

@@ -23,14 +23,14 @@ def bias_share(
     """The share of bias in the seed variance of a loss: Cov(L, L − C) / Var(L).
 
     L is the plain loss of a run and C its calibrated loss, so that L − C is what the correction of
-    the bias removes. Var(L) = Cov(L, C) + Cov(L, L − C): the share is a part of the whole, though
-    it can be below 0 or above 1 in a sample. Covariances and variances are pooled within
-    pipelines. The interval is Student's, with the standard error of a jackknife over the seeds.
+    the bias removes. Since Var(L) = Cov(L, C) + Cov(L, L − C), it is a share of the variance; in a
+    sample it can be below 0 or above 1. Covariances and variances are pooled within pipelines. The
+    interval is Student's, with the standard error of a jackknife over the seeds.
 
     With 6 to 60 seeds of two pipelines, the 95 % interval covers 93 to 95 % where the gains L − C
-    are normal, and 85 to 92 % where they are squares of biases with a mean of 0, whose share few
-    seeds underestimate. Gains with heavy tails (a few runs with a bias of many standard deviations)
-    need more seeds than that.
+    are normal. It covers 85 to 92 % where they are squares of biases with mean 0: few seeds
+    underestimate their share. Gains with heavy tails (a few runs with a bias of many standard
+    deviations) need more seeds.
 
     Args:
         plain: Plain losses, one array of shape `(num_runs,)` for each pipeline, at least 3 runs.
@@ -57,7 +57,7 @@ def bias_share(
         Efron and Stein (1981), *The jackknife estimate of variance*.
     """
     pipelines = _check_losses(plain, calibrated, paired, confidence)
-    # The numerator and the denominator of each pipeline, of all runs and without each of them.
+    # Numerator and denominator of each pipeline: of all runs, and with each run left out.
     groups = [
         np.stack([_cross_products(losses, other) for other in (losses - corrected, losses)])
         for losses, corrected in pipelines
@@ -88,8 +88,8 @@ def surviving_share(
 
     ΔL is the difference of the mean plain losses and ΔC that of the mean calibrated losses. Near 1,
     calibration takes nothing away; near 0, the difference is calibration only; below 0, the
-    calibrated loss prefers the other pipeline. The interval is Fieller's: of the shares r for which
-    ΔC − r ΔL does not differ from 0. It is unbounded where ΔL does not differ from 0 itself.
+    calibrated loss prefers the other pipeline. The interval is Fieller's: all r for which ΔC − r ΔL
+    does not differ significantly from 0. It is unbounded if ΔL does not differ from 0 either.
 
     Args:
         plain: Plain losses of A and of B, each of shape `(num_runs,)`, at least 3 runs.
@@ -142,7 +142,7 @@ def surviving_share(
 
 
 def _cross_products(x: Array, y: Array) -> Array:
-    """Σ (x − x̄)(y − ȳ) over all runs, and then the same without each of them."""
+    """Σ (x − x̄)(y − ȳ) over all runs, followed by the same sum with each run left out."""
     # Rounding can move the mean of equal values past them; their differences are exactly 0.
     x, y = x - x[0], y - y[0]
     terms = (x - x.mean()) * (y - y.mean())

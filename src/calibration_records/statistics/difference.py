@@ -24,8 +24,8 @@ def mean_difference(
     """The mean of B minus the mean of A, with Student's interval.
 
     Unpaired: Welch's interval, SE² = s_a²/m_a + s_b²/m_b. Paired: with the differences
-    dᵢ = bᵢ − aᵢ, SE² = s_d²/m; the effect of a shared seed cancels. There is no p-value where no
-    exact test reaches the 5 % level: with three runs or five pairs.
+    dᵢ = bᵢ − aᵢ, SE² = s_d²/m; the effect of a shared seed cancels. With fewer than four runs or
+    six pairs there is no p-value, because no exact test could reach the 5 % level.
 
     Args:
         a: Values of A, shape `(num_runs_a,)`, at least 2.

@@ -47,15 +47,15 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     expected = predicted[there]
     weight = expected / mean
     count_distribution = _Counts(mean, count_variance, squares)
-    # What the weights add to the variance, for each positive. Where likely rows have small weights,
-    # it can be negative: the deviation shrinks.
+    # What the weights add to the variance, for each positive. It is negative where rows with high
+    # probabilities have small weights: the deviation shrinks.
     added = (variance - weight**2 * count_variance) / mean
     varies, shrinks = added > rounding * weight**2, added < -rounding * weight**2
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
     for _ in range(num_draws):
         counts = count_distribution.draw(generator)
-        drawn = weight * counts  # exactly 0 where there is none
+        drawn = weight * counts  # exactly 0 without positives
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
         scale = added[varies] / weight[varies]
         drawn[varies] = scale * generator.gamma(drawn[varies] / scale)

@@ -18,7 +18,7 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
 
     Returns:
         A dict with `count` (finite values), `mean`, `std`, `min`, `max` and `num_diverged` (other
-        values). Undefined statistics are NaN: all four without a finite value, `std` with one.
+        values). Without a finite value, the four statistics are NaN; with one, `std` is.
 
     Raises:
         ValueError: `values` is not one-dimensional.

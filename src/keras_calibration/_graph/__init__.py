@@ -1,1 +1,1 @@
-"""A model's graph: where its logit comes from, its outputs, and the head in it."""
+"""A model's graph: the source of its logit, its outputs, and its head."""

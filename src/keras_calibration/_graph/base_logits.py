@@ -1,4 +1,4 @@
-"""BaseLogits: the logits of a base model, as a frozen layer of another."""
+"""BaseLogits: the logits of a base model, as a frozen layer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class BaseLogits(keras.layers.Layer):
     """The uncalibrated logit l = f(x) of a trained model, frozen and in inference mode.
 
     If the base model ends in a sigmoid (a `Dense` or `Activation` layer, or the operation), the
-    logit is taken before it, because a float32 probability near 1 no longer determines its logit.
-    The sigmoid is also found behind `Flatten`, `Reshape`, `squeeze` and `Activation("linear")`, and
-    in nested models. Otherwise the probability is converted to a logit. For a model with K classes,
-    the same holds for K logits and their softmax.
+    layer takes the logit before it, because a float32 probability near 1 no longer determines its
+    logit. It also finds the sigmoid before `Flatten`, `Reshape`, `squeeze` and
+    `Activation("linear")`, and in nested models. Otherwise it converts the probability to a logit.
+    For a model with K classes, the same holds for K logits and their softmax.
 
     Args:
         base_model: A Functional or Sequential Keras model with an output of shape (batch, 1) or
@@ -45,15 +45,15 @@ class BaseLogits(keras.layers.Layer):
         calibrated_output: Which of several outputs of the base model is calibrated: its key in a
             dictionary, its index in a list, or its name (the name of its last layer). None for a
             base model with one output.
-        all_outputs: Whether the layer returns all outputs of the base model in their own structure,
-            with the logits as the calibrated one and the others unchanged, instead of the logits.
+        all_outputs: Whether the layer returns all outputs of the base model, in the same structure,
+            with the logits in place of the calibrated one; otherwise, it returns the logits alone.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Raises:
         ValueError: If the model has no symbolic inputs; if `calibrated_output` names none of its
-            outputs, or is None for a model with several; if the output has another shape or is not
-            of floats; if it is K sigmoids, whose sum is not 1; if `"auto"` cannot infer what it is;
-            or if the last layer contradicts `base_output`.
+            outputs, or is None for a model with several; if the output has another shape or no
+            float dtype; if it is K sigmoids, whose sum is not 1; if `"auto"` cannot infer what it
+            is; or if the last layer contradicts `base_output`.
 
     Example:
         >>> base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
@@ -85,7 +85,7 @@ class BaseLogits(keras.layers.Layer):
         self.base_output = base_output
         self.calibrated_output = calibrated_output
         self.all_outputs = all_outputs
-        # Of the calibrated output, among all in the order of `keras.tree.flatten`.
+        # Position of the calibrated output in the order of `keras.tree.flatten`.
         self.position = output_position(base_model, calibrated_output)
         self._function = self._function_from(
             logit_source(base_model, base_output, calibrated_output)
@@ -97,7 +97,7 @@ class BaseLogits(keras.layers.Layer):
 
     def freeze(self) -> None:
         """Freezes every layer of the base model."""
-        # One by one: TensorFlow skips the setter of a layer that is already frozen, and thereby the
+        # One by one: TensorFlow skips the setter of a layer that is already frozen, and so the
         # layers inside it.
         for layer in flatten_layers(self):
             layer.trainable = False
@@ -105,15 +105,15 @@ class BaseLogits(keras.layers.Layer):
     def _function_from(
         self, source: LogitSource
     ) -> Callable[[Inputs], tuple[Tensor, list[Tensor]]]:
-        """The function from inputs to logits and other outputs, by the base model's own weights.
+        """The function from inputs to logits and other outputs, with the base model's weights.
 
-        It is a closure so that Keras does not track the inner model, whose layers belong to the
+        It is a closure, so that Keras does not track the inner model, whose layers belong to the
         base model.
         """
         model, to_logits = self.base_model, source.to_logits or identity
         others = self._others() if self.all_outputs else []
         if others:
-            # What the logits and the others have in common is computed once.
+            # One model, so that the common part of the logits and the others is computed once.
             model = keras.Model(symbolic_input(model), [source.tensor, *others])
         elif source.tensor is not symbolic_output(model):
             model = keras.Model(symbolic_input(model), source.tensor)
@@ -126,7 +126,7 @@ class BaseLogits(keras.layers.Layer):
         return logits_and_others
 
     def _others(self) -> list[keras.KerasTensor]:
-        """The symbolic outputs of the base model but for the calibrated one."""
+        """The symbolic outputs of the base model except for the calibrated one."""
         tensors = keras.tree.flatten(symbolic_output(self.base_model))
         return tensors[: self.position] + tensors[self.position + 1 :]
 
@@ -143,7 +143,7 @@ class BaseLogits(keras.layers.Layer):
         return self._structured(logits, others)
 
     def passes_output(self, position: int) -> bool:
-        """Whether an output of the layer, by its position, is the base model's own, unchanged."""
+        """Whether the output of the layer at a position is that of the base model, unchanged."""
         return self.all_outputs and position != self.position
 
     def _structured(self, logits: Tensor, others: list[Tensor]) -> Inputs:
@@ -183,10 +183,10 @@ class BaseLogits(keras.layers.Layer):
 
 
 def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Model:
-    """A Functional model with the base model's outputs and the calibrated probability among them.
+    """A Functional model with all outputs of the base model, one of them calibrated.
 
-    The last layers are named like the base model's, so that Keras finds the losses and metrics of
-    a list of outputs by the same names.
+    The last layers have the names of the base model's, so that Keras finds the losses and metrics
+    of a list of outputs by the same names.
 
     Args:
         base: The base logits.
@@ -199,7 +199,7 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
     structure = symbolic_output(base.base_model)
     taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
     arguments = base.base_model, base.base_output, base.calibrated_output
-    # Who has unfrozen the base model since then finds it as it was.
+    # If the user has unfrozen the base model since then, it stays unfrozen.
     with trainable_flags_kept(base.base_model):
         layer = BaseLogits(*arguments, all_outputs=True, dtype=base.dtype, name=base.name)
     outputs = keras.tree.flatten(layer(inputs))
@@ -210,7 +210,7 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
             logit = head(outputs[position], features)
             outputs[position] = probability_of(logit, head, name, is_column=len(old.shape) == 2)
         else:
-            # In a dtype of its own, a layer would convert floats to float32.
+            # With its default dtype, a layer would convert floats to float32.
             dtype = old.dtype if "float" in old.dtype else None
             outputs[position] = keras.layers.Identity(dtype=dtype, name=name)(outputs[position])
     outputs = keras.tree.pack_sequence_as(structure, outputs)

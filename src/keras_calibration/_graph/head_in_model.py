@@ -1,4 +1,4 @@
-"""Finds the calibration head in a Functional or Sequential model, and what it is called with."""
+"""Finds the calibration head in a Functional or Sequential model, and its logit and features."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HeadInModel:
 
     @cached_property
     def input_of(self) -> dict[str, str]:
-        """Feature name → name of the input of the model that it is, if it is one."""
+        """Feature name → name of the model's input, for features that are inputs."""
         names = {id(tensor): name for name, tensor in self.inputs.items()}
         return {f: names[id(t)] for f, t in self.features.items() if id(t) in names}
 
@@ -81,7 +81,7 @@ class HeadInModel:
 
     @property
     def label_names(self) -> list[str]:
-        """What labels by output may call the calibrated output: as its base model does, or it."""
+        """The names of the calibrated output in labels by output: the base model's, and its own."""
         base = self.base_layer
         names = [] if base is None else [output_name(base.base_model, base.calibrated_output)]
         return list(dict.fromkeys([*names, self.output_name]))
@@ -144,7 +144,7 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
     heads, names = find_heads(model), output_names(model)
     if calibrated_output is not None:
         position = output_position(model, calibrated_output)
-        heads = [found for found in heads if found.position == position]
+        heads = [match for match in heads if match.position == position]
         if not heads:
             raise ValueError(
                 f"The output {names[position]!r} of the model must come from a calibration head. "
@@ -153,10 +153,10 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
             )
     if not heads:
         raise ValueError(_why_none(model))
-    if len({id(found.calibrated) for found in heads}) > 1:
+    if len({id(match.calibrated) for match in heads}) > 1:
         raise ValueError(
             "Argument `calibrated_output` must name one of the outputs that have a head, "
-            f"{[names[found.position] for found in heads]}. Received: calibrated_output=None."
+            f"{[names[match.position] for match in heads]}. Received: calibrated_output=None."
         )
     head = heads[0].head
     num_calls = sum(operation is head for operation in _operations(symbolic_output(model)))
@@ -179,14 +179,14 @@ def find_heads(model: keras.Model) -> list[HeadInModel]:
             "logit, or use kc.calibrate."
         )
     outputs = enumerate(keras.tree.flatten(symbolic_output(model)))
-    found = (_head_before(tensor, model, position) for position, tensor in outputs)
-    return [each for each in found if each is not None]
+    matches = (_head_before(tensor, model, position) for position, tensor in outputs)
+    return [match for match in matches if match is not None]
 
 
 def _head_before(
     tensor: keras.KerasTensor, model: keras.Model, position: int
 ) -> HeadInModel | None:
-    """The head whose logits, or their sigmoid or softmax, an output of a model is."""
+    """The head directly before an output of a model, or before its sigmoid or softmax."""
     operation, node = source_of(tensor)
     has_activation = False
     while not isinstance(operation, Head):
@@ -205,7 +205,7 @@ def _head_before(
 
 
 def _operations(outputs: Inputs) -> Iterator[keras.Operation]:
-    """The operations that symbolic tensors are computed by, once for each call."""
+    """The operations that compute symbolic tensors, once for each call."""
     waiting, seen = list(keras.tree.flatten(outputs)), set()
     while waiting:
         operation, node = source_of(waiting.pop())
@@ -221,7 +221,7 @@ def depends_on(tensor: keras.KerasTensor, head: Head) -> bool:
 
 
 def _why_none(model: keras.Model) -> str:
-    """Why a model has no head that could be fitted or exported."""
+    """The error message for a model without a head before an output."""
     heads = [layer.name for layer in flatten_layers(model) if isinstance(layer, Head)]
     last = {source_of(tensor)[0].name for tensor in keras.tree.flatten(symbolic_output(model))}
     return (

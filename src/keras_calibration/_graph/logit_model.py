@@ -1,4 +1,4 @@
-"""LogitModel: the part of a model below its head."""
+"""LogitModel: the part of a model before its head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibration_records._warn import without_notices
 from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 
-# Rows of a step of `predict`.
+# Rows in a step of `predict`.
 _BATCH_SIZE = 4096
 
 
@@ -21,8 +21,8 @@ class LogitModel(keras.Model):
 
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
         """The outputs for the rows of arrays or of a data set, as arrays."""
-        verbose = verbose if is_live() else 0  # in a file, Keras' bar is a line a step
-        # Each model is traced once: TensorFlow would take several models for one that is retraced.
+        verbose = verbose if is_live() else 0  # in a file, Keras' bar has a line for each step
+        # Each model is traced once, but TensorFlow would warn of retracing after several models.
         with without_notices("tensorflow", logging.ERROR):
             return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
 

@@ -1,4 +1,4 @@
-"""From where in a model the logit of an output is computed: before its sigmoid or softmax."""
+"""The source of a model's logit: the tensor before the sigmoid or softmax of an output."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
 
 @dataclass(frozen=True)
 class LogitSource:
-    """From where in a model the logit of an output is computed.
+    """The tensor of a model from which the logit of an output is computed.
 
     Args:
         kind: What the output is: "probability", "logit", "sigmoids" or "other".
         operation: The operation that determines the kind.
         tensor: The symbolic tensor, or structure of tensors, to start from.
-        to_logits: A function from its values to the input of the sigmoid or softmax; None if there
-            is none, and `tensor` is the output itself.
+        to_logits: A function from its values to the input of the sigmoid or softmax; None without
+            one, if `tensor` is the output itself.
     """
 
     kind: str
@@ -54,9 +54,9 @@ class LogitSource:
 def logit_source(
     base_model: keras.Model, base_output: str, calibrated_output: str | int | None
 ) -> LogitSource:
-    """From where the logits of a base model are computed; raises if `base_output` is wrong."""
+    """The source of the logits of a base model; raises if `base_output` is wrong."""
     output = output_tensor(base_model, calibrated_output)
-    source = _found_source(output)
+    source = _source_of_output(output)
     kind, operation = source.kind, source.operation
     num_columns = num_logits(base_model, calibrated_output)
     activation = "softmax" if num_columns > 1 else "sigmoid"
@@ -90,8 +90,8 @@ def logit_source(
     return source
 
 
-def _found_source(output: keras.KerasTensor) -> LogitSource:
-    """Finds the kind of an output, and from where its logit is computed."""
+def _source_of_output(output: keras.KerasTensor) -> LogitSource:
+    """The source of the logit of an output, and the kind of the output."""
     tensor = output
     operation, node = source_of(tensor)
     while passes_on(operation, tensor):
@@ -100,15 +100,15 @@ def _found_source(output: keras.KerasTensor) -> LogitSource:
     nested = _nested_model(operation, tensor)
     if nested is not None:
         inner_output = keras.tree.flatten(symbolic_output(nested))[position_of(tensor)]
-        inner = _found_source(inner_output)
+        inner = _source_of_output(inner_output)
         if inner.to_logits is None:
             return LogitSource(inner.kind, inner.operation, output)
-        given = (*node.arguments.args, *node.arguments.kwargs.values())[0]
+        inputs = (*node.arguments.args, *node.arguments.kwargs.values())[0]
         before, to_logits = keras.Model(symbolic_input(nested), inner.tensor), inner.to_logits
         return LogitSource(
             inner.kind,
             inner.operation,
-            given,
+            inputs,
             lambda values: to_logits(before(values, training=False)),
         )
     num_columns = math.prod(tensor.shape[1:])
@@ -135,7 +135,7 @@ def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     """Whether an operation returns the values of each row unchanged."""
     kind = type(operation)
     if kind is keras.layers.Activation:
-        # With all columns: Keras warns of a softmax of one.
+        # With all columns: Keras warns of a softmax over one column.
         return _computes(operation, identity, math.prod(size or 1 for size in tensor.shape[1:]))
     if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
         return False
@@ -158,7 +158,7 @@ def _is_probability(operation: keras.Operation, node: Any, num_columns: int) -> 
 
 def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
     if _is_dense(operation) or type(operation) is keras.layers.Activation:
-        # With all columns: Keras warns of a softmax of one.
+        # With all columns: Keras warns of a softmax over one column.
         return _computes(operation, ops.sigmoid, num_columns)
     return type(operation).__name__ == "Sigmoid"
 

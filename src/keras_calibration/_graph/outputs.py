@@ -95,7 +95,7 @@ def output_expression(model: keras.Model, calibrated_output: str | int | None) -
 
 
 def num_logits(model: keras.Model, calibrated_output: str | int | None = None) -> int:
-    """The number of logits per row: 1, or one per class."""
+    """The number of logits per row: 1, or K for K classes."""
     return math.prod(output_tensor(model, calibrated_output).shape[1:])
 
 

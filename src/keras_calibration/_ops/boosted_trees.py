@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 
-# Splits of a tree, of eight leaves: which side of each a row is on are the bits of a number.
+# Splits of a tree with eight leaves. The side of a row at each split is a bit of its code.
 NUM_SPLITS = 7
 NUM_CODES = 1 << NUM_SPLITS
 LARGEST = 3.4028234663852886e38  # of float32
@@ -18,11 +18,11 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     """The sum of the trees at each row, `Σ_t v_t[code_t(x)]`.
 
     Each tree has seven splits. Bit k of the code of a row is 1 where `s x_j > τ` for the column j,
-    the sign s and the threshold τ of split k, wherever this split is in the tree; a table holds the
-    value of the leaf that belongs to each of the 128 codes. A comparison with NaN is false, so that
-    the sign says to which side a missing value goes. Where a split only tells numbers from missing
-    values, `x_j = x_j` stands for `s x_j`. A row thus takes one comparison per split and one
-    look-up per tree, without branches.
+    the sign s and the threshold τ of split k, wherever this split is in the tree. A table holds the
+    value of the leaf of each of the 128 codes. A comparison with NaN is false, so that the sign
+    decides to which side a missing value goes. If a split separates numbers from missing values,
+    `x_j = x_j` replaces `s x_j`. A row takes one comparison per split and one lookup per tree,
+    without branches.
 
     Args:
         columns: x (n, C), float32.

@@ -39,7 +39,7 @@ def temperature_summary(
     # Without `initial`, Keras refuses an empty batch.
     largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
     logits = logits - largest
-    # Labels that do not sum to exactly 1 count by their sum, as in Keras' own loss.
+    # Labels that do not sum to exactly 1 count by their sum, as in Keras' loss.
     label_weights = weights * ops.sum(labels, axis=-1)
     sums = temperature_sums(logits, label_weights, group, num_groups)
     label_rows = ops.stack([weights, weights * ops.sum(labels * logits, axis=-1)], axis=1)
@@ -66,8 +66,8 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
         variance = ops.sum(powers * ops.square(bounded), axis=0) / total - ops.square(mean)
         rows = ops.stack([ops.log(total), mean, variance])
         # Not by `matmul`, which may round to fewer digits on a GPU.
-        found = ops.sum(weights_by_group[:, None] * rows, axis=-1)
-        return ops.slice_update(sums, (0, place, 0), found[:, None])
+        by_group = ops.sum(weights_by_group[:, None] * rows, axis=-1)
+        return ops.slice_update(sums, (0, place, 0), by_group[:, None])
 
     # A loop: all temperatures at once would take the memory of 49 arrays of logits.
     empty = ops.zeros((num_groups, NUM_TEMPERATURES, 3), logits.dtype)
@@ -75,7 +75,7 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
 
 
 def log_partition_sum(sums: Tensor, beta: Tensor) -> Tensor:
-    """`F(β)` of each summary at its own β in [1/16, 16], shape (g,)."""
+    """`F(β)` of each summary at its β in [1/16, 16], shape (g,)."""
     position = (ops.log(beta) + _LOG_LARGEST) / _LOG_STEP
     segment = ops.floor(position)
     segment = ops.where(ops.isnan(segment), 0.0, ops.clip(segment, 0, NUM_TEMPERATURES - 2))
@@ -107,7 +107,7 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
         value = first / beta - label_logits
         low, high = ops.where(value < 0, place, low), ops.where(value > 0, place, high)
         proposed = place - ops.divide_no_nan(value * beta, (second - first) * _LOG_STEP)
-        # At the root, the step is 0, and the place an end of the bracket. Without a slope, too.
+        # At the root, or without a slope, the step is 0 and the place is an end of the bracket.
         inside = ops.logical_and(proposed >= low, proposed <= high)
         inside = ops.logical_and(inside, second > first)
         place = ops.where(inside, proposed, 0.5 * (low + high))

@@ -12,7 +12,7 @@ from keras import ops
 from keras_calibration._keras import is_under_xla
 from keras_calibration._typing import Tensor
 
-# Batches are padded to a multiple of this, so that a smaller last batch is no new shape for XLA.
+# Batches are padded to a multiple of this, so that a smaller last batch is not a new shape for XLA.
 _ROWS_TOGETHER = 512
 
 
@@ -27,8 +27,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 
         under_xla = tf.function(function, jit_compile=True, autograph=False)
-        # Always called from a graph of its own: TensorFlow would compile once for calls from a
-        # graph and once more for eager calls.
+        # Always called from a separate graph: TensorFlow would compile once for calls from a graph
+        # and once more for eager calls.
         in_graph = tf.function(lambda *arguments: under_xla(*arguments), autograph=False)
 
         @functools.wraps(function)
@@ -61,7 +61,7 @@ def is_compiled(tensor: Tensor) -> bool:
 
 
 def runs_on_gpu() -> bool:
-    """Whether the backend has a GPU, where it then computes by default."""
+    """Whether the backend has a GPU, which it then uses by default."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Custom gradients that are freed together with the graph they were traced in."""
+"""Custom gradients that are freed together with the graph in which they were traced."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ def field_sums(
         predictions: Probabilities p, of the same dtype, shape `(n,)`.
         weights: Weights w, of the same dtype, shape `(n,)`.
         ids: Field values, whole numbers in [0, num_values), shape `(n,)`. All other ids, also NaN,
-            count as one further value, "other".
+            count as one more value, "other".
         num_values: Number of field values.
-        is_weighted: Whether weights may be other than 0 and 1. If not, four columns are summed, of
-            which the others are functions.
+        is_weighted: Whether weights may differ from 0 and 1. If not, only four columns are summed;
+            the others follow from them.
 
     Returns:
         A tensor of shape `(num_values + 1, 7)`; the last row is "other".
@@ -72,8 +72,8 @@ def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         ids = ops.cast(ids, "int32")  # `num_values` may not fit the narrower dtype
     # Compared before the cast: numbers beyond int32 cannot be cast.
-    known = ops.logical_and(ids >= 0, ids < num_values)
-    return ops.where(known, ops.cast(ids, "int32"), num_values)
+    is_known = ops.logical_and(ids >= 0, ids < num_values)
+    return ops.where(is_known, ops.cast(ids, "int32"), num_values)
 
 
 def id_tensor(ids: Tensor) -> Tensor:
@@ -106,9 +106,9 @@ def ids_outside(ids: Tensor, num_values: int) -> Tensor:
 
 
 def exact_ids(ids: Tensor, num_values: int | Tensor | None = None) -> Tensor:
-    """Ids given as floats as integers, with -1 for NaN, fractions, and all that floats merge.
+    """Float ids as integers, with -1 for NaN, fractions, and ids that the dtype may merge.
 
-    Raises if the dtype of the floats cannot tell `num_values` ids apart.
+    Raises if the dtype cannot hold `num_values` different ids.
 
     Example:
         >>> print(exact_ids(ops.array([3.0, 0.5, float("nan")]), 4).numpy())
@@ -144,7 +144,7 @@ def field_ece_from_sums(sums: Tensor) -> Tensor:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
-        sums: What `field_sums` returns, summed over all batches; with leading axes, many of them.
+        sums: The result of `field_sums`, summed over all batches; leading axes hold several.
 
     Returns:
         A scalar, or a tensor of the leading axes. NaN if there are no rows.
@@ -167,7 +167,7 @@ def field_rce_from_sums(sums: Tensor, epsilon: float) -> Tensor:
     The inner sums run over the N_z rows of the field value z, so the denominator is `Σ y + ε N_z`.
 
     Args:
-        sums: What `field_sums` returns, summed over all batches; with leading axes, many of them.
+        sums: The result of `field_sums`, summed over all batches; leading axes hold several.
         epsilon: ε; 0.01 in the paper.
 
     Returns:

@@ -11,8 +11,8 @@ from keras_calibration._typing import Tensor
 def hashed_uniform(row_number: Tensor, seed: int) -> Tensor:
     """A pseudo-random float32 in [0, 1) for each row number (n,), the same on every backend.
 
-    Rows may come in a periodic order (one for each user, say). A hash of the row number spreads
-    them evenly in any order, and does not depend on the batch size. Row numbers may wrap around.
+    Rows may come in a periodic order, for example one for each user. A hash of the row number
+    spreads them evenly, and does not depend on the batch size. Row numbers may wrap around.
 
     Example:
         >>> print(hashed_uniform(ops.arange(3), seed=0).numpy().round(3))
@@ -45,22 +45,22 @@ def num_groups_of(num_folds: int, bias_fraction: float | None) -> int:
 
 
 def fitting_sums(sums: Tensor, held_out: bool) -> Tensor:
-    """From sums by group (groups, …), the sums over the rows each correction is fitted on.
+    """From sums by group (groups, …), the sums over the rows on which each correction is fitted.
 
-    Held out: the first group. Otherwise the groups are folds, and each correction is fitted on all
-    the other folds (on the fold itself if there is only one).
+    With `held_out`, it is the first group. Otherwise the groups are folds, and each correction is
+    fitted on all the other folds (on the same fold if there is only one).
     """
     if held_out:
         return sums[:1]
     num_folds = sums.shape[0]
     if num_folds <= 2:
         return ops.flip(sums, axis=0)
-    # Not the total minus the own fold: beside a heavy fold, a light one would lose its digits.
+    # Not the total minus the fold: next to a heavy fold, a light one would lose its digits.
     # Not by a matrix product, which may round to fewer digits on a GPU.
     others = np.reshape(1 - np.eye(num_folds), (num_folds, num_folds, *[1] * (sums.ndim - 1)))
     return ops.sum(ops.cast(others, sums.dtype) * sums, axis=1)
 
 
 def scored_sums(sums: Tensor, held_out: bool) -> Tensor:
-    """From sums by group (groups, …), the sums over the rows each correction is scored on."""
+    """From sums by group (groups, …), the sums over the rows on which each correction is scored."""
     return sums[1:] if held_out else sums

@@ -10,20 +10,20 @@ from keras import ops
 from keras_calibration._ops.custom_gradients import with_gradient
 from keras_calibration._typing import Tensor
 
-# Beyond, softplus is 0 to the last bit, or 1e-56, and l. In LiteRT, it overflows from 88 on.
+# Below, softplus is 0 or at most 1e-56; above, it is l. In LiteRT, it overflows from 88 on.
 _START, _END = -128.0, 64.0
-# Points of the grid in a unit: the distance of two is at most the root of 8 ε.
+# Grid points per unit of the logit: their distance is at most the root of 8 ε.
 _POINTS_PER_UNIT = {"float32": 2.0**11, "float64": 2.0**26}
 
 
 def increasing_softplus(logits: Tensor) -> Tensor:
     """Softplus, `log(1 + exp(l))`; of two logits, the higher one never has the lower softplus.
 
-    The softplus of a library is right to a few bits, so that neighbouring logits may come out in
-    reverse order. Here it is computed at points of a grid only. From point to point it rises by far
-    more than its rounding errors. Between them runs a straight line, and each of its three
-    operations keeps the order when it rounds: the difference of the two points is exact, because
-    they are less than a factor of 2 apart. The line is above softplus by less than ε/16.
+    The softplus of a library is exact except for a few bits, so that neighbouring logits may change
+    order. This function computes it only at points of a grid, between which it rises by far more
+    than its rounding errors. Between two points, it is a straight line, whose three operations
+    preserve the order when they round: the difference of the two points is exact, because they are
+    less than a factor of 2 apart. The line is above softplus by less than ε/16.
 
     Args:
         logits: Logits l, float32 or float64, any shape.

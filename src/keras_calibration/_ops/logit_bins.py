@@ -9,7 +9,7 @@ from keras_calibration._typing import Tensor
 
 
 def bin_numbers(bins: LogitBins, logits: Tensor) -> Tensor:
-    """The number of the bin of each logit, int32; of NaN, any."""
+    """The number of the bin of each logit, int32; arbitrary for NaN."""
     _, fine, coarse = _floors(bins, logits)
     fine_ends, ends = FINE_END / bins.fine_width, FINE_END / bins.width
     place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)

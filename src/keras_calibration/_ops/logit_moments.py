@@ -56,7 +56,7 @@ def by_group(sums: Tensor) -> Tensor:
 
 
 def log_loss_and_weight(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """`Σ w` log loss of `σ(l + c)` of each summary at its own bias, or NaN, and `Σ w`."""
+    """`Σ w` log loss of `σ(l + c)` of each summary at its bias, or NaN, and `Σ w`."""
     summary, bias = ops.convert_to_tensor(summary), ops.convert_to_tensor(bias)
     return moments.log_loss_and_weight(ops, _sums, moments.terms(ops, summary), bias)
 
@@ -97,7 +97,7 @@ def bias_root(summary: Tensor) -> Tensor:
         (state,),
         maximum_iterations=LARGEST_NUM_STEPS,
     )
-    return _search(state).found(ops)
+    return _search(state).result(ops)
 
 
 def _search(state: Tensor) -> BiasSearch:
@@ -107,7 +107,7 @@ def _search(state: Tensor) -> BiasSearch:
 # A column of ones, and one of zeros that keeps it a matrix.
 _ONES = np.tile([1.0, 0.0], (NUM_BINS * NUM_COLUMNS, 1))
 
-# What a `BiasSearch` starts with, beside its sums, which are products of the summary with _SUMS.
+# The start of a `BiasSearch`, without its sums, which are products of the summary with _SUMS.
 _START = np.array([0, -1, 1, 1, 0, 0, 0, 0, 0])[:, None] * LARGEST_BIAS
 _SUMS = np.zeros((len(_START), NUM_BINS, NUM_COLUMNS))
 _SUMS[5, :, 0] = _SUMS[6, :, 1] = _SUMS[7, 0, :2] = _SUMS[8, -1, :2] = 1

@@ -33,11 +33,10 @@ def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:
 def logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Logit of a probability: `log(p / (1 - p))`.
 
-    Where p or 1 - p is below 2⁻⁵³ (1.1e-16), it is replaced by it. The logit is therefore in
-    [-36.7, 36.7], and that of 1 - p is its mirror image. In float32, the largest below 36.7 is
-    16.6: of probabilities nearer to 1, which are rounded to it, pass the logits. Values outside
-    [0, 1] (most often logits) give NaN, so that everything computed from them is NaN instead of a
-    plausible number.
+    A p or 1 - p below 2⁻⁵³ (1.1e-16) counts as 2⁻⁵³. The logit is therefore in [-36.7, 36.7], and
+    the logit of 1 - p is its negative. In float32, the largest logit below 36.7 is 16.6, because
+    probabilities nearer to 1 are rounded to 1: pass their logits. Values outside [0, 1] (most often
+    logits) give NaN, so that everything computed from them is NaN instead of a plausible number.
 
     Args:
         probabilities: Probabilities in [0, 1], any float dtype, any shape.
@@ -54,9 +53,9 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
 
 
 def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
-    """Class logits `log p` of class probabilities, whose softmax they are if these add up to 1.
+    """Class logits `log p` of class probabilities that add up to 1; their softmax is p.
 
-    A probability below 2⁻⁵³ (1.1e-16) is replaced by it. A value outside [0, 1] gives NaN, as in
+    A probability below 2⁻⁵³ (1.1e-16) counts as 2⁻⁵³. A value outside [0, 1] gives NaN, as in
     `logits_from_probabilities`.
 
     Args:

@@ -8,18 +8,18 @@ from keras_calibration._typing import Tensor
 
 
 def places_on_knots(values: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """Where values lie between the knots of their column: a knot, and the share of the gap after.
+    """The place of each value between the knots of its column: a knot, and a share of its gap.
 
     All columns are processed together: with one row a batch, the number of operations determines
-    the latency. Values beyond the outermost knots, also infinite ones, are placed on these.
+    the latency. Values beyond the outermost knots, also infinite ones, are placed on them.
 
     Args:
         values: Columns (J, n); NaN is missing.
         knots: Knots of each column (J, K), not decreasing. The last may be repeated.
 
     Returns:
-        The knot at or left of each value (J, n), int32, or K where it is missing, and the share of
-        the gap to the next knot that the value is beyond it, in [0, 1].
+        The knot at or left of each value (J, n), int32, or K where it is missing; and the distance
+        of the value to this knot as a share of the gap to the next, in [0, 1].
 
     Example:
         >>> left, share = places_on_knots([[-1.0, 0.5, 3.0, float("nan")]], [[0.0, 2.0, 2.0]])
@@ -66,7 +66,7 @@ def numeric_curves(places: tuple[Tensor, Tensor], curves: Tensor) -> Tensor:
         [[ 1.5 -1. ]]
     """
     left, share = places
-    # The share is 0 where nothing is right of a place.
+    # The share is 0 at the last knot.
     right = ops.minimum(left + 1, curves.shape[1] - 1)
     value = read_columns(curves, left)
     return value + share * (read_columns(curves, right) - value)

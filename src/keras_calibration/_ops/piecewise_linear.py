@@ -1,28 +1,27 @@
 """Piecewise-linear curves on knots: evaluation, slopes, penalties and the hat basis.
 
-**Which line a row is on** is the number of knots at or left of its logit. XLA fuses element-wise
-operations into one loop over memory, but neither searches nor sums. Therefore, where XLA compiles
+**The line of a row** is the number of knots at or left of its logit. XLA fuses element-wise
+operations into one loop over memory, but neither searches nor sums. So where XLA compiles
 (`jax.jit`, or `jit_compile=True` on TensorFlow), knots are halved: each comparison with the middle
-one of the knots that are left rules out half of them.
+one of the remaining knots rules out half of them.
 
-- On a CPU, up to 32 knots are halved together with their values and slopes, and no table is read;
-  of up to 256 knots, the place is found so, and its line is read.
+- On a CPU, up to 32 knots are halved together with their values and slopes, and no table is read.
+  Up to 256 knots are halved to find the line, whose numbers are then read from a table.
 - On a GPU, a kernel that computes more is faster than two kernels that pass arrays through memory.
-  One row of a table holds all numbers of a line. Of more than 32 knots, a group is found first,
-  whose knots are a row of another table. The sums of the gradient find their lines anew.
+  One row of a table holds all numbers of a line. With more than 32 knots, a group of knots is found
+  first, whose knots are a row of another table. The sums of the gradient search the lines again.
 
-Without XLA, every comparison would be a pass over memory. There, few rows are compared with all
-knots at once, which takes built-in operations of LiteRT only, and many are searched.
-All variants give the same curve.
+Without XLA, every comparison would be a pass over memory. Few rows are compared with all knots at
+once, which needs only built-in operations of LiteRT; many rows are searched. All variants give the
+same curve.
 
 **The gradient** is written by hand, because autodiff would sum every table read separately. Knots
-are constants: they get none.
+are constants, without a gradient.
 
 - Two columns are summed by line in interleaved parts. This keeps float32 accurate over many rows,
   fixes the order of the sum on a CPU, and keeps additions from waiting for each other.
-- On a GPU, additions to an address are atomic, and wait even so. For up to 32 knots, there is none:
-  the sum of each hat function is the difference of two sums over all rows, of which XLA computes
-  all in one pass.
+- On a GPU, additions to an address are atomic, and still wait. Up to 32 knots need none: the sum of
+  each hat function is the difference of two sums over all rows, which XLA computes in one pass.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
         line, knot, slope = line_of_rows()
         if has_few_lines and on_gpu and not _are_few(logits):
             by_value = _sums_of_hats(by_curve, logits, table[0])
-            by_slope = ops.zeros_like(by_value)  # it is in them
+            by_slope = ops.zeros_like(by_value)  # `by_value` includes it
         else:
             columns = [by_curve, by_curve * (logits - knot)]
             sums = sums_by_cell(columns, line, num_lines, _num_parts(line, num_lines))
@@ -138,7 +137,7 @@ def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -
 
 
 def _unbounded(value: Tensor) -> Tensor:
-    """What follows the last line: a lower value. An infinite bound would spoil quantized tables."""
+    """The value after the last line: a lower one, as infinity would spoil quantized tables."""
     return -2 * ops.abs(value) - 1
 
 
@@ -147,14 +146,14 @@ def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     knots, values, line_slopes = (ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 3))
     following = [*values[1:], _unbounded(values[-1])]
 
-    def found(*columns: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def last_passed(*columns: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         return _last_passed([knots, *columns], lambda knot: logits >= knot)
 
-    _, line = found(values, line_slopes, following)
+    _, line = last_passed(values, line_slopes, following)
 
     def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
-        # Found again: XLA then fuses each of them into the operation that uses it.
-        place, (knot, slope) = found(line_slopes)
+        # Searched again: XLA then fuses each of them into the operation that uses it.
+        place, (knot, slope) = last_passed(line_slopes)
         return place, knot, slope
 
     return curve_on(logits, line), line_of_rows
@@ -174,7 +173,7 @@ def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
         line_of_row = _rows_read(ops.transpose(lines_read), line)
         columns = ops.unstack(line_of_row, 4, axis=1)
     else:
-        # All from the table itself: XLA may round differently what it computes twice.
+        # All from the table, because XLA may round two computations of a number differently.
         last = table.shape[1] - 1
         following = ops.take(table[1], ops.minimum(line + 1, last))
         following = ops.where(line < last, following, _unbounded(following))
@@ -194,7 +193,7 @@ def _line(logits: Tensor, knots: Tensor) -> Tensor:
     num_knots = knots.shape[0]
     if num_knots <= _MOST_HALVED_KNOTS and is_compiled(logits):
         line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
-        # XLA computes again for each use what was computed, but not what was read from a table.
+        # XLA repeats computations for each use, but not reads from a table.
         return ops.take(np.arange(num_knots, dtype="int32"), line)
     if num_knots > _MOST_HALVED_KNOTS or (logits.shape[0] or 0) * num_knots > _MOST_COMPARISONS:
         return ops.searchsorted(knots[1:], logits, side="right")
@@ -227,7 +226,7 @@ def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor,
     groups = ops.reshape(ops.concatenate([knots, missing]), (num_groups, size))
     group, _ = _last_passed([ops.unstack(groups[:, 0], num_groups)], is_past)
     if again:
-        # XLA keeps the group in memory, because two tables are read one after the other: one byte.
+        # One byte: XLA keeps the group in memory, because two tables are read one after the other.
         group = ops.cast(ops.cast(group, "uint8"), "int32")
     group_values = ops.unstack(_rows_read(groups, group), size, axis=1)
     place, (knot,) = _last_passed([group_values], is_past)
@@ -243,9 +242,9 @@ def _rows_read(table: Tensor, places: Tensor) -> Tensor:
 def _last_passed(
     columns: Sequence[Sequence[Tensor]], is_past: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """The last of the knots, which are the first column, that is passed, or else the first.
+    """The last knot that is passed, or the first: its place, int32, and its entries of all columns.
 
-    Its place, int32, and its entries of all columns.
+    The first column holds the knots.
     """
     place: Tensor = 0
     while len(columns[0]) > 1:
@@ -269,17 +268,22 @@ def _are_few(rows: Tensor) -> bool:
 
 
 def _num_parts(line: Tensor, num_lines: int) -> int:
+<<<<<<< HEAD
     """In how many parts the rows of each line are summed."""
     if _are_few(line):
+=======
+    """The number of parts in which the rows of each line are summed."""
+    if line.shape[0] is not None and line.shape[0] < _FEW_ROWS:
+>>>>>>> wt-text
         return _NUM_PARTS_OF_FEW_ROWS
     return min(_NUM_PARTS_ON_GPU, _MOST_SUMS_ON_GPU // num_lines) if runs_on_gpu() else _NUM_PARTS
 
 
 def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
-    """Sums over the rows of each hat function, as `hat_basis` but with ends that continue, (K,).
+    """Sums over the rows of each hat function, (K,), as `hat_basis` but with ends that continue.
 
-    How far a logit is from the right end of a segment, from 0 at its right to 1 at its left, is the
-    sum of the hats of all knots up to the left end.
+    The distance of a logit from the right end of a segment, 0 at its right and 1 at its left, is
+    the sum of the hats of all knots up to the left end.
     """
     gaps = knots[1:] - knots[:-1]
     per_unit = 1 / ops.maximum(gaps, np.finfo("float32").tiny)  # of an empty one: a step
@@ -294,12 +298,12 @@ def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
 
 
 def slopes(knots: Tensor, values: Tensor) -> Tensor:
-    """Slope of each segment, K - 1 in all: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`; 0 of empty ones."""
+    """Slope of each of K - 1 segments: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`; 0 if it is empty."""
     return ops.divide_no_nan(values[1:] - values[:-1], knots[1:] - knots[:-1])
 
 
 def decrease_penalty(values: Tensor) -> Tensor:
-    """How much the values decrease, `Σ_k (b_k - b_{k+1})₊`, a scalar.
+    """The total decrease of the values, `Σ_k (b_k - b_{k+1})₊`, a scalar.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 11.
@@ -338,7 +342,7 @@ def slope_change_penalty(knots: Tensor, values: Tensor) -> Tensor:
 
 
 def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
-    """The K hat functions of a value, (n, K): 1 at their own knot, 0 at the others, else linear.
+    """The K hat functions of a value, (n, K): 1 at one knot, 0 at the others, linear between.
 
     Every curve that is linear between the knots and constant outside them is a weighted sum of
     these. Each row sums to 1, or to 0 where the value is missing (NaN). A repeated knot has an
@@ -348,10 +352,10 @@ def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     present = ops.logical_not(ops.isnan(values))[:, None]
     position = values[:, None] - knots[None, :-1]
     # The gap to the next greater knot; a repeated knot leaves its segment to its first occurrence.
-    # (Counted, since LiteRT has no search of its own.)
+    # (Counted, because LiteRT has no search.)
     following = ops.sum(ops.cast(knots <= knots[:-1, None], "int32"), axis=1)
     gap = ops.take(knots, ops.minimum(following, knots.shape[0] - 1)) - knots[:-1]
-    # How far the value is into each segment, from 0 to 1; 0 for empty segments.
+    # The passed share of each segment, from 0 to 1; 0 for empty segments.
     passed = ops.clip(ops.divide_no_nan(position, gap), 0.0, 1.0)
     one = ops.ones_like(passed[:, :1])
     rising = ops.concatenate([one, passed], axis=1)

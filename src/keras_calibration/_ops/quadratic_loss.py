@@ -1,10 +1,10 @@
 """Sums of residuals that give the mean squared error after a bias of the predictions is corrected.
 
-With the residual `r = y - p`, the squared error of `p + c` is `(r - c)²`. The moments of r are
-therefore enough, and they add up over batches, replicas and shards. They are moments of the
-residuals, not of the labels, so no digits are lost however large y and p are compared to r. Digits
-are lost where the mean residual is large compared to the standard deviation of the residuals: the
-relative error is about 1e-16 times the square of that ratio in float64.
+With the residual `r = y - p`, the squared error of `p + c` is `(r - c)²`. So the moments of r are
+enough, and they add up over batches, replicas and shards. They are moments of the residuals, not of
+the labels: no digits are lost, however large y and p are. If the mean residual is large compared
+with the standard deviation of the residuals, digits are lost: in float64, the relative error is
+about 1e-16 times the square of that ratio.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def mean_residual(sums: Tensor) -> Tensor:
 
 
 def squared_error_sum(sums: Tensor, bias: Tensor) -> Tensor:
-    """`Σ w (y - p - c)²` of each group at its own bias c, shape (g,)."""
+    """`Σ w (y - p - c)²` of each group at its bias c, shape (g,)."""
     weight, first, second = (sums[:, column] for column in range(3))
     total = second - bias * (2 * first - bias * weight)
     # Rounding can make the error of a perfect fit slightly negative. The comparison keeps NaN.

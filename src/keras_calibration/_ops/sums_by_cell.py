@@ -19,8 +19,8 @@ def sums_by_cell(
     """Sums of columns of rows by cell, shape (num_cells, columns), first in interleaved parts.
 
     On a GPU, rows are added at the same time by atomic operations, and rows of the same cell and
-    part wait for each other. By default there are up to 256 parts there, as many as 131,072 cells
-    allow, and one on a CPU.
+    part wait for each other. The default is one part on a CPU. On a GPU, it is up to 256 parts, as
+    many as 131,072 cells allow.
     """
     if runs_on_gpu():
         rows = ops.stack(columns, axis=1)

@@ -1,1 +1,1 @@
-"""Rows on their way into a fit: read from tensors, frames and data sets, and checked."""
+"""Rows of a fit: read from tensors, data frames and data sets, and checked."""

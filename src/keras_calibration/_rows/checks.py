@@ -1,4 +1,4 @@
-"""Checks of logits, labels and weights given as whole arrays, before anything is computed."""
+"""Checks of arrays of logits, labels and weights, before anything is computed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _HANDFUL = 10
 # The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
 _FARTHEST_LOGIT = -np.log(SMALLEST_PROBABILITY)
 _LOOK_LIKE_PROBABILITIES = (
-    "The logits look like probabilities: all are in [0, 1]. Received: {} A head is called on "
-    "logits. Pass logits, log(p / (1 - p)), or say what they are: from_logits=False to the head's "
-    'own fit or to calibrate_scores, base_output="probability" to CalibratedModel.'
+    "The logits look like probabilities: all are in [0, 1]. Received: {} A head needs logits. Pass "
+    "logits, log(p / (1 - p)), or from_logits=False to the head's `fit` or to calibrate_scores, or "
+    'base_output="probability" to CalibratedModel.'
 )
 # Differences and products of such class logits are still finite.
 _LARGEST_CLASS_LOGIT = 1e100
@@ -44,7 +44,7 @@ def read_rows(
     both_classes: bool = True,
     argument: str = "logits",
 ) -> Rows:
-    """The rows of a fit that count: all checks and warnings of labels, logits and weights, once.
+    """The rows of a fit that count, after all checks and warnings of labels, logits and weights.
 
     Args:
         logits: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
@@ -63,7 +63,7 @@ def read_rows(
         (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
     """
     if labels is None:
-        raise refused("labels", "given, one for each row of a fit", labels)
+        raise refused("labels", "an array with a label for each row", labels)
     check_weights_are(weights_are, sample_weight is not None)
     rows = check_rows(logits, labels, sample_weight, both_classes, from_logits, argument)
     warn_of_contradicted_ends(rows)
@@ -85,8 +85,8 @@ def check_rows(
 ) -> Rows:
     """Logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
-    Logits (n, K) are of K classes, with labels as numbers or shares of the classes. Rows of weight
-    0 are left out, whatever they hold. Warns of logits that look like probabilities or labels.
+    Logits (n, K) are of K classes, with labels as class numbers or shares. Rows of weight 0 are
+    left out, whatever they hold. Warns of logits that look like probabilities or labels.
     """
     of_classes = is_of_classes(logits)
     scores = numbers_of(logits, "Logits") if of_classes else flat_numbers(logits, "logits")
@@ -121,7 +121,7 @@ def check_rows(
 
 
 def _shares_of(labels: ArrayLike, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Labels (n,) in [0, 1], or shares of the classes (n, K); raises for others that count."""
+    """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones in rows that count."""
     if scores.ndim == 2:
         return class_shares(labels, len(scores), scores.shape[1], counts)
     shares = flat_numbers(labels, "labels")
@@ -160,25 +160,23 @@ def is_of_classes(logits: ArrayLike) -> bool:
 def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False) -> np.ndarray:
     """Logits, float64, of probabilities (n,) or (n, 1), or of K classes (n, K), up to a constant.
 
-    With `one_column=True`, several columns are no classes.
-
-    Where p or 1 - p is below 2⁻⁵³ (1.1e-16), it is replaced by it.
+    With `one_column=True`, columns are not classes. A p or 1 - p below 2⁻⁵³ (1.1e-16) counts as
+    2⁻⁵³.
 
     Example:
         >>> logits_of_probabilities(np.array([0, 1e-9, 1 - 1e-9, 1])).round(6)
         array([-36.736801, -20.723266,  20.723266,  36.736801])
     """
-    given = np.asarray(probabilities, np.float64)
+    p = np.asarray(probabilities, np.float64)
     if is_of_classes(probabilities) and not one_column:
-        return np.log(np.maximum(given, SMALLEST_PROBABILITY))
-    odds = np.maximum(given, SMALLEST_PROBABILITY) / np.maximum(1 - given, SMALLEST_PROBABILITY)
-    return np.log(odds)
+        return np.log(np.maximum(p, SMALLEST_PROBABILITY))
+    return np.log(np.maximum(p, SMALLEST_PROBABILITY) / np.maximum(1 - p, SMALLEST_PROBABILITY))
 
 
 def _warn_of_probabilities(logits: np.ndarray, labels: np.ndarray | None) -> None:
     """Warns if logits look like probabilities, or like labels passed in their place.
 
-    Class logits do if all are in [0, 1] and every row has the sum 1.
+    Class logits look so if all are in [0, 1] and every row has the sum 1.
     """
     if logits.min() < 0 or logits.max() > 1:
         return
@@ -197,8 +195,8 @@ def _warn_of_probabilities(logits: np.ndarray, labels: np.ndarray | None) -> Non
 def warn_of_contradicted_ends(rows: Rows) -> None:
     """Warns if probabilities of exactly 0 or 1 have labels that contradict them.
 
-    Such rows are known by their logits, ±36.7, wherever these were computed. Rows whose labels
-    agree cost nothing and move no fit; nor are there any to outweigh if all are exactly 0 or 1.
+    Such rows have logits of ±36.7, wherever these were computed. Rows whose labels agree do not
+    move a fit. If all probabilities are exactly 0 or 1, there are no other rows to outweigh.
 
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
@@ -208,15 +206,15 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     are_ends = np.abs(least + _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
     are_certain = are_ends | (rows.logits == 0) if of_classes else are_ends
     if not are_ends.any() or are_certain.all():
-        return  # Decisions, not votes: there are no other rows to outweigh.
+        return
     missed = rows.labels if of_classes else np.where(rows.logits < 0, rows.labels, 1 - rows.labels)
     is_wrong = (are_ends & (missed > 0)).reshape(len(rows), -1).any(axis=1)
     if num_wrong := np.count_nonzero(is_wrong):
         warn(
             f"{num_wrong:,} of {len(rows):,} rows have a probability of exactly 0 or 1, and a "
-            "label that says otherwise. Each counts as a logit of ±36.7, of which a few outweigh "
-            "all other rows. Smooth the votes of a forest, (k + ½) / (K + 1) for k of K votes; of "
-            "other models, pass logits: float32 probabilities are exactly 1 from 17 on."
+            "label that contradicts it. Each counts as a logit of ±36.7; a few outweigh all other "
+            "rows. Smooth the votes of a forest, (k + ½) / (K + 1) for k of K votes; for other "
+            "models, pass logits: float32 probabilities are exactly 1 for logits above 17."
         )
 
 
@@ -233,12 +231,12 @@ def are_0_or_1(values: np.ndarray) -> bool:
 def warn_if_swapped(labels: ArrayLike, predictions: np.ndarray, what: str = "predictions") -> None:
     """Warns if labels and predictions look swapped: the predictions are 0 and 1, and no label is.
 
-    `what` names the predictions: in a fit, they are its first argument; else the labels are.
+    `what` names the predictions. They are the first argument of a fit; elsewhere, labels are.
 
     Example:
         >>> warn_if_swapped(np.array([0, 1]), np.array([0.2, 0.7]))
     """
-    # The first rows mostly tell.
+    # The first rows mostly suffice.
     if is_of_classes(predictions) or not all(map(are_0_or_1, (predictions[:100], predictions))):
         return
     if len(np.unique(predictions)) == 2 and len(np.unique(np.asarray(labels))) > _HANDFUL:

@@ -1,4 +1,4 @@
-"""Columns that may be tensors, of the backend or symbolic; all others are read by `_columns`."""
+"""Columns that may be tensors of the backend or symbolic; `_columns` reads all others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from calibration_records._columns import exact_ids, refuse_fractions
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
 
-# Largest distance of float32 numbers, in shares of the spread of a column.
+# Largest distance of float32 numbers, as a share of the spread of a column.
 _MOST_LOST = 0.01
 
 
 def is_symbolic(values: object) -> bool:
-    """Whether values are a tensor that a graph will compute, so that they cannot be read."""
+    """Whether values are a tensor of a graph, which cannot be read yet."""
     if not ops.is_tensor(values):
         return isinstance(values, keras.KerasTensor)
     if keras.backend.backend() == "jax":
@@ -42,7 +42,7 @@ def is_sparse(values: object) -> bool:
 
 
 def as_csr(values: Any) -> Any:
-    """A sparse matrix or tensor of rank 2 by rows, which SciPy can take and Keras' `fit` takes."""
+    """A sparse matrix or tensor of rank 2 as CSR, whose rows SciPy can select; `fit` accepts it."""
     if hasattr(values, "tocsr"):
         return values.tocsr()
     places = np.asarray(values.indices).T
@@ -74,10 +74,10 @@ def column_of(values: Any, name: str) -> Tensor:
 
 
 def take(columns: Any, numbers: np.ndarray | slice) -> Any:
-    """The rows with the given numbers of a column, or of each column of a mapping or structure.
+    """Some rows of a column, or of each column of a mapping or structure.
 
-    `numbers` may also be a slice, or an array of bool with an entry for each row. None, for a
-    column that was not given, stays None.
+    `numbers` are row numbers, a slice, or an array of bool with an entry for each row. None, for a
+    missing column, stays None.
 
     Example:
         >>> take({"site": np.array([7, 8, 9])}, slice(2))
@@ -100,8 +100,8 @@ def column_that_counts(
 ) -> Any:
     """The rows of a column with the numbers from `weights.rows_that_count`, if it has as many rows.
 
-    For use before a column is read: a row of weight 0 may hold what no column may. Other numbers
-    are of `num_rows`.
+    For use before a column is read, because a row of weight 0 may hold invalid values. If `numbers`
+    are only some of the rows, `num_rows` is the number of all.
 
     Example:
         >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
@@ -143,7 +143,7 @@ def field_values(values: Any, name: str) -> Tensor:
 
 
 def warn_of_lost_digits(values: Any, name: str) -> None:
-    """Warns if neighbouring numbers of a column become equal in float32, in which layers read it.
+    """Warns if neighbouring numbers of a column become equal in float32, the dtype of layers.
 
     Example:
         >>> import warnings
@@ -152,22 +152,22 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
         ...     warnings.simplefilter("always")
         ...     warn_of_lost_digits(dates, "day")
         >>> str(caught[0].message)[:65]
-        "The column 'day' loses digits in float32, in which layers read it"
+        "The column 'day' loses digits in float32, which layers convert to"
     """
     column = as_array(values, repr(name))
     if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
         return
     present = column[np.isfinite(column)].astype(np.float64)
     present = present if len(present) else np.zeros(1)
-    # Of the numbers in the middle: one far number takes no digits from the others.
+    # Only the middle of the distribution: one far number takes no digits from the others.
     low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
     largest = min(max(abs(low), abs(high)), np.finfo(np.float32).max / 2)
     step = float(np.spacing(np.float32(largest)))
     if high > low and step > _MOST_LOST * (high - low):
         warn(
-            f"The column {name!r} loses digits in float32, in which layers read it: numbers about "
+            f"The column {name!r} loses digits in float32, which layers convert to: numbers about "
             f"{largest:.10g} are {step:g} apart there, and most of these lie within {high - low:g}."
-            " Subtract a constant first; give a date as days since a date."
+            " Subtract a constant first; pass a date as days since a date."
         )
 
 

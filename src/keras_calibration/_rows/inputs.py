@@ -1,4 +1,4 @@
-"""Columns of data as the inputs of a model: found by name, in the dtype of the input, exactly."""
+"""Columns of data as the inputs of a model: selected by name, converted to its dtype exactly."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def inputs_of(
     ids: Collection[str] = (),
     standing_in: np.ndarray | None = None,
 ) -> Any:
-    """Arrays and tables in the form that a model expects; columns that it does not read are left.
+    """Arrays and tables in the form that a model expects, without columns that it does not read.
 
-    Of the inputs, `ids` names those that hold ids. A row of weight 0 may hold anything:
-    `standing_in` are the row numbers of `rows_that_count`.
+    `ids` are the names of inputs that hold ids. A row of weight 0 may hold anything: `standing_in`
+    are the row numbers of `rows_that_count`.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
@@ -55,7 +55,7 @@ def inputs_of(
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
-    """New symbolic inputs like a model's own; generated names are replaced by `"inputs"`."""
+    """New symbolic inputs like those of a model; `"inputs"` replaces generated names."""
     inputs = [
         keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
         for name, tensor in zip(layer_names(tensors), keras.tree.flatten(tensors), strict=True)
@@ -64,7 +64,7 @@ def named_inputs(tensors: Inputs) -> Inputs:
 
 
 def layer_names(tensors: Inputs) -> list[str]:
-    """The names of symbolic inputs as Keras takes them: all different, and without a slash."""
+    """The names of symbolic inputs as Keras accepts them: all different, and without a slash."""
     names: list[str] = []
     for name in clean_names(tensors):
         names.append(free_name(name.replace("/", "_") or "inputs", names))
@@ -72,7 +72,7 @@ def layer_names(tensors: Inputs) -> list[str]:
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
-    """A name for a layer that no other has: with a number behind it, if it is taken.
+    """A unique name for a layer, with a number appended if it is taken.
 
     Example:
         >>> free_name("base", ["site"]), free_name("base", ["base", "base_1"])
@@ -93,11 +93,11 @@ def clean_names(tensors: Inputs) -> list[str]:
     if isinstance(tensors, Mapping):
         paths = [list(map(str, path)) for path, _ in keras.tree.flatten_with_path(tensors)]
         names = [path[-1] for path in paths]
-        # Positions of two tuples are no names.
+        # Positions in two tuples are not unique.
         names = names if len({*names}) == len(names) else ["_".join(path) for path in paths]
     made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
-    own = [f"inputs_{number}" for number in range(len(names))] if len(names) > 1 else ["inputs"]
-    return [a if made_up.fullmatch(name) else name for name, a in zip(names, own, strict=True)]
+    plain = [f"inputs_{number}" for number in range(len(names))] if len(names) > 1 else ["inputs"]
+    return [a if made_up.fullmatch(name) else name for name, a in zip(names, plain, strict=True)]
 
 
 def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
@@ -110,9 +110,9 @@ def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
 def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ()) -> Inputs:
     """Selects the inputs that a model expects, with the rank and dtype that it expects.
 
-    Other entries of a dictionary are ignored. If the model expects a tensor or a list, the entries
-    are found by the names of the Input tensors. As in Keras, a column may have shape (n,) or
-    (n, 1). Of the inputs, `ids` names those that hold ids, which must be exact.
+    Other entries of a dictionary are ignored. If the model expects a tensor or a list, entries are
+    selected by the names of the Input tensors. As in Keras, a column may have shape (n,) or (n, 1).
+    `ids` are the names of inputs that hold ids, which must be exact.
 
     Example:
         >>> price = keras.Input((1,), name="price")
@@ -126,7 +126,7 @@ def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ())
 
 
 def structured(inputs: Inputs, expected: Inputs) -> Inputs:
-    """What `inputs_of` gives, in the structure that a model expects, and with its ranks."""
+    """The result of `inputs_of` in the structure and with the ranks that a model expects."""
     symbolic = keras.tree.flatten(expected)
     if isinstance(inputs, Mapping) and isinstance(expected, Mapping):
         more = {name: inputs[name] for name in inputs if name not in expected}
@@ -134,10 +134,10 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
             return structured({name: inputs[name] for name in expected}, expected) | more
     elif isinstance(inputs, Mapping) and len(inputs) == len(symbolic):
         inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
-    given = keras.tree.flatten(inputs)
-    if len(given) != len(symbolic):
+    columns = keras.tree.flatten(inputs)
+    if len(columns) != len(symbolic):
         return inputs  # Keras reports the error.
-    return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, given)))
+    return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, columns)))
 
 
 def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     shape, columns = getattr(values, "shape", None), (-1, *expected.shape[1:])
     if shape is None or columns not in ((-1,), (-1, 1)):
         return values
-    # Keras traces inputs that have come in both ranks as tensors of unknown rank.
+    # After inputs of both ranks, Keras traces tensors of unknown rank.
     rank = shape.rank if hasattr(shape, "rank") else len(shape)
     is_column = rank in (None, 1) or (rank == 2 and shape[1] == 1)
     if rank == len(expected.shape) or not is_column:
@@ -154,13 +154,13 @@ def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
 
 
 def _check_named(x: Any, named: Mapping[str, Any]) -> None:
-    """Raises unless inputs are given by name, and all of them."""
-    given = x if isinstance(x, Mapping) else {}
-    if missing := [name for name in named if name not in given]:
+    """Raises unless a mapping has all inputs."""
+    columns = x if isinstance(x, Mapping) else {}
+    if missing := [name for name in named if name not in columns]:
         received = sorted(map(str, x)) if isinstance(x, Mapping) else type(x).__name__
         raise ValueError(
             f"The input must be a dictionary with all features of the model, {sorted(named)}. "
-            f"Received: {received}, without {sorted(missing)}.{suggestion(missing, given)}"
+            f"Received: {received}, without {sorted(missing)}.{suggestion(missing, columns)}"
         )
 
 
@@ -186,7 +186,7 @@ def _entered(
         if not is_list or len(x) != len(expected):
             return x  # Keras reports the error.
         pairs = enumerate(zip(x, expected, strict=True))
-        parts = [entered(part, each, f"{name}[{n}]") for n, (part, each) in pairs]
+        parts = [entered(part, tensor, f"{name}[{n}]") for n, (part, tensor) in pairs]
         return parts if isinstance(x, list) else tuple(parts)
     if is_list and len(x) == 1 and len(getattr(x[0], "shape", ())):
         return [entered(x[0], expected, name)]
@@ -211,8 +211,8 @@ def _one_matrix(table: Any, expected: Any, standing_in: np.ndarray | None) -> An
 def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = False) -> Tensor:
     """A column in the dtype of the model's input; raises if a value would change.
 
-    Numbers that are not ids are rounded as Keras does. A float input holds ids only as far as
-    float32 does, also in float64: Keras hands floats on in float32.
+    Numbers that are not ids are rounded as in Keras. A float input holds ids only up to the limit
+    of float32, also in float64, because Keras passes floats on in float32.
 
     Example:
         >>> site = keras.Input((), dtype="int32", name="site")
@@ -245,43 +245,43 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         refuse_rows(
             ((array < low) | (array > high)).reshape(-1),
             array.reshape(-1),
-            f"Input {name} of the model must hold integers from {low} to {high}: Keras keeps no "
-            f"others apart in {dtype}.",
-            f'Declare it as keras.Input((), dtype="int64", name={name}), or number them anew.',
+            f"Input {name} of the model must hold integers from {low} to {high}: Keras rounds "
+            f"others in {dtype}.",
+            f'Declare it as keras.Input((), dtype="int64", name={name}), or renumber the ids.',
         )
     if dtype == "bool" or array.dtype.name == dtype:
         return array
     with np.errstate(over="ignore"):
-        # bfloat16 is no type of NumPy's own; Keras rounds to it.
+        # NumPy has no bfloat16; Keras rounds to it.
         return array.astype("float32" if dtype == "bfloat16" else dtype)
 
 
 def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
-    """A tensor of a graph, which raises when it is computed if a value would change."""
-    given = keras.backend.standardize_dtype(getattr(values, "dtype", "string"))
-    is_read = given == "string" or isinstance(values, keras.KerasTensor)
+    """A tensor of a graph that raises when it is computed if a value would change."""
+    source = keras.backend.standardize_dtype(getattr(values, "dtype", "string"))
+    is_read = source == "string" or isinstance(values, keras.KerasTensor)
     if is_read or keras.backend.backend() != "tensorflow" or not (is_id or "int" in dtype):
         return values  # only TensorFlow can raise in a graph
     import tensorflow as tf
 
     low, high = _exact_numbers(dtype)
-    if "float" in given:
-        low, high = max(low, 1 - holds(given)), min(high, holds(given) - 1)
+    if "float" in source:
+        low, high = max(low, 1 - holds(source)), min(high, holds(source) - 1)
     wide = tf.cast(values, tf.float64)
     is_exact = (wide == tf.floor(wide)) & (wide >= low) & (wide <= high)
     message = (
-        f"The input {name} of the model must hold whole numbers from {low} to {high}, "
-        f"without missing ones, because {given} or {dtype} holds no others exactly. Received:"
+        f"The input {name} of the model must hold whole numbers from {low} to {high}, without "
+        f"missing values, because {source} or {dtype} holds no others exactly. Received:"
     )
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])]):
         return tf.identity(values)
 
 
 def _exact_numbers(dtype: str) -> tuple[int, int]:
-    """The whole numbers that an input keeps apart; Keras hands floats on in float32."""
+    """The range of whole numbers that an input holds exactly; Keras passes floats in float32."""
     if "float" in dtype:
         most = min(holds(dtype), holds("float32"))
         return -most, most
-    # JAX computes in int32 unless it is told otherwise.
+    # By default, JAX computes in int32.
     limits = np.iinfo(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
     return int(limits.min), int(limits.max)

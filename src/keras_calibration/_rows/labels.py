@@ -1,4 +1,4 @@
-"""Labels: numbers of classes as shares, classes without rows, and what is said of wrong ones."""
+"""Labels: class numbers as shares, and advice for invalid labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING_LABELS = (
     "labels."
 )
 _MOST_CLASSES = 1000
-# What is said of labels, by what they look like.
+# Advice for invalid labels, by their values.
 _SIGNS = "Recode -1 and 1, for example as (labels + 1) / 2."
 _MINUS_1 = "If -1 stands for a missing label, drop these rows or give them weight 0."
 _ONE_OR_TWO = "Recode 1 and 2, for example as labels - 1."
@@ -31,29 +31,29 @@ def class_shares(
     labels: ArrayLike, num_rows: int, num_classes: int, counts: np.ndarray
 ) -> np.ndarray:
     """Class numbers or shares as shares (n, K); raises unless rows that count have a label."""
-    given = numbers_of(labels, "Labels")
-    if given.shape in ((num_rows,), (num_rows, 1)):
-        given = given.reshape(-1).astype(np.float64)
-        bad = ~np.isin(given, np.arange(num_classes))
+    values = numbers_of(labels, "Labels")
+    if values.shape in ((num_rows,), (num_rows, 1)):
+        values = values.reshape(-1).astype(np.float64)
+        bad = ~np.isin(values, np.arange(num_classes))
         expected = f"class numbers 0 … {num_classes - 1}"
-        shares = np.eye(num_classes)[np.where(bad, 0, given).astype(np.intp)]
-    elif given.shape == (num_rows, num_classes):
-        shares = given.astype(np.float64)
+        shares = np.eye(num_classes)[np.where(bad, 0, values).astype(np.intp)]
+    elif values.shape == (num_rows, num_classes):
+        shares = values.astype(np.float64)
         sums = shares.sum(axis=1, keepdims=True)
         bad = ~((shares >= 0).all(axis=1) & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
         expected = "rows of non-negative shares that add up to 1"
         shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
     else:
         expected = f"class numbers ({num_rows},) or soft labels ({num_rows}, {num_classes})"
-        raise refused("labels", expected, given.shape, "Pass one label per row.")
-    is_missing = np.isnan(given[counts]).any()
+        raise refused("labels", expected, values.shape, "Pass one label per row.")
+    is_missing = np.isnan(values[counts]).any()
     advice = _MISSING_LABELS if is_missing else "Recode or drop these rows; numbers start at 0."
-    refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
+    refuse_rows(bad, values, f"Labels must be {expected}.", advice, counts)
     return shares
 
 
 def label_advice(labels: np.ndarray) -> str:
-    """How to mend labels of which some are not in [0, 1], by what they look like.
+    """How to correct labels outside [0, 1], by their values.
 
     Example:
         >>> label_advice(np.array([-1.0, 1.0]))
@@ -61,12 +61,12 @@ def label_advice(labels: np.ndarray) -> str:
         >>> label_advice(np.array([1.0, 0.0, np.nan]))[:34]
         'Missing labels are not negative: d'
     """
-    found = np.unique(labels[~np.isnan(labels)])
+    distinct = np.unique(labels[~np.isnan(labels)])
     advice = [_MISSING_LABELS] if np.isnan(labels).any() else []
-    if ((found < 0) | (found > 1)).any():
-        wholes = tuple(range(-1, _MOST_CLASSES))
-        looks: list[tuple[tuple[int, ...], str]]
-        looks = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
-        looks += [((1, 2), _ONE_OR_TWO), (wholes, _CLASSES)]
-        advice += [next((said for values, said in looks if np.isin(found, values).all()), _OTHERS)]
+    if ((distinct < 0) | (distinct > 1)).any():
+        numbers = tuple(range(-1, _MOST_CLASSES))
+        codes: list[tuple[tuple[int, ...], str]]
+        codes = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
+        codes += [((1, 2), _ONE_OR_TWO), (numbers, _CLASSES)]
+        advice += [next((text for code, text in codes if np.isin(distinct, code).all()), _OTHERS)]
     return " ".join(advice)

@@ -1,4 +1,4 @@
-"""Line: a map of logits by a factor and a constant."""
+"""Line: scales and shifts logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """The line `a l + c`, by which a fit reads scores as logits (`_solvers.reference_line`).
+    """The line `a l + c`, with which a fit turns scores into logits (`_solvers.reference_line`).
 
     Example:
         >>> line = Line(2.0, 1.0)

@@ -66,9 +66,10 @@ def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
 def rows_with_all_digits(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool
 ) -> tuple[Rows, bool]:
-    """Aligned rows, and whether their predictions are logits: where no tensor holds all digits.
+    """Aligned rows, and whether their predictions are logits.
 
-    The nearest float32 of a probability above 1 - 6e-8 is 1, so that its logit would be lost.
+    Probabilities become logits where tensors are float32, in which a probability above 1 - 6e-8
+    would be 1 and lose its logit.
     """
     rows = aligned_rows(y_true, y_pred, sample_weight)
     if from_logits or ops.is_tensor(y_pred) or accumulator_dtype() == "float64":
@@ -81,13 +82,13 @@ def rows_with_all_digits(
 
 
 def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> Rows:
-    """Labels, predictions and weights as flat tensors of equal length, each of its own dtype."""
+    """Labels, predictions and weights as flat tensors of equal length, in their dtypes."""
     warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
     predictions = as_tensor(y_pred, "Predictions")
     one_column("y_pred", tuple(predictions.shape))
     predictions = ops.reshape(predictions, (-1,))
     labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
-    # Mostly, the first rows tell whether the two are swapped, and no more are read.
+    # Mostly, the first rows show that the two are not swapped, and no more are read.
     can_be_read = not is_symbolic(predictions) and not is_symbolic(labels)
     if can_be_read and are_0_or_1(as_array(predictions[:100])):
         warn_if_swapped(as_array(labels), as_array(predictions))
@@ -109,7 +110,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
 def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:
     """Rows cast to one dtype, with valid labels and predictions where the weight is 0.
 
-    They are no rows, whatever they hold; 0 · NaN would be NaN. Negative weights become NaN.
+    Rows of weight 0 may hold NaN, and 0 · NaN would be NaN. Negative weights become NaN.
     """
     labels, predictions, weights = (ops.cast(v, dtype) for v in (labels, predictions, weights))
     counts = weights != 0
@@ -144,12 +145,13 @@ def class_rows(
             "Argument `y_true` must hold class numbers, with shape (n,) or (n, 1), or shares of "
             f"the classes with the shape of the predictions, {shape}. Received: shape {received}."
         )
-    # Checks the number of rows at run time where the static shape does not tell it.
+    # Checks the number of rows at run time if the static shape is unknown.
     labels = distribution_or_nan(labels) + ops.zeros_like(predictions)
     weights = ops.cast(_weights(sample_weight, predictions[:, 0]), dtype)
     # As `_weightless_replaced`.
     counts = ops.expand_dims(weights != 0, 1)
-    labels, predictions = (ops.where(counts, each, 1 / shape[1]) for each in (labels, predictions))
+    labels = ops.where(counts, labels, 1 / shape[1])
+    predictions = ops.where(counts, predictions, 1 / shape[1])
     return labels, predictions, _nan_where_negative(weights)
 
 
@@ -166,9 +168,9 @@ def nan_outside_unit_interval(values: Tensor) -> Tensor:
 
 
 def flat_ids(ids: Any, weights: Tensor, num_values: int) -> Tensor:
-    """Ids as a flat tensor of their own dtype, one for each row; those of weight 0 are 0.
+    """Ids as a flat tensor of their dtype, one for each row; 0 where the weight is 0.
 
-    Raises if one is not below `num_values`, where they can be read.
+    Raises if an id that can be read is not below `num_values`.
     """
     if isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids)):
         ids = ops.stack(ids)
@@ -197,7 +199,7 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
         Traceback (most recent call last):
         ...
         ValueError: Argument `field` must hold ids from 0 to 499, or -1 for "other". Received: 500
-        in row 1, 1 of 2 rows with such ids. Number the values, for example with
+        in row 1, 1 of 2 rows with other ids. Number the values, for example with
         numpy.unique(values, return_inverse=True) or keras.layers.StringLookup; the errors of
         different values that share one id would cancel. `scoring.field_ece` and
         `scoring.field_rce` take any values.
@@ -213,7 +215,7 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
         raise ValueError(
             f'{what} must hold ids from 0 to {num_values - 1}, or -1 for "other". Received: '
             f"{flat[outside[0]]:.0f} in row {outside[0]}, {len(outside):,} of {len(flat):,} rows "
-            "with such ids. Number the values, for example with "
+            "with other ids. Number the values, for example with "
             "numpy.unique(values, return_inverse=True) or keras.layers.StringLookup; the errors of "
             "different values that share one id would cancel. `scoring.field_ece` and "
             "`scoring.field_rce` take any values."
@@ -221,7 +223,7 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
 
 
 def _weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
-    """Weights `(n,)`: ones for None, and one number for all rows from a scalar."""
+    """Weights `(n,)`: ones for None; a scalar is the weight of all rows."""
     if sample_weight is None:
         return ops.ones_like(predictions)
     sample_weight = as_tensor(sample_weight, "Weights")
@@ -242,7 +244,7 @@ def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     same_rows(name, received, expected, "prediction")
     if received is not None and expected is not None:
         return values
-    # The reshape checks the number of rows at run time where the static shape does not tell it.
+    # The reshape checks the number of rows at run time if the static shape is unknown.
     return ops.reshape(values, ops.shape(predictions))
 
 

@@ -25,7 +25,7 @@ from keras_calibration._rows.times import with_times
 from keras_calibration._rows.weights import checked_weights, rows_that_count
 from keras_calibration._typing import Data, Inputs, Tensor
 
-# Of more rows, the progress is shown.
+# For more rows, progress is shown.
 _MANY_ROWS = 4096
 
 
@@ -35,11 +35,10 @@ class Reader:
 
     Args:
         structure: The symbolic inputs of the model.
-        compute: Computes logits, and features by name, of inputs in this structure; it also gets
-            `verbose`.
+        compute: Computes logits, and features by name, from inputs in this structure and `verbose`.
         ids: Names of the inputs that hold ids, which must be exact.
-        label_names: Labels and weights may be dictionaries, as for a model with several outputs:
-            those of the output with one of these names are read.
+        label_names: Names of the calibrated output in dictionaries of labels or weights, which a
+            model with several outputs may have.
     """
 
     structure: Inputs
@@ -72,7 +71,7 @@ class Reader:
             x: Arrays, a table, or a finite data set of batches.
             y: Labels, if `x` holds arrays.
             sample_weight: Sample weights, if `x` holds arrays.
-            time: The times of the rows, see `times.with_times`; a column need not be an input.
+            time: The times of the rows, see `times.with_times`; they need not be an input.
             weights_are: What the weights are, see `weights.counts_of`.
             verbose: Whether progress is shown.
         """
@@ -112,7 +111,7 @@ class Reader:
         parts = [_arrays(batch, inputs, time) for batch in _iterate(batches)]
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
-        x, y, *weights = keras.tree.map_structure(lambda *each: np.concatenate(each), *parts)
+        x, y, *weights = keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
         return x, y, next(iter(weights), None)
 
 
@@ -130,7 +129,7 @@ def as_inputs(
 
 
 def _arrays(batch: Any, inputs: Collection[str], time: Any) -> tuple[Any, ...]:
-    """Inputs, labels and, if given, weights of a batch; of columns, those of inputs and times."""
+    """Inputs, labels and optional weights of a batch, with only the columns of inputs and times."""
     if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)) or batch[1] is None:
         raise ValueError(
             "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
@@ -156,20 +155,20 @@ def is_batches(x: Data) -> bool:
 
 
 def _one_output(values: Any, names: Collection[str]) -> Any:
-    """The labels or weights of an output with one of the names, if they are given by output."""
+    """The labels or weights of the output with one of the names, if they are a dictionary."""
     if not isinstance(values, Mapping):
         return values
-    found = [name for name in names if name in values]
-    if not found:
+    present = [name for name in names if name in values]
+    if not present:
         raise ValueError(
             "Labels and weights must be arrays, or dictionaries with those of the calibrated "
             f"output, {' or '.join(map(repr, names))}. Received: a dictionary with {list(values)}."
         )
-    return values[found[0]]
+    return values[present[0]]
 
 
 def given_labels(x: Data, y: Any) -> Any:
-    """The labels as they were given; of a data set, those of its first batch."""
+    """The labels as they were passed; for a data set, those of its first batch."""
     if not is_batches(x):
         return y
     first = next(_iterate(x), None)
@@ -194,7 +193,7 @@ def _iterate(batches: Iterable) -> Iterator:
 
 
 def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
-    """The number of rows; raises unless inputs, labels and weights have the same, at least one."""
+    """The number of rows; raises if inputs, labels and weights differ in it, or have none."""
     paths = keras.tree.flatten_with_path(inputs)
     columns = {f"input {'.'.join(map(str, path)) or 'x'}": column for path, column in paths}
     columns |= {"labels": labels} if weights is None else {"labels": labels, "weights": weights}

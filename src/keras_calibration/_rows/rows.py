@@ -1,4 +1,4 @@
-"""Rows: the labelled rows of a fit, checked."""
+"""Rows: the checked, labelled rows of a fit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ class Rows:
 
     Args:
         logits: Logits (n,), or class logits (n, K), float64.
-        labels: Labels (n,) in [0, 1], or shares of the classes (n, K), float64; None where the
-            caller passed none.
+        labels: Labels (n,) in [0, 1], or class shares (n, K), float64; None without labels.
         weights: Numbers of rows (n,), above 0, float64 (`weights.counts_of`); None for ones.
         features: Name → array with n rows.
         unit: The sample weight of one row.
-        numbers: Their numbers among the rows that were given, (n,); None if these are all.
-        num_given: The number of rows that were given, those of weight 0 among them.
-        times: Their times (n,), float64, not in order; None if they are unknown.
+        numbers: Their numbers among the rows that were passed, (n,); None if these are all.
+        num_given: The number of rows that were passed, including those of weight 0.
+        times: Their times (n,), float64, in any order; None if they are unknown.
         time_unit: `"day"` if the times are dates, else empty.
     """
 
@@ -56,7 +55,7 @@ class Rows:
 
     @property
     def num_effective(self) -> float:
-        """How many rows of equal weight the weighted ones are worth."""
+        """The number of rows of equal weight with the same information."""
         weights = self.row_weights
         if are_counts(weights):
             return float(weights.sum())
@@ -64,13 +63,13 @@ class Rows:
 
     @property
     def shares(self) -> np.ndarray:
-        """The labels as shares of the classes (n, K), of two for labels (n,)."""
+        """The labels as class shares (n, K); labels (n,) have two classes."""
         if self.labels.ndim == 2:
             return np.asarray(self.labels)
         return np.stack([1 - self.labels, self.labels], axis=1)
 
     def take(self, numbers: np.ndarray) -> Rows:
-        """The rows with the given numbers, or those where an array (n,) is true."""
+        """The rows with these numbers, or those where an array (n,) is true."""
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
         columns = ("logits", "labels", "weights", "features", "times")
         return replace(
@@ -81,7 +80,7 @@ class Rows:
         )
 
     def as_given(self) -> Rows:
-        """The same rows, as if they were all that was given."""
+        """The same rows, without their numbers among the rows that were passed."""
         return replace(self, numbers=None, num_given=None)
 
     def seen(self, line: Line) -> Rows:
@@ -92,13 +91,14 @@ class Rows:
 def describe_logits(
     logits: ArrayLike, rows: str, weights: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """The distribution of base logits, with which a refresh compares those of new rows."""
+    """The distribution of base logits, for the comparison with new rows at a refresh."""
     values = np.asarray(logits, "float64")
     values = values.reshape(len(values), -1)
     weights = np.ones(len(values)) if weights is None else weights
     # All logits of a row count together as one row.
     shares = np.broadcast_to(weights[:, None] / values.shape[1], values.shape)
-    values, shares = (each[np.isfinite(values)] for each in (values, shares))
+    is_finite = np.isfinite(values)
+    values, shares = values[is_finite], shares[is_finite]
     if not len(values):
         return {"rows": rows, "num_rows": 0}
     levels = (0.01, 0.1, 0.5, 0.9, 0.99)

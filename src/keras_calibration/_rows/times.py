@@ -17,19 +17,19 @@ from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 
 ORDER = "order"
-# Times in a smaller range, as a share of their size, are the same in float64, or nearly; and the
-# range of float32.
+# Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
+# float32.
 _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
 
 
 def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
-    """The rows with their times; days since 1970 in UTC, if they are dates.
+    """The rows with their times; dates become days since 1970 in UTC.
 
     Args:
-        rows: The rows that count, of all that were given.
-        time: The time of each row that was given (n,) or (n, 1), numbers or dates; the name of the
-            column that has them; `"order"` if the rows are in order of time; or None.
-        columns: A mapping of names to columns with all rows that were given, or a data frame.
+        rows: The rows that count.
+        time: The time of each passed row (n,) or (n, 1), numbers or dates; the name of the column
+            that has them; `"order"` if the rows are in order of time; or None.
+        columns: A mapping of names to columns with all passed rows, or a data frame.
 
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
@@ -39,8 +39,8 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     if time is None:
         return rows
     num_given = len(rows) if rows.num_given is None else rows.num_given
-    given = time_given(time, columns)
-    times = times_of(np.arange(float(num_given)) if isinstance(given, str) else given, "time")
+    column = time_given(time, columns)
+    times = times_of(np.arange(float(num_given)) if isinstance(column, str) else column, "time")
     if len(times) != num_given:
         raise refused("time", f"one for each of the {num_given:,} rows", f"{len(times):,} times")
     times = times if rows.numbers is None else times[rows.numbers]
@@ -52,31 +52,31 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
         return replace(rows, times=(times - np.datetime64(0, "us")) / DAY, time_unit="day")
     least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(times).max()))
     if np.ptp(times) and not least < np.ptp(times) < _LONGEST:
-        raise refused("time", "times that floats tell apart, such as those since the first", times)
+        raise refused("time", "distinct as floats, for example times since the first", times)
     return replace(rows, times=times)
 
 
 def _warn_of_numbers_of_dates(times: np.ndarray) -> None:
-    """Warns of dates that were made of numbers in another unit, and of dates as digits."""
+    """Warns of dates read from numbers in another unit, and of dates as digits."""
     if times.dtype.kind == "M":
         if (abs(times - np.datetime64(0, "us")) < 365 * DAY).all():
             warn(
                 f"All times are in 1970, from {times.min()} to {times.max()}: they seem to be "
-                "numbers that were read in another unit. Pass the numbers themselves, or name "
-                "the unit: pandas.to_datetime(days, unit='D'), or format='%Y%m%d' for 20260307."
+                "numbers that were read in another unit. Pass the numbers, or name the unit: "
+                "pandas.to_datetime(days, unit='D'), or format='%Y%m%d' for 20260307."
             )
     elif _are_digits_of_dates(times):
         warn(
             f"The times seem to be dates as digits, such as {times[0]:.0f}, and are read as "
-            "numbers: from one month or year to the next are then more days than there are. "
-            "Convert them, for example with pandas.to_datetime(times, format='%Y%m%d')."
+            "numbers, which makes months and years too long. Convert them, for example with "
+            "pandas.to_datetime(times, format='%Y%m%d')."
         )
 
 
 def _are_digits_of_dates(times: np.ndarray) -> bool:
-    """Whether numbers are all such as 202603, 2026066, 20260307 or 2026030712.
+    """Whether all numbers are like 202603, 2026066, 20260307 or 2026030712.
 
-    In one month, or a year of months, they are as far apart as the dates.
+    False within one month, or a year of months, where they are as far apart as the dates.
     """
     digits = len(f"{times.max(initial=0):.0f}")
     places, most = {6: (2, 53), 7: (3, 366)}.get(digits, (2, 12))
@@ -86,7 +86,7 @@ def _are_digits_of_dates(times: np.ndarray) -> bool:
 
 
 def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
-    """The column that `time` names, which need not be a feature or an input; else `time` itself.
+    """The column that `time` names, an input or not; otherwise `time` itself.
 
     Example:
         >>> time_given("day", {"day": [3, 1]}), time_given("order", {})
@@ -95,15 +95,15 @@ def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
     if not isinstance(time, str) or time == ORDER:
         return time
     columns = by_name(columns)
-    found = columns if isinstance(columns, Mapping) else {}
-    if time not in found:
-        expected = f'a column of the rows, of {sorted(map(str, found))}, an array or "order"'
-        raise refused("time", expected, time, suggestion([time], found).strip())
-    return found[time]
+    table = columns if isinstance(columns, Mapping) else {}
+    if time not in table:
+        expected = f'a column of the rows, of {sorted(map(str, table))}, an array or "order"'
+        raise refused("time", expected, time, suggestion([time], table).strip())
+    return table[time]
 
 
 def duration(gap: Any, unit: str) -> float:
-    """The gap of `time=(time, gap)`, in the unit of the times: days, if these are dates.
+    """The gap of `time=(time, gap)`, in the unit of the times: days for dates.
 
     Example:
         >>> duration(datetime.timedelta(hours=12), "day"), duration(3, "")
@@ -111,7 +111,7 @@ def duration(gap: Any, unit: str) -> float:
     """
     if isinstance(gap, datetime.timedelta | np.timedelta64):
         if unit != "day":
-            raise refused("gap", "a number, in the unit of the times, which are no dates", gap)
+            raise refused("gap", "a number, in the unit of the times, which are not dates", gap)
         gap = float(np.timedelta64(gap, "us") / DAY)
     not_negative("gap", gap, also=" in time=(time, gap), in days for dates, or a timedelta")
     return float(gap)

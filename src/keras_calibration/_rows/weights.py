@@ -1,4 +1,4 @@
-"""Sample weights: what they are, and which rows count."""
+"""Sample weights: their meaning, and which rows count."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WEIGHTS_ARE = ("importance", "counts")
 
 
 def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]:
-    """Sample weights (n,) above 0 as numbers of rows, which every fit takes, and that of one row.
+    """Sample weights (n,) above 0 as numbers of rows, for the fit, and the weight of one row.
 
-    Counts stay as they are. Importances are known up to a common factor: they are divided by one
-    number, so that their sum is `(Σ w)² / Σ w²`, the number of rows of equal weight that say as
-    much (Kish). So equal weights are ones, and priors, shrinkage and intervals do not depend on
-    their unit.
+    Counts stay as they are. Importances are known up to a common factor: they are scaled so that
+    their sum is `(Σ w)² / Σ w²`, the number of rows of equal weight with the same information
+    (Kish). Equal weights become ones, and priors, shrinkage and intervals do not depend on their
+    unit.
 
     Example:
         >>> counts_of(np.array([2.0, 2.0]), "importance")
@@ -40,11 +40,11 @@ def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]
 
 
 def check_weights_are(weights_are: str, are_given: bool = True) -> None:
-    """Raises unless the argument says what sample weights are; warns if there are none."""
+    """Raises unless the argument is a kind of weights; warns of counts without weights."""
     kinds = ": sample weights are importances, known up to a common factor, or counts of rows"
     one_of("weights_are", weights_are, WEIGHTS_ARE, also=kinds)
     if not are_given and weights_are == "counts":
-        warn('weights_are="counts" says nothing without sample weights: each row counts once.')
+        warn('weights_are="counts" has no effect without sample weights: each row counts once.')
 
 
 def check_counts(weights: np.ndarray, what: str = "weights") -> None:
@@ -60,13 +60,13 @@ def check_counts(weights: np.ndarray, what: str = "weights") -> None:
 def warn_of_weights(labels: np.ndarray, weights: np.ndarray) -> None:
     """Warns of importances (n,) that depend on the labels (n,) alone, or that look like counts."""
     of_class = [weights[labels == label] for label in (0, 1)]
-    are_two = all(len(each) and each.min() == each.max() for each in of_class)
+    are_two = all(len(part) and part.min() == part.max() for part in of_class)
     if are_two and sum(map(len, of_class)) == len(labels) and of_class[0][0] != of_class[1][0]:
         warn(
             f"The sample weights depend on the label alone: {of_class[0][0]:g} for negatives, "
             f"{of_class[1][0]:g} for positives. If they undo a sampling of the negatives, fit to "
-            "the sample without weights, and use SamplingCorrection. If they are weights of "
-            "classes, the calibrated rate will not be that of the rows."
+            "the sample without weights, and use SamplingCorrection. If they are class weights, "
+            "the calibrated rate will differ from that of the rows."
         )
     elif weights.max() > 1 and are_counts(weights) and weights.min() == 1:
         warn(
@@ -77,7 +77,7 @@ def warn_of_weights(labels: np.ndarray, weights: np.ndarray) -> None:
 
 
 def are_counts(weights: np.ndarray | None) -> bool:
-    """Whether weights, or sums of weights, are whole numbers: numbers of rows. None are.
+    """Whether weights, or sums of weights, are whole numbers: numbers of rows. True for None.
 
     Example:
         >>> are_counts(np.array([1.0, 3.0])), are_counts(np.array([1.0, 2.5]))
@@ -87,11 +87,11 @@ def are_counts(weights: np.ndarray | None) -> bool:
 
 
 def rows_that_count(sample_weight: ArrayLike | None) -> np.ndarray | None:
-    """Row numbers in which the first row of positive weight stands for each of weight 0.
+    """Row numbers in which the first row of positive weight replaces each row of weight 0.
 
-    A row of weight 0 is no row, whatever its logit, label and features. Columns that are taken by
-    these numbers keep their length, and hold the values of other rows alone. None if all rows count
-    (or none does).
+    Rows of weight 0 are ignored, whatever their logit, label and features. Columns indexed by these
+    numbers keep their length and hold only values of rows that count. None if all rows count, or
+    none does.
 
     Example:
         >>> rows_that_count(np.array([0.0, 2.0, 1.0, 0.0]))
@@ -118,6 +118,6 @@ def checked_weights(sample_weight: ArrayLike | None) -> np.ndarray | None:
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:
-    # A small weight is no count of 0, and large floats are all whole.
+    # A small weight is not a count of 0, and all large floats are whole.
     is_counted = (weights == 0) | ((weights > 0.5) & (weights < 2.0**53))
     return is_counted & (np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights)

@@ -1,4 +1,4 @@
-"""The chief: among several worker processes, the one that writes files."""
+"""The chief: the one of several worker processes that writes files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The epoch whose weights a `fit` keeps: the last, or the best one of another callback."""
+"""The epoch whose weights a `fit` keeps: the last, or another callback's best one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +26,7 @@ def kept_epoch(
             return callback.best_epoch if callback.best_epoch in logs else LAST
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only:
-            # It only stores the best value, which may be from an earlier fit.
+            # It stores only the best value, which may be from an earlier fit.
             for epoch, values in logs.items():
                 if callback.best is not None and values.get(callback.monitor) == callback.best:
                     return epoch

@@ -31,7 +31,7 @@ _PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
 
 
 class RecordFields(TypedDict, total=False):
-    """Fields of a run's record that a user may give, see `Ledger`."""
+    """Fields of a run's record that a user may set, see `Ledger`."""
 
     configuration: Any
     seeds: Mapping[str, int] | None
@@ -44,7 +44,7 @@ class SeedVariance(keras.callbacks.Callback):
 
     All metrics in the logs are recorded and summarized over the finite values x₁ … xₘ of this run
     and of the pipeline's earlier runs at the same epoch, one for each seed: their number m, mean x̄,
-    sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They can be seen in three places:
+    sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They appear in three places:
 
     - **The progress line**, and thus the history: only the monitored metric, as
       `seed/{metric}_count` and, if earlier seeds have the metric, `_mean` and `_std`. Every epoch
@@ -56,23 +56,23 @@ class SeedVariance(keras.callbacks.Callback):
     they use the keys of the progress line, with `mode="min"` or `"max"`. Use one `SeedVariance` in
     a fit.
 
-    **The record.** The run is in the ledger with the status `"started"` when training begins. At
-    its end the record is replaced: `"finished"`, or `"diverged"` if a value was not finite at the
-    kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
-    record has the metrics of each epoch, their directions if known, the configuration, package
-    versions and a hash of the initial weights. The fitted bias of a `CalibratedLogLoss` is
-    recorded as the metric `{name}_bias`.
+    **The record.** When training begins, the run is recorded with the status `"started"`. At the
+    end, the status becomes `"finished"`, or `"diverged"` if a value was not finite at the kept
+    epoch. A run that dies stays `"started"` and is counted as unfinished. A record has the metrics
+    of each epoch, their directions if known, the configuration, package versions and a hash of the
+    initial weights. The fitted bias of a `CalibratedLogLoss` is recorded as the metric
+    `{name}_bias`.
 
     **The kept epoch.** If `EarlyStopping(restore_best_weights=True)` restores the weights of its
     best epoch, or `ModelCheckpoint(save_best_only=True)` saves them, comparisons have to use the
-    values of this epoch. Name these callbacks by `after`, too: a callback does not see the others.
-    Without it, the kept epoch is recorded as not known, and comparisons use the last one.
+    values of this epoch. Pass these callbacks as `after` too: a callback does not see the others.
+    Without it, the kept epoch is recorded as unknown, and comparisons use the last one.
 
-    **Errors of the ledger** never stop training. They are warnings, and the run is recorded in a
+    **Errors of the ledger** never stop training. They become warnings, and the run is recorded in a
     temporary folder if necessary.
 
-    **Seeds.** Statistics are over the finished and diverged runs that the ledger had when training
-    began, and this run. If a seed was run again, its latest run counts.
+    **Seeds.** Statistics cover this run and the finished and diverged runs that the ledger had when
+    training began. If a seed was run again, its latest run counts.
 
     **Names.** Metrics are identified by their names in the logs. Keras numbers unnamed metrics
     (`auc`, `auc_1`, …), so name them if one process trains several seeds.
@@ -90,19 +90,19 @@ class SeedVariance(keras.callbacks.Callback):
             these in the epoch's logs: a calibrated loss of the held-out rows, such as
             `"val_calibrated_log_loss"`; `"val_loss"`; a calibrated loss; `"loss"`.
         after: The callbacks of the same fit that may stop it, or keep the weights of an epoch,
-            such as `EarlyStopping`; an empty list if there are none. `None` leaves the kept epoch
-            open. `seeds.train` passes them itself.
+            such as `EarlyStopping`; an empty list if there are none. `None` records the kept epoch
+            as unknown. `seeds.train` passes them itself.
         verbose: 1 prints a table over the seeds at the end of training; 0 prints nothing.
         **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
             of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
-            `seeds.train` gives.
+            `seeds.train` sets.
 
     Raises:
         ValueError: An argument is invalid.
 
     Warns:
         UserWarning: A run with another seed had the same initial weights; no epoch had the metric
-            `monitor`; a callback stopped the training, and `after` is not given; the ledger has a
+            `monitor`; a callback stopped the training, and `after` is None; the ledger has a
             damaged file, or cannot be read or written.
 
     Example:
@@ -189,10 +189,10 @@ class SeedVariance(keras.callbacks.Callback):
         }
         name = self.monitor or main_metric(measured)
         measured |= self._fitted_biases(measured)
-        for known in measured:
-            self._metrics.setdefault(known, [None] * len(self._epochs))
-        for known, values in self._metrics.items():
-            values.append(measured.get(known))
+        for metric in measured:
+            self._metrics.setdefault(metric, [None] * len(self._epochs))
+        for metric, values in self._metrics.items():
+            values.append(measured.get(metric))
         self._epochs.append(epoch)
 
         if name in measured:
@@ -216,20 +216,20 @@ class SeedVariance(keras.callbacks.Callback):
         if self.after is None and self.model.stop_training:
             warn(
                 "A callback has stopped the training, and SeedVariance does not know whether it "
-                "restores the weights of an earlier epoch. Name it, for example "
-                "SeedVariance(..., after=[early_stopping]); comparisons use the last epoch "
-                "otherwise."
+                "restores the weights of an earlier epoch. Pass it, for example "
+                "SeedVariance(..., after=[early_stopping]); otherwise, comparisons use the last "
+                "epoch."
             )
 
     def statistics(self, epoch: int | None = None) -> dict[str, dict[str, float]]:
         """Returns the statistics over the seeds of every metric of this run.
 
-        They are over the finished and diverged runs that the ledger had when training began, and
-        this run.
+        They cover this run and the finished and diverged runs that the ledger had when training
+        began.
 
         Args:
-            epoch: Number of an epoch, from 0. `None` takes each run's kept epoch, or its latest
-                value of each metric where that is the last one or not known.
+            epoch: Number of an epoch, from 0. `None` takes each run's kept epoch, or the latest
+                value of each metric if that is the last epoch or unknown.
 
         Returns:
             For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
@@ -244,7 +244,7 @@ class SeedVariance(keras.callbacks.Callback):
 
     def _progress(self, name: str, epoch: int) -> dict[str, float]:
         """The statistics of a metric for the progress line, under the same keys at every epoch."""
-        # Earlier seeds may end sooner: what is shown does not depend on the epoch.
+        # Earlier seeds may end sooner, so the keys must not depend on the epoch.
         has_earlier = any(name in run["metrics"] for run in self._others)
         summary = _summarize_metric(name, self._rows(epoch))
         shown = ("count", "mean", "std") if has_earlier else ("count",)
@@ -276,17 +276,17 @@ class SeedVariance(keras.callbacks.Callback):
         """The directions of the metrics, from Keras or else from their names."""
         by_metric: dict[str, str | None] = {}
         for metric in _flatten(self.model.metrics):
-            # Field metrics have the name of their field before their own.
+            # Field metrics have the name of their field as a prefix.
             named = dict(getattr(metric, "named_metrics", dict)())
-            by_metric |= {name: metric_direction(each) for name, each in named.items()}
+            by_metric |= {name: metric_direction(inner) for name, inner in named.items()}
             by_metric[metric.name] = metric_direction(metric)
-        # Keras puts the name of an output before its metrics.
+        # Keras prefixes the metrics of an output with its name.
         outputs = "|".join(map(re.escape, getattr(self.model, "output_names", None) or ()))
         directions = {}
         for name in self._metrics:
-            own = name.removeprefix("val_")
-            plain = re.sub(rf"^({outputs})_", "", own)
-            directions[name] = by_metric.get(own) or by_metric.get(plain) or direction_of(plain)
+            key = name.removeprefix("val_")
+            plain = re.sub(rf"^({outputs})_", "", key)
+            directions[name] = by_metric.get(key) or by_metric.get(plain) or direction_of(plain)
         return {name: way for name, way in directions.items() if way is not None}
 
     def _warn_of_equal_weights(self, others: list[dict[str, Any]]) -> None:

@@ -47,8 +47,8 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
     Args:
         num_rows: Number of rows n, at least 5. With fewer than a few hundred, a part may have no
             clicks.
-        seed: Seed of the generator. The same seed gives the same table. Take another one for your
-            own draws: `numpy.random.default_rng(seed)` repeats the numbers that made the table.
+        seed: Seed of the generator. The same seed gives the same table. Use another seed for other
+            draws: `numpy.random.default_rng(seed)` repeats the numbers that made the table.
         drift: Scale of everything in the logit that changes with time. 0 leaves only the new ids.
 
     Returns:
@@ -68,8 +68,8 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
         12
 
     Reference:
-        Invented for this package, in the setting of Pan et al., *Field-aware Calibration*, WWW
-        2020: a model trained on the past has a bias by field that shows in later rows.
+        Made for this package, in the setting of Pan et al., *Field-aware Calibration*, WWW 2020: a
+        model trained on the past has a bias by field on later rows.
     """
     parts = split_parts(num_rows)
     generator = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The head of an export as a Keras file, which a refresh loads and fits anew."""
+"""The head of an export as a Keras file, which a refresh loads and refits."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class SavedHead(NamedTuple):
 
     @classmethod
     def read(cls, file: Path) -> SavedHead:
-        """Reads a file; raises `ValueError` whatever is wrong with it."""
+        """Reads a file; raises a `ValueError` for any fault."""
         try:
             return cls._of(keras.saving.load_model(file, compile=False))
         except Exception as error:
             raise ValueError(
                 f"The head in {os.fspath(file)!r} must be the one that the export wrote. Received: "
-                f"a head that cannot be loaded ({first_line(error)}). Import the module of a head "
-                "of your own first, or export the model again."
+                f"a head that cannot be loaded ({first_line(error)}). If the class of the head is "
+                "yours, import its module first; or export the model again."
             ) from error
 
     @classmethod
-    def of(cls, spec: Spec) -> SavedHead:
+    def from_spec(cls, spec: Spec) -> SavedHead:
         """The head of a model."""
         inputs = {
-            name: keras.Input(given.shape[1:], dtype=given.dtype.name, name=name)
-            for name, given in spec.head_inputs.items()
+            name: keras.Input(tensor.shape[1:], dtype=tensor.dtype.name, name=name)
+            for name, tensor in spec.head_inputs.items()
         }
         logit = inputs.pop("logit")
         return cls._of(keras.Model([logit, inputs], spec.head(logit, inputs)))
 
     @classmethod
     def _of(cls, model: keras.Model) -> SavedHead:
-        layers = (each for each in model.layers if not isinstance(each, keras.layers.InputLayer))
+        layers = (part for part in model.layers if not isinstance(part, keras.layers.InputLayer))
         return cls(model, next(layers))

@@ -61,12 +61,12 @@ def files_sha256(savedmodel: Path) -> str:
 def describe_model(spec: Spec) -> dict[str, Any]:
     """Describes the base model, the head, its fit and the distribution of its logits."""
     head = spec.head
-    # What head and model remember may be of weights that a training or a loading has replaced.
+    # The summary and the report may describe weights that training or loading has replaced.
     summary, report = (head.fit_summary, spec.report) if is_as_fitted(head) else (None, None)
     logits = None if spec.sample is None else describe_logits(spec.expected["logit"], "sample")
     return {
         "base_model": spec.base_name,
-        "calibrated_output": spec.found.output_name if spec.other_outputs else None,
+        "calibrated_output": spec.match.output_name if spec.other_outputs else None,
         "other_outputs": list(spec.other_outputs),
         "head": describe_head(head),
         "fit": describe_fit(summary),
@@ -84,7 +84,7 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 
 def describe_fit(summary: FitSummary | None) -> dict[str, Any] | None:
-    """The figures of a fit, without those of single rows."""
+    """The figures of a fit, without arrays by row."""
     if summary is None:
         return None
     figures = dataclasses.asdict(summary).items()

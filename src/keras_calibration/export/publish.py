@@ -1,4 +1,4 @@
-"""publish: writes an export beside its place, runs it, compares it with Keras, and moves it."""
+"""publish: writes an export to a temporary folder, runs it, compares it with Keras and moves it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
 
 
 class Request(NamedTuple):
-    """A request to an export, and what Keras answers.
+    """A request to an export, and Keras' answer.
 
     Args:
         signature: Name of the signature.
         inputs: Rows by their names in the signature.
-        expected: From the outputs that were received, by name, to those of Keras. They may depend
-            on the logits received: a step function may jump between two logits that differ only
-            by rounding.
+        expected: Function of the received outputs, by name, that returns those of Keras. They may
+            depend on the received logits, because a step function may jump between two logits that
+            differ only by rounding.
     """
 
     signature: str
@@ -35,7 +35,7 @@ class Format:
     """A format of exports: how one is written and run.
 
     Attributes:
-        kind: What it is called in errors.
+        kind: Name of the format in errors.
     """
 
     kind: str
@@ -45,23 +45,23 @@ class Format:
         raise NotImplementedError
 
     def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
-        """Runs it: the outputs of each request, by name."""
+        """Runs the export: the outputs of each request, by name."""
         raise NotImplementedError
 
     def sign(self, path: Path, differences: Mapping[str, float]) -> None:
-        """Adds what the comparison gave, if the format keeps it: by default nothing."""
+        """Adds the differences to the export, if the format keeps them; by default, it does not."""
 
 
 def publish(
     target: Target, form: Format, requests: Sequence[Request], tolerance: Tolerance
 ) -> Path:
-    """Writes, runs, compares and moves an export; at its place is all of it or nothing.
+    """Writes, runs, compares and moves an export: the target holds all of it or nothing.
 
     Args:
-        target: Where it goes; checked before.
-        form: Writes and runs it.
-        requests: What it is asked, and what Keras answers.
-        tolerance: How far the answers may differ.
+        target: The place of the export, already checked.
+        form: The format, which writes and runs it.
+        requests: Requests with Keras' answers.
+        tolerance: Largest allowed differences of the answers.
 
     Returns:
         The path of the export.
@@ -69,7 +69,7 @@ def publish(
     Raises:
         RuntimeError: If answers differ by more than rounding explains.
     """
-    with target.beside() as path:
+    with target.temporary_path() as path:
         form.write(path)
         answers = form.run(path, requests)
         form.sign(path, _differences(form.kind, requests, answers, tolerance))
@@ -80,12 +80,12 @@ def _differences(
     kind: str, requests: Sequence[Request], answers: Sequence[Outputs], tolerance: Tolerance
 ) -> dict[str, float]:
     """`"SIGNATURE/OUTPUT"` → the largest difference; raises if one is too large."""
-    found: dict[str, float] = {}
+    differences: dict[str, float] = {}
     for request, received in zip(requests, answers, strict=True):
         for name, expected in request.expected(received).items():
             output = f"{request.signature}/{name}"
             difference = largest_difference(received[name], np.asarray(expected))
-            found[output] = max(found.get(output, 0.0), difference)
+            differences[output] = max(differences.get(output, 0.0), difference)
             if not difference <= tolerance.allowed(name):
                 raise RuntimeError(
                     f"The output {output!r} of the {kind} may differ from the Keras model's by at "
@@ -93,7 +93,7 @@ def _differences(
                     f"difference of {difference:g} on {len(received[name])} rows. Nothing was "
                     "written. Look for layers that compute differently when exported."
                 )
-    return found
+    return differences
 
 
 @contextlib.contextmanager
@@ -112,6 +112,6 @@ def named_errors(runtime: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error that says something, shortened."""
+    """The first line of an error that is not empty, shortened."""
     words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
     return words[:300]

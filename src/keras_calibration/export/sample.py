@@ -35,9 +35,9 @@ def first_rows(columns: Features, specs: _Specs) -> dict[str, Tensor]:
     return rows
 
 
-def sample_rows(sample: Inputs, found: HeadInModel, specs: _Specs) -> dict[str, Tensor]:
-    """The first rows of a sample, in the form that a model takes, by the model's inputs."""
-    flat = keras.tree.flatten(found.reader.inputs(sample))
+def sample_rows(sample: Inputs, match: HeadInModel, specs: _Specs) -> dict[str, Tensor]:
+    """The first rows of a sample, by the model's inputs."""
+    flat = keras.tree.flatten(match.reader.inputs(sample))
     num_rows = [(*getattr(column, "shape", ()), 0)[0] for column in flat]
     if len(flat) != len(specs) or len(set(num_rows)) != 1 or not num_rows[0]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Spec: all that an export needs of a model with a head, read once."""
+"""Spec: the parts of a model with a head that an export needs."""
 
 from __future__ import annotations
 
@@ -52,20 +52,21 @@ _Columns = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Spec:
-    """A model with a calibration head, and rows with what Keras gives for them.
+    """A model with a calibration head, and rows with Keras' outputs.
 
     Args:
-        found: The head, and the tensors that it is called with.
-        sample: Rows for the comparison of the export, as the model takes them; None for random.
-        interval: Level of the intervals that the export returns as well, or None.
+        match: The head, and the tensors that it is called with.
+        sample: Rows for the comparison of the export, in the form of the model's inputs; None for
+            random rows.
+        interval: Level of the intervals that the export also returns, or None.
         base: Keras model from the inputs to the `logit`, the other outputs by name, and the
             features that the model computes.
         other_outputs: Names of the model's outputs that are not calibrated.
-        base_name: Name of the trained base model; of the model if it has no base model of its own.
+        base_name: Name of the trained base model, or of the model if it has none.
         report: The report of `calibrate`, if it made the model.
     """
 
-    found: HeadInModel
+    match: HeadInModel
     sample: Inputs | None
     interval: float | None
     base: keras.Model
@@ -74,7 +75,7 @@ class Spec:
     report: CalibrationReport | None
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: keras.Model,
         sample: Inputs | None = None,
@@ -93,42 +94,42 @@ class Spec:
                 f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
                 "KERAS_BACKEND=tensorflow, load the file and export."
             )
-        found = _with_other_outputs(find_head(model, calibrated_output))
-        if LOGIT_OUTPUT in found.features:
+        match = _with_other_outputs(find_head(model, calibrated_output))
+        if LOGIT_OUTPUT in match.features:
             raise ValueError(
-                "No feature of the head may be named `logit`: exports call the base model's logit "
-                "so. Received: a head that reads a feature `logit`. Rename that input of the base "
-                "model."
+                "No feature of the head may be named `logit`, the name of the base model's logit "
+                "in exports. Received: a head that reads a feature `logit`. Rename that input of "
+                "the base model."
             )
-        others = _other_outputs(found)
-        base = keras.Model(symbolic_input(found.model), {**found.base_outputs, **others})
-        trained = model if found.base_layer is None else found.base_layer.base_model
+        others = _other_outputs(match)
+        base = keras.Model(symbolic_input(match.model), {**match.base_outputs, **others})
+        trained = model if match.base_layer is None else match.base_layer.base_model
         report = getattr(model, "report", None)
-        spec = cls(found, sample, interval, base, tuple(others), trained.name, report)
+        spec = cls(match, sample, interval, base, tuple(others), trained.name, report)
         _ = spec.inputs, spec.head_inputs  # raises if their names cannot be those of a signature
         return spec
 
     @cached_property
     def inputs(self) -> dict[str, tf.TensorSpec]:
         """Input → its shape, with any number of rows, and its name in a signature."""
-        return tensor_specs(self.found.inputs)
+        return tensor_specs(self.match.inputs)
 
     @cached_property
     def head_inputs(self) -> dict[str, tf.TensorSpec]:
-        """The same of `logit` and the features of the head."""
-        logit = self.found.base_outputs[LOGIT_OUTPUT]
-        return {LOGIT_OUTPUT: _spec_of(LOGIT_OUTPUT, logit), **tensor_specs(self.found.features)}
+        """The same for `logit` and the features of the head."""
+        logit = self.match.base_outputs[LOGIT_OUTPUT]
+        return {LOGIT_OUTPUT: _spec_of(LOGIT_OUTPUT, logit), **tensor_specs(self.match.features)}
 
     @property
     def head(self) -> Head:
         """The calibration head."""
-        return self.found.head
+        return self.match.head
 
     @cached_property
     def layers(self) -> list[keras.layers.Layer]:
         """The layers of the base, and the lookup layers of the fields of the head."""
-        tables = [each for r in self.head.field_readers() for each in r.fields.values()]
-        lookups = [each for each in tables if isinstance(each, keras.layers.Layer)]
+        tables = [table for r in self.head.field_readers() for table in r.fields.values()]
+        lookups = [table for table in tables if isinstance(table, keras.layers.Layer)]
         return [*flatten_layers(self.base), *lookups]
 
     @property
@@ -137,38 +138,38 @@ class Spec:
         return [layer for layer in self.layers if isinstance(layer, _LOOKUPS)]
 
     def base_outputs(self, rows: Features) -> tuple[_Columns, _Columns]:
-        """What comes before the head, for inputs by name.
+        """The values before the head, for inputs by name.
 
         Returns:
-            The `logit`, the `uncalibrated_probability` and the other outputs; and what the head
-            is called with, as in the signature `calibrate`.
+            The `logit`, the `uncalibrated_probability` and the other outputs; and the inputs of the
+            head, as in the signature `calibrate`.
         """
-        values = self.base(self.found.structured(rows), training=False)
+        values = self.base(self.match.structured(rows), training=False)
         logit = values[LOGIT_OUTPUT]
         others = {name: values[name] for name in self.other_outputs}
         raw = {"uncalibrated_probability": probabilities_from_logits(logit), LOGIT_OUTPUT: logit}
-        return {**raw, **others}, {LOGIT_OUTPUT: logit, **self.found.features_from(rows, values)}
+        return {**raw, **others}, {LOGIT_OUTPUT: logit, **self.match.features_from(rows, values)}
 
     def outputs(self, rows: Features) -> _Columns:
         """All outputs, for inputs by name."""
-        raw, given = self.base_outputs(rows)
-        return {**head_outputs(self.head, given, self.interval), **raw}
+        raw, inputs = self.base_outputs(rows)
+        return {**head_outputs(self.head, inputs, self.interval), **raw}
 
     @cached_property
     def rows(self) -> _Columns:
-        """The rows for the comparison, by the model's inputs: of the sample, at most 64."""
+        """The rows for the comparison, at most 64, by the model's inputs."""
         if self.sample is not None:
-            return sample_rows(self.sample, self.found, self.inputs)
+            return sample_rows(self.sample, self.match, self.inputs)
         return random_rows(self.inputs, self.layers)
 
     @cached_property
     def head_rows(self) -> _Columns:
-        """What the head is called with for the rows."""
+        """The inputs of the head for the rows."""
         return self._on_rows[1]
 
     @cached_property
     def expected(self) -> _Columns:
-        """What Keras gives for the rows, by output.
+        """Keras' outputs for the rows, by name.
 
         Raises:
             ValueError: If the model fails on the rows, or has no such interval.
@@ -190,11 +191,11 @@ class Spec:
 
     @contextlib.contextmanager
     def _on_cpu(self) -> Iterator[None]:
-        """Runs the block on the CPU; says of which rows errors are."""
+        """Runs the block on the CPU; errors name the rows."""
         import tensorflow as tf
 
         try:
-            # As the export: matrix products are less exact on a GPU.
+            # Like the export, because matrix products are less exact on a GPU.
             with tf.device("CPU:0"):
                 yield
         except (tf.errors.OpError, ValueError) as error:
@@ -206,7 +207,7 @@ class Spec:
             ) from error
 
     def request(self, signature: str = SERVING, num_rows: int | None = None) -> Request:
-        """The rows, by default all, as a request to a signature, with what Keras answers."""
+        """The rows, by default all, as a request to a signature, with Keras' answer."""
         rows, head_rows, expected = (
             {name: values[:num_rows] for name, values in columns.items()}
             for columns in (self.rows, self.head_rows, self.expected)
@@ -218,16 +219,16 @@ class Spec:
             return Request(signature, by_signature(rows), lambda _: expected)
 
         def with_head(received: Outputs) -> _Columns:
-            given = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
+            inputs = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
             with self._on_cpu():
-                return {**expected, **head_outputs(self.head, given, self.interval)}
+                return {**expected, **head_outputs(self.head, inputs, self.interval)}
 
         return Request(signature, by_signature(rows), with_head)
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far the outputs may differ; the dtypes before the head determine its rounding."""
-        before = keras.Model(symbolic_input(self.found.model), self.found.logit)
+        """The allowed differences of outputs; dtypes before the head determine the rounding."""
+        before = keras.Model(symbolic_input(self.match.model), self.match.logit)
         dtypes = {layer.compute_dtype for layer in flatten_layers(before)}
         others = {name: self.expected[name] for name in self.other_outputs}
         return tolerance_for(self.expected[LOGIT_OUTPUT], dtypes, others)
@@ -243,14 +244,14 @@ class Spec:
             )
 
 
-def head_outputs(head: Head, given: Features, interval: float | None) -> _Columns:
-    """The outputs of a head by name, of `logit` and its features."""
-    features = {name: values for name, values in given.items() if name != LOGIT_OUTPUT}
-    calibrated = head(given[LOGIT_OUTPUT], features)
+def head_outputs(head: Head, inputs: Features, interval: float | None) -> _Columns:
+    """The outputs of a head by name, for inputs with `logit` and its features."""
+    features = {name: values for name, values in inputs.items() if name != LOGIT_OUTPUT}
+    calibrated = head(inputs[LOGIT_OUTPUT], features)
     outputs = {"probability": probabilities_from_logits(calibrated)}
     if interval is None:
         return outputs
-    deviation = head.logit_standard_deviation(given[LOGIT_OUTPUT], features)
+    deviation = head.logit_standard_deviation(inputs[LOGIT_OUTPUT], features)
     away = interval_width(interval) * deviation
     return {
         **outputs,
@@ -259,21 +260,21 @@ def head_outputs(head: Head, given: Features, interval: float | None) -> _Column
     }
 
 
-def _with_other_outputs(found: HeadInModel) -> HeadInModel:
+def _with_other_outputs(match: HeadInModel) -> HeadInModel:
     """The head in a model that also has the other outputs of its base model, if there are any."""
-    base = found.base_layer
+    base = match.base_layer
     is_one_of_several = base is not None and len(output_names(base.base_model)) > 1
-    if base is None or not is_one_of_several or len(output_names(found.model)) > 1:
-        return found
-    model = with_all_outputs(base, found.head, symbolic_input(found.model))
-    return find_head(model, found.label_names[0])
+    if base is None or not is_one_of_several or len(output_names(match.model)) > 1:
+        return match
+    model = with_all_outputs(base, match.head, symbolic_input(match.model))
+    return find_head(model, match.label_names[0])
 
 
-def _other_outputs(found: HeadInModel) -> dict[str, keras.KerasTensor]:
+def _other_outputs(match: HeadInModel) -> dict[str, keras.KerasTensor]:
     """The outputs of the model that its head does not calibrate, by name."""
-    tensors = keras.tree.flatten(symbolic_output(found.model))
-    others = dict(zip(output_names(found.model), tensors, strict=True))
-    others.pop(found.output_name)
+    tensors = keras.tree.flatten(symbolic_output(match.model))
+    others = dict(zip(output_names(match.model), tensors, strict=True))
+    others.pop(match.output_name)
     if taken := sorted(set(others) & set(OWN_OUTPUTS)):
         raise ValueError(
             f"No other output of the model may be named {' or '.join(taken)}: exports return "
@@ -282,22 +283,22 @@ def _other_outputs(found: HeadInModel) -> dict[str, keras.KerasTensor]:
             "outputs."
         )
     for name, tensor in others.items():
-        if not tensor.shape or tensor.shape[0] != found.logit.shape[0]:
+        if not tensor.shape or tensor.shape[0] != match.logit.shape[0]:
             raise ValueError(
                 "Each output of the model must have one entry per row to be served. Received: the "
                 f"output {name!r} of shape {tensor.shape}. Export a model without it."
             )
-        if depends_on(tensor, found.head):
+        if depends_on(tensor, match.head):
             raise ValueError(
-                f"Only the output {found.output_name!r} may depend on the head, because the other "
+                f"Only the output {match.output_name!r} may depend on the head, because the other "
                 "outputs are served without it and do not follow a refresh. Received: the output "
-                f"{name!r}, computed from the head {found.head.name!r}. Export a model without it."
+                f"{name!r}, computed from the head {match.head.name!r}. Export a model without it."
             )
     return others
 
 
 def signature_input(feature: str) -> str:
-    """The name of a feature in a signature: its own name, if TensorFlow allows it.
+    """The name of a feature in a signature: the same name, if TensorFlow allows it.
 
     A Python keyword gets a trailing `_`. Characters that TensorFlow does not allow in the name of
     an input (a space, a letter beyond ASCII) become `_`. A name that would start with `_` gets the
@@ -321,11 +322,11 @@ def signature_input(feature: str) -> str:
 def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.TensorSpec]:
     """`tf.TensorSpec`s of symbolic inputs, with any number of rows and their signature names."""
     names = list(map(signature_input, inputs))
-    # TensorFlow puts the names of a signature's arguments into lower case.
+    # TensorFlow converts the names of a signature's arguments to lower case.
     if len({name.lower() for name in names}) < len(names):
         raise ValueError(
             "The inputs of the model must have different names in a signature, where spaces and "
-            "non-ASCII characters become `_`, and capital letters do not count. Received: "
+            "non-ASCII characters become `_`, and capital letters become small. Received: "
             f"{list(inputs)}, which become {names}. Rename one of them."
         )
     return {name: _spec_of(name, tensor) for name, tensor in inputs.items()}

@@ -1,4 +1,4 @@
-"""The place of an export: made in one step, also with concurrent exports."""
+"""The place of an export: created in one step, also with concurrent exports."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from calibration_records._files import sync
 
-# Not a number, so TensorFlow Serving does not take it for a version.
+# Not a number, so that TensorFlow Serving does not take it for a version.
 _PREFIX = ".export-"
 NEXT = "next"
 
@@ -29,21 +29,21 @@ class Target:
     is_file: bool = False
 
     def check(self) -> None:
-        """Raises, before anything is computed, if the export could not be put there."""
+        """Raises, before anything is computed, if the place is taken or the version invalid."""
         version = self.version
-        whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
-        if not (version is None or version == NEXT or whole):
+        is_number = isinstance(version, int) and not isinstance(version, bool) and version >= 0
+        if not (version is None or version == NEXT or is_number):
             raise ValueError(
                 f'Argument `version` must be "{NEXT}", an integer of at least 0, or None if `path` '
-                f"is the folder of the version itself. Received: version={version!r}."
+                f"is the folder of the version. Received: version={version!r}."
             )
         target = self.path if version is None else self.path / str(version)
         if version != NEXT and os.path.lexists(target):
             raise self._exists(target)
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[Path]:
-        """A path in a temporary folder beside the place, at which to write the export."""
+    def temporary_path(self) -> Iterator[Path]:
+        """A path in a temporary folder next to the place, for writing the export."""
         parent = self.path.parent if self.version is None else self.path
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -69,7 +69,7 @@ class Target:
                     target.touch(exist_ok=False)
                     os.replace(source, target)
                 else:
-                    # Fails if the target holds anything, which another process may have just put.
+                    # Fails if the target is not empty: another process may have written it.
                     os.rename(source, target)
             except OSError as error:
                 if not os.path.lexists(target):

@@ -1,8 +1,7 @@
-"""Runs a SavedModel in a process with TensorFlow alone, and tells differences.
+"""Runs a SavedModel in a process with TensorFlow alone, and measures differences.
 
 That process runs this file as a program, `python verification.py SAVEDMODEL REQUESTS.npz
-ANSWERS.npz`, without Keras and without the packages of this wheel. This file must therefore not
-import them.
+ANSWERS.npz`, without Keras and without the packages of this wheel. This file must not import them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from numpy.typing import ArrayLike
 # half precision fused operations.
 _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
-# Tests, which export hundreds of models, leave out the seconds of a new process.
+# Tests export hundreds of models and avoid the seconds of a new process.
 in_new_process = True
 # Signatures, each with its inputs by name.
 Requests = Sequence[tuple[str, Mapping[str, Any]]]
@@ -35,8 +34,8 @@ class Tolerance:
     """Largest allowed differences between the outputs of an export and of the Keras model.
 
     The rounding error of a sum is proportional to its largest terms. Logits may therefore differ by
-    a share of the largest logit, and probabilities by a quarter of that, because σ' ≤ 1/4. The base
-    model's other outputs may differ by a share of their own largest value.
+    a share of the largest logit, and probabilities by a quarter of that, because σ' ≤ 1/4. Other
+    outputs of the base model may differ by a share of their largest value.
 
     Args:
         base: The share for outputs of the base model.
@@ -73,7 +72,7 @@ def tolerance_for(
         >>> round(tolerance_for([-0.5, 100.0]).allowed("probability"), 9)
         0.0001
     """
-    base = max([_FLOAT32_TOLERANCE, *(_HALF_TOLERANCES.get(each, 0.0) for each in base_dtypes)])
+    base = max([_FLOAT32_TOLERANCE, *(_HALF_TOLERANCES.get(dtype, 0.0) for dtype in base_dtypes)])
     arrays = {name: np.asarray(values) for name, values in (others or {}).items()}
     # Others must be equal: integers, booleans, strings.
     largest = {name: _largest(v) for name, v in arrays.items() if not _is_exact(v)}
@@ -112,8 +111,8 @@ def _answers(path: str, requests: Requests) -> list[Outputs]:
     answers = []
     with tf.device("CPU:0"):
         for signature, inputs in requests:
-            given = {name: tf.constant(_plain(values)) for name, values in inputs.items()}
-            outputs = loaded.signatures[signature](**given)
+            tensors = {name: tf.constant(_plain(values)) for name, values in inputs.items()}
+            outputs = loaded.signatures[signature](**tensors)
             answers.append({name: values.numpy() for name, values in outputs.items()})
     return answers
 
@@ -144,13 +143,13 @@ def _write(requests: Requests, file: str) -> None:
 
 
 def _read(file: str) -> list[tuple[str, Outputs]]:
-    """What `_write` wrote."""
-    found: dict[int, tuple[str, Outputs]] = {}
+    """Reads what `_write` wrote."""
+    content: dict[int, tuple[str, Outputs]] = {}
     with np.load(file) as arrays:
         for key in arrays:
             number, signature, name = key.split("/", 2)
-            found.setdefault(int(number), (signature, {}))[1][name] = arrays[key]
-    return [found[number] for number in sorted(found)]
+            content.setdefault(int(number), (signature, {}))[1][name] = arrays[key]
+    return [content[number] for number in sorted(content)]
 
 
 def _plain(values: ArrayLike) -> np.ndarray:
@@ -158,7 +157,7 @@ def _plain(values: ArrayLike) -> np.ndarray:
     values = np.asarray(values)
     if values.dtype == object:
         return values.astype("S")
-    # bfloat16 is no type of NumPy's own.
+    # NumPy has no bfloat16.
     return values.astype("float32") if values.dtype.kind == "V" else values
 
 

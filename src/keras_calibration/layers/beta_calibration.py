@@ -40,8 +40,8 @@ class BetaCalibration(HistogramHead):
     The fit is convex: it maximizes the likelihood under the prior `0.05 [(a - 1)² + (b - 1)²]`,
     which a few positives outweigh. The prior keeps the slopes finite if a threshold separates the
     classes, and b near 1 if no logit is near 0. A slope whose optimum is negative is set to 1e-6,
-    which preserves the ranking; if both are, the fit warns. Logits in another unit, or from another
-    zero, get other probabilities: the curve bends at probability ½.
+    which preserves the ranking; if both are, the fit warns. Scaled or shifted logits get other
+    probabilities, because the curve bends at probability ½.
 
     When trained with a model, the weights are log a, log b and c. The layer starts as the identity.
     An infinite logit stays infinite. The curve never falls, not even by rounding.
@@ -75,8 +75,8 @@ class BetaCalibration(HistogramHead):
         """`-a softplus(-l) + b softplus(l) + c`."""
         below = ops.exp(ops.convert_to_tensor(self._log_slope_below))
         above = ops.exp(ops.convert_to_tensor(self._log_slope_above))
-        # As a line of the smaller slope plus a bend that rises too, `a l + (b - a) softplus(l)` or
-        # `b l + (b - a) softplus(-l)`: rounding keeps the order of what rises.
+        # A line of the smaller slope plus a rising bend, `a l + (b - a) softplus(l)` or
+        # `b l + (b - a) softplus(-l)`: rounding preserves the order of rising terms.
         bends_up = above >= below
         infinite = is_not_finite(logits)
         finite = ops.where(infinite, 0.0, logits)

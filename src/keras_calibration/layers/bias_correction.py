@@ -19,8 +19,8 @@ class BiasCorrection(HistogramHead):
 
     The fit minimizes the log loss: c is the root of `Σ w σ(l + c) = Σ w y`. It corrects for a
     changed positive rate or for negative sampling, and leaves the ranking unchanged. c is one
-    trainable weight. It starts at 0, so that the layer starts as the identity. Logits plus a
-    constant get the same probabilities; logits in another unit do not, since the slope stays 1.
+    trainable weight. It starts at 0, so that the layer starts as the identity. Shifted logits get
+    the same probabilities; scaled ones do not, because the slope stays 1.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).

@@ -25,13 +25,13 @@ class BlendedHead(Head):
 
     Heads that make different errors predict better together: `FieldBias` shrinks its offsets by
     the spread that it estimates from the data, `NeuralCalibration` learns how features interact.
-    The blend starts as the identity if its parts do. It serves the logits, one per row or one per
-    class, that all its heads serve. A direct fit fits each head. A mean of heads has no interval.
+    The blend starts as the identity if its parts do. It accepts the logits, one per row or one per
+    class, that all its heads accept. A direct fit fits each head. A mean of heads has no interval.
 
     Args:
         heads: Heads with or without features, at least one.
-        head_weights: v, a number above 0 for each head, with a sum of at most 1; what is left to 1
-            counts for the uncalibrated logit. None for equal ones with the sum 1.
+        head_weights: v, a number above 0 for each head, with a sum of at most 1; the rest is the
+            weight of the uncalibrated logit. None for equal weights with the sum 1.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -39,7 +39,7 @@ class BlendedHead(Head):
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If there is no head, one is not a `Head`, or the weights are not such numbers.
+        ValueError: If there is no head, one is not a `Head`, or the weights are invalid.
 
     Example:
         >>> import numpy as np
@@ -95,7 +95,7 @@ class BlendedHead(Head):
         return sum(terms[1:], terms[0])
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """Fits each head to the rows by its own direct fit."""
+        """Fits each head to the rows by its direct fit."""
         fits = [head.fit_rows(rows, settings, verbose) for head in self.heads]
         return self.summary_of(
             rows,

@@ -45,36 +45,36 @@ _NUM_CATEGORIES = 16
 class BoostedTrees(Head):
     """A head h plus boosted trees: calibrated logits `h(l, x) + Σ_t v_t(l, x)`.
 
-    The inner head corrects the curve and the offsets of the field values; the trees find what
-    depends on several features at once. They see the logit, h, the numeric columns with their
-    missing values, the offset of each field value, if h is a `FieldBias`, and whether a field has
-    each of its values, if it has at most 16 (without offsets, its 16 most frequent values).
+    The inner head corrects the curve and the offsets of the field values; the trees correct errors
+    that depend on several features at once. Their inputs are the logit, h, the numeric columns with
+    missing values, the offset of each field value if h is a `FieldBias`, and an indicator of each
+    value of a field with at most 16 values (without offsets, of its 16 most frequent values).
 
     The direct fit works as follows:
 
     1. For each fold of the development set, h is fitted on the other folds. This gives each row a
-       logit and offsets that did not see its label.
+       logit and offsets from a fit that did not see its label.
     2. LightGBM adds trees of eight leaves to these logits, on the rows outside each fold, and
        scores the rows of the fold after every round. A fold is scored with the number of rounds
-       that has the lowest mean log loss over the other folds. It is 0 if that is not lower than
-       without trees by a standard error. The offsets that these trees see are of fits without
-       both their own fold and the scored one, else they would tell the labels there.
+       that has the lowest mean log loss over the other folds. This number is 0 if the loss is not
+       lower than without trees by a standard error. These trees get offsets from fits without the
+       row's fold and the scored fold, because others would reveal the labels of the scored fold.
     3. h is fitted to all rows, and trees to the cross-fitted logits of all rows, with the mean of
        these numbers of rounds.
 
-    LightGBM is needed for the fit alone: the trees become tables, and the layer computes them by
-    comparisons and look-ups, to within rounding of LightGBM's own prediction. The trees cannot be
-    trained by gradient. There is no interval: in simulations, that of h, widened by how far the
-    trees of three folds differ in a row, held the truth in 72 to 90 % of the rows where features
-    interact, not in 95 %.
+    Only the fit needs LightGBM: the trees become tables, and the layer computes them by comparisons
+    and lookups, equal to LightGBM's prediction up to rounding. The trees cannot be trained by
+    gradient. There is no interval: in simulations, the 95 % interval of h, widened by the
+    differences between the trees of three folds, covered the truth in only 72 to 90 % of the rows
+    where features interact.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.
         numeric: Names of real-valued columns; NaN is a missing value.
         head: h; by default `FieldBias(fields, ILPS(smoothness="auto", monotonic="strict"))`, and
             without fields that `ILPS`.
-        num_rounds: Largest number of trees. The time of a prediction grows with it, however many
-            are used.
+        num_rounds: Largest number of trees. The time of a prediction grows with it, even if fewer
+            trees are used.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Call arguments:
@@ -129,8 +129,8 @@ class BoostedTrees(Head):
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads, or None if h does not declare its features."""
         names = super().feature_names
-        own = dict.fromkeys((*(names or ()), *self.fields, *self.numeric))
-        return None if names is None else tuple(own)
+        unique = dict.fromkeys((*(names or ()), *self.fields, *self.numeric))
+        return None if names is None else tuple(unique)
 
     def field_readers(self) -> list[keras.layers.Layer]:
         """The head itself, and the readers of h."""
@@ -170,14 +170,14 @@ class BoostedTrees(Head):
         features = {} if features is None else features
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
-        seen = self._tree_columns(self.head, columns, inner, features)
-        trees = tree_sums(seen, *self._trees)
+        inputs = self._tree_columns(self.head, columns, inner, features)
+        trees = tree_sums(inputs, *self._trees)
         return inner + ops.cast(trees, inner.dtype)
 
     def _tree_columns(
         self, head: Head, logits: Tensor, inner: Tensor, features: Features
     ) -> Tensor:
-        """What the trees see of rows whose inner head is `head`, (batch, columns), float32."""
+        """The inputs of the trees for rows with this inner head, (batch, columns), float32."""
         columns = [logits, inner]
         if head.effect_names:
             columns.append(head.effects(features))
@@ -185,13 +185,13 @@ class BoostedTrees(Head):
             categories = ops.convert_to_tensor(self._categories)[number]
             columns.append(ids_of_field(self, features, name)[:, None] == categories)
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
-        return ops.concatenate([ops.cast(each, "float32") for each in columns], axis=1)
+        return ops.concatenate([ops.cast(column, "float32") for column in columns], axis=1)
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits h, and trees on top of its cross-fitted logits."""
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
-            # What h predicts for a row is right after the rows of its fit alone.
+            # h predicts rows well only if they come after the rows of its fit.
             folds = blocks_of_time(np.asarray(rows.times))
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1

@@ -1,4 +1,4 @@
-"""What η of a head may be: a calibrator, a head that reads no features."""
+"""The check of η of a head, which must be a calibrator: a head that reads no features."""
 
 from __future__ import annotations
 

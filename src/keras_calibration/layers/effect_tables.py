@@ -1,4 +1,4 @@
-"""What a fit of `FieldBias` found, as tables of weights."""
+"""The effects of a `FieldBias` as tables of weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from keras_calibration.layers.histogram_head import HistogramHead
 
 
 def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
-    """Numbers of each column at its knots and, last, of missing values, (columns, num_knots + 1).
+    """Values of each curve at its knots and, last, for missing values, (columns, num_knots + 1).
 
-    That of the last knot is repeated.
+    The value at the last knot is repeated.
     """
     return np.stack([np.r_[c[:-1], np.full(num_knots - len(c) + 1, c[-2]), c[-1]] for c in curves])
 
@@ -38,11 +38,11 @@ def level_of_table(table: np.ndarray) -> Level | None:
 def line_of_spread(
     calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Weighted least squares of the posterior spread of η at logits (n,) by 1 and η, (2, p)."""
+    """Weighted least-squares fit of the posterior spread of η at logits (n,) by 1 and η, (2, p)."""
     # Within a bin, η and its spread are straight lines, or nearly.
     histogram = calibrator.histogram
     bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
-    sums = np.stack([np.bincount(bins, each, NUM_BINS) for each in (weights, weights * logits)])
+    sums = np.stack([np.bincount(bins, term, NUM_BINS) for term in (weights, weights * logits)])
     totals, sums = sums[:, sums[0] > 0]
     means = sums / totals
     curve = ops.convert_to_numpy(calibrator(means)).astype("float64")

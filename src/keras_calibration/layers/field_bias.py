@@ -48,7 +48,7 @@ from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import as_column, check_column, is_not_finite, scaled_logits
 from keras_calibration.layers.posterior import Posterior
 
-# All columns together have at most so many knots, if that leaves each of them so many.
+# Most knots of all columns together, and the fewest that a column gets in any case.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
 # Values beyond this count as infinite: the gaps between knots must be finite in float32.
 _LARGEST_NUMBER = 2.0**126
@@ -62,20 +62,20 @@ class FieldBias(FieldHead):
     (empirical Bayes, with a half-Cauchy hyperprior). With several fields of mostly rare values, the
     s_f are then pooled over the fields and scaled by cross-validation. If the base model is right
     in a field, its offsets shrink to about zero. A field value with few rows gets a small offset;
-    one with many rows keeps its own. A value not seen in the fit, and any id outside the
-    vocabulary, gets the offset 0, the prior mean. Within a field value the ranking is unchanged.
+    one with many rows is hardly shrunk. Field values that the fit has not seen, and ids outside the
+    vocabulary, get the offset 0, the prior mean. Within a field value the ranking is unchanged.
 
     The curve of a numeric column is linear between knots at quantiles of the rows, and constant
-    outside them. A value with many rows, such as a special code, is a knot of its own; so are all
-    values of a column that has few. The curve is a straight line plus a random walk over the knots.
-    Their standard deviations are estimated in the same way, one for the lines of all columns and
-    one for each walk, and missing values (NaN) have an effect of their own. A column that the base
-    model has used well gets a flat curve.
+    outside them. A number with many rows, such as a special code, gets its own knot; so does every
+    number of a column with few different ones. The curve is a straight line plus a random walk over
+    the knots. Their standard deviations are estimated in the same way, one for the lines of all
+    columns and one for each walk. Missing values (NaN) have a separate effect. A column that the
+    base model has used well gets a flat curve.
 
-    With `follows_time=True`, `fit` takes the times of the rows, and the logits have a level over
-    time too: a random walk, and deviations from it that do not persist, such as those of a day,
-    each with a standard deviation that is estimated. The layer predicts with the last value of the
-    walk, and needs no time. Where nothing drifts, the level is flat.
+    With `follows_time=True`, `fit` takes the times of the rows and adds a level over time: a random
+    walk, and deviations that do not persist, such as those of a day. Both standard deviations are
+    estimated. Predictions use the last value of the walk, and need no time. Without drift, the
+    level is flat.
 
     `fit` is exact and takes a few passes over the rows. To follow rows that change, fit again to
     the last weeks. The layer starts as the identity. Its weights can also be trained with a model,
@@ -89,8 +89,8 @@ class FieldBias(FieldHead):
             `ILPS()`; None uses the logit itself.
         follows_time: Whether a level follows the time of the rows.
         numeric: Names of real-valued columns.
-        prior_scale: Median of the half-Cauchy prior on each s, in logits; on that of the walk of
-            the level, a tenth of it.
+        prior_scale: Median of the half-Cauchy prior on each s, in logits; for the walk of the
+            level, a tenth of it.
         num_knots: Largest number of knots of a numeric column. All columns together have at most
             1,024, or 16 each.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -144,9 +144,7 @@ class FieldBias(FieldHead):
     ) -> None:
         self.numeric = tuple(names_of(numeric))
         if num_knots != 64 and not self.numeric:
-            warn(
-                "Argument `num_knots` says nothing without `numeric` columns, which have the knots."
-            )
+            warn("Argument `num_knots` has no effect without `numeric` columns.")
         self.num_knots = num_knots
         self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
@@ -171,7 +169,7 @@ class FieldBias(FieldHead):
 
     @property
     def follows_time(self) -> bool:
-        """Whether `fit` takes the times of the rows, which a level follows."""
+        """Whether `fit` takes the times of the rows."""
         return self._follows_time
 
     def level(self) -> Level | None:
@@ -181,7 +179,7 @@ class FieldBias(FieldHead):
         return level_of_table(ops.convert_to_numpy(self.posterior["level"]))
 
     def effects(self, features: Features) -> Tensor:
-        """Offsets of the values of each row, (batch, fields), in logits; 0 of unknown values."""
+        """Offsets of the field values of each row, (batch, fields), in logits; 0 if unknown."""
         self.ensure_built()
         columns = called_features(features, self.fields, [self], type(self).__name__)
         # `take` without an axis flattens first, which makes the gradient dense.
@@ -191,17 +189,17 @@ class FieldBias(FieldHead):
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, (batch, 1).
 
-        Its square is the sum of the variance of the line, `|(η, 1) F|²`, of those of the offsets
-        and curves at the row, and of the shape of η: what is left of its posterior after its line,
-        which is fitted again with the offsets, is taken out. Each is
-        taken given the others. That of an offset is averaged over the posterior of the spread s_f:
-        a value without rows has `E[s_f²]`, one with many rows a small variance.
+        Its square is the sum of variances, each conditional on the rest: of the line,
+        `|(η, 1) F|²`; of the offsets and curves at the row; and of the shape of η, the part of its
+        posterior that a line does not explain. (The line is fitted with the offsets.) The variance
+        of an offset is averaged over the posterior of the spread s_f: a field value without rows
+        has `E[s_f²]`, one with many rows a small variance.
 
-        In simulations with one field, 95 % intervals hold the truth in 93 to 97 % where the spread
-        matters, and in up to 100 % where the fit knows little of it; with one or three numeric
-        columns in 93 to 99 %, in 91 to 99 % far out in the tails of a column
-        (`benchmarks/interval_coverage.py`). The spreads of several fields are often found too
-        small, and the intervals of unknown values are then too narrow.
+        In simulations with one field, 95 % intervals cover the truth in 93 to 97 % where the spread
+        matters, and in up to 100 % where the fit hardly determines it; with one or three numeric
+        columns in 93 to 99 %, in the far tails of a column in 91 to 99 %
+        (`benchmarks/interval_coverage.py`). The spreads of several fields are often estimated too
+        small. Then the intervals of unknown values are too narrow.
         """
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
@@ -232,7 +230,7 @@ class FieldBias(FieldHead):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Adapts η, and places the knots of the numeric columns; a fit does so itself."""
+        """Adapts η, and places the knots of the numeric columns; `fit` does so too."""
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
@@ -242,11 +240,10 @@ class FieldBias(FieldHead):
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
-        own = self._rows_of(field)
-        return ops.convert_to_numpy(self._offsets)[own]
+        return ops.convert_to_numpy(self._offsets)[self._rows_of(field)]
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
-        """The curve v of a numeric column: knots (k,), values there, and that of missing values."""
+        """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""
         self.ensure_built()
         number = self.numeric.index(name)
         knots = np.unique(ops.convert_to_numpy(self._knots)[number])
@@ -292,25 +289,25 @@ class FieldBias(FieldHead):
 
     def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:
         """Sums of the curves (columns, K + 1) at the numbers of each row (batch,)."""
-        given = [(features or {})[name] for name in self.numeric]
-        columns = [ops.cast(ops.reshape(each, (-1,)), self.compute_dtype) for each in given]
+        numbers = [(features or {})[name] for name in self.numeric]
+        columns = [ops.cast(ops.reshape(column, (-1,)), self.compute_dtype) for column in numbers]
         places = places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
         return ops.sum(numeric_curves(places, curves), axis=0)
 
     def _fit_effects(self, rows: Rows, curve: np.ndarray, line: Line, like: Any) -> FieldOffsets:
         numbers = self._numbers_in(rows.features)
         knots = self._knots_of(numbers, rows.weights)
-        columns = [numeric_column(*each) for each in zip(numbers, knots, strict=True)]
+        columns = [numeric_column(*pair) for pair in zip(numbers, knots, strict=True)]
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         columns += [] if level is None else [level[1]]
         own = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
         if like is None:
             for pair in coinciding(dict(zip(self.fields, own.ids, strict=True))):
                 warn(
-                    f"On the rows of the fit, each value of the field {pair[0]!r} is always seen "
-                    f"with the same one of {pair[1]!r}: one may have all of the effect, and "
-                    "intervals of values that were not seen together are too narrow. Leave one of "
-                    "these fields out."
+                    f"On the rows of the fit, each value of the field {pair[0]!r} always occurs "
+                    f"with the same value of {pair[1]!r}: one may have all of the effect, and "
+                    "intervals of other pairs of values are too narrow. Leave one of these fields "
+                    "out."
                 )
         prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
         # What tells rows apart is given, not computed: of equal rows it is equal to the last digit.
@@ -327,7 +324,7 @@ class FieldBias(FieldHead):
             shown, last = level_of(*level, fit), float(fit.curves[-1][-1])
             kept["level"] = table_of_level(shown)
             if fit.posterior is not None:
-                # What does not persist is there at any time to come, and is not known.
+                # Deviations that do not persist also occur in the future, and are unknown.
                 kept["last"] = fit.posterior.curve_variances[-1][-1] + shown.noise**2
         self._slope.assign(fit.slope * line.scale)
         self._bias.assign(fit.bias + last + fit.slope * line.shift)
@@ -343,20 +340,20 @@ class FieldBias(FieldHead):
 
     def _keep(
         self,
-        found: FieldPosterior,
+        posterior: FieldPosterior,
         information: np.ndarray,
         rows: Rows,
         line: Line,
         kept: dict[str, Any],
     ) -> None:
-        """Keeps the posterior of a fit, in which η was seen through a line."""
-        by_line, by_one = found.factor
+        """Keeps the posterior of a fit, whose η was mapped by a line."""
+        by_line, by_one = posterior.factor
         kept["factor"] = np.stack([line.scale * by_line, by_one + line.shift * by_line])
         if self.fields:
-            pairs = zip(found.variances, found.spreads, strict=True)
+            pairs = zip(posterior.variances, posterior.spreads, strict=True)
             kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
         if self.numeric:
-            curves = found.curve_variances[: len(self.numeric)]
+            curves = posterior.curve_variances[: len(self.numeric)]
             kept["curves"] = by_columns(curves, self._knots.shape[1])
         calibrator = self.calibrator
         if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
@@ -372,11 +369,11 @@ class FieldBias(FieldHead):
     ) -> list[np.ndarray]:
         """Knots of each numeric column."""
         num_knots = self._knots.shape[1] if self.numeric else 0
-        found = [separate_quantile_knots(column, num_knots, weights) for column in numbers]
-        return [each if len(each) else np.zeros(1) for each in found]
+        knots = [separate_quantile_knots(column, num_knots, weights) for column in numbers]
+        return [places if len(places) else np.zeros(1) for places in knots]
 
     def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The numeric columns (n,) as the layer reads them, in its dtype."""
+        """The numeric columns (n,), rounded to the layer's dtype."""
         numbers = []
         for name in self.numeric:
             with np.errstate(over="ignore"):

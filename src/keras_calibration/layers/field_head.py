@@ -33,10 +33,10 @@ from keras_calibration.layers.logits import check_column
 
 
 class FieldHead(Head):
-    """Base of the heads that add a table of field values to a curve of the logit.
+    """Base of the heads that add effects of field values to a curve of the logit.
 
-    A subclass creates its weights in `_add_weights`, among them `_deviations`, whose first column
-    holds the prior standard deviation of each feature's levels, and fits them in `_fit_effects`.
+    A subclass creates its weights in `_add_weights` and fits them in `_fit_effects`. One of them is
+    `_deviations`, whose first column holds the prior standard deviation of each feature's levels.
 
     Args:
         fields: Field name → number of ids, or a Keras lookup layer.
@@ -71,7 +71,7 @@ class FieldHead(Head):
         return tuple(self.fields)
 
     def check_logits(self, shape: Shape) -> None:
-        """Raises for other than one logit per row, also if η serves classes."""
+        """Raises for other than one logit per row, also if η accepts class logits."""
         check_column(shape, type(self).__name__, "logits")
 
     def field_readers(self) -> list[FieldHead]:
@@ -91,10 +91,10 @@ class FieldHead(Head):
     def fit_rows(
         self, rows: Rows, settings: FitSettings, verbose: int, like: FieldHead | None = None
     ) -> FitSummary:
-        """Fits η, then the table of field values on top of it.
+        """Fits η, then the effects of field values on top of it.
 
-        Without η, its values are those of a line, a nearly calibrated logit, through which the
-        effects are written down for the logit itself.
+        Without η, a line makes the logits nearly calibrated, and the effects are converted back to
+        the logits.
         """
         if self.calibrator is None:
             line = reference_line(rows)
@@ -104,7 +104,7 @@ class FieldHead(Head):
             self.calibrator.fit_rows(rows, settings, 0)
             curve = head_logits(self.calibrator, rows.logits, {})
         fit = self._fit_effects(rows, curve, line, like)
-        # With a level over time, the layer predicts with its last value, the fit with the row's.
+        # With a level over time, predictions use its last value, and the fit that of the row.
         after = None if self.follows_time else fit.log_loss
         return self.summary_of(rows, fit.num_iterations, fit.converged, after)
 

@@ -34,9 +34,9 @@ def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
     example = 'Pass, for example, {"site_id": 5000}.'
     instance("fields", fields, Mapping, "a mapping of names to numbers of ids", example)
     for name, vocabulary in fields.items():
-        whole = isinstance(vocabulary, int) and vocabulary >= 1
-        lookup = isinstance(vocabulary, keras.layers.Layer)
-        if not (whole or lookup) or getattr(vocabulary, "output_mode", "int") != "int":
+        is_number = isinstance(vocabulary, int) and vocabulary >= 1
+        is_lookup = isinstance(vocabulary, keras.layers.Layer)
+        if not (is_number or is_lookup) or getattr(vocabulary, "output_mode", "int") != "int":
             raise ValueError(
                 f"Field {name!r} must be given as its number of ids (at least 1) or as a Keras "
                 f'lookup layer with output_mode="int". Received: {vocabulary!r}.'
@@ -65,7 +65,7 @@ def id_names(fields: Fields | Iterable[str]) -> set[str]:
     """
     if not isinstance(fields, Mapping):
         return {fields} if isinstance(fields, str) else set(fields)
-    # Other lookup layers take what they like: bins take any number.
+    # Other lookup layers may take other values: bins take any number.
     kinds = int, keras.layers.IntegerLookup, keras.layers.Hashing
     return {name for name, vocabulary in fields.items() if isinstance(vocabulary, kinds)}
 
@@ -86,19 +86,19 @@ def called_features(
 ) -> Any:
     """The features of a call, exactly: arrays, tables and their columns become tensors or arrays.
 
-    Keras would convert an array of floats to float32, and thereby merge ids beyond 2²⁴. Where ids
-    are numbered from 0, all that are not exact are outside the vocabulary, as in a graph, which
-    cannot raise; those of a lookup layer are refused. The `numeric` columns of the readers become
+    Keras would convert an array of floats to float32, which merges ids beyond 2²⁴. If ids are
+    numbered from 0, ids that are not exact are outside the vocabulary, as in a graph, which cannot
+    raise; with a lookup layer, they are refused. The `numeric` columns of the readers become
     floats, because JAX keeps 32 bits of an integer.
     """
     is_mapping = isinstance(features, Mapping)
-    if is_mapping and all(isinstance(each, keras.KerasTensor) for each in features.values()):
+    if is_mapping and all(isinstance(part, keras.KerasTensor) for part in features.values()):
         return features
     columns = by_name(features)
     if not isinstance(columns, Mapping):
         return features  # The layer reports the error.
     read = select_features(columns, columns if names is None else names, reader)
-    fields = {name: v for each in readers for name, v in each.fields.items()}
+    fields = {name: v for layer in readers for name, v in layer.fields.items()}
     ids, numeric = id_names(fields), numeric_names(readers)
     called = {}
     for name, values in read.items():
@@ -112,7 +112,7 @@ def called_features(
 
 
 def check_features(features: Features | None, names: Iterable[str], reader: str) -> None:
-    """Raises if a feature is missing or has not one value a row.
+    """Raises if a feature is missing or does not have one value per row.
 
     Example:
         >>> check_features({"site": np.zeros((3, 1))}, ["site"], "FieldBias")
@@ -127,7 +127,7 @@ def _numbers(values: Tensor, name: str) -> Tensor:
         return column
     if column.dtype.kind in "OSU":
         raise ValueError(
-            f"Feature {name!r} must hold numbers, as it is named in `numeric`. Received: strings. "
+            f"Feature {name!r} must hold numbers, because `numeric` names it. Received: strings. "
             "Name it in `fields`, with a StringLookup."
         )
     return column.astype("float64") if column.dtype.kind in "iub" else column
@@ -152,7 +152,7 @@ def _ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
 def vocabulary_sizes(fields: Fields) -> dict[str, int]:
     """Number of ids of each field, without "other".
 
-    To be read in `build`: inside a compiled step, the size of a lookup layer is a tensor.
+    Call it in `build`: inside a compiled step, the size of a lookup layer is a tensor.
 
     Example:
         >>> vocabulary_sizes({"site": 3, "page": keras.layers.Hashing(num_bins=8)})
@@ -167,7 +167,7 @@ def vocabulary_sizes(fields: Fields) -> dict[str, int]:
 
 
 def ids_of_field(reader: Any, features: Features, field: str) -> Tensor:
-    """Ids (batch,) of a field of a built reader, int32; the number of its values is "other".
+    """Ids (batch,) of a field of a built reader, int32; "other" is the number of field values.
 
     Example:
         >>> from keras_calibration.layers import FieldBias
@@ -224,8 +224,8 @@ def table_rows(features: Features, fields: Fields, num_values: Mapping[str, int]
 def serialize_fields(fields: Fields) -> dict[str, Any]:
     """Fields as plain Python values.
 
-    Lookup layers are saved with their vocabulary, which Keras leaves out of the config if the layer
-    was adapted.
+    Lookup layers are saved with their vocabulary, which Keras omits from the config of an adapted
+    layer.
     """
     return {name: v if isinstance(v, int) else _serialize_lookup(v) for name, v in fields.items()}
 

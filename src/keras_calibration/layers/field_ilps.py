@@ -30,13 +30,14 @@ class FieldILPS(FieldHead):
     class-balanced quantiles of η(l), and extrapolate linearly. A deviation consists of a level, a
     slope and bends (orthonormal polynomials on the knots). Each has the prior `N(0, s²)`, with one
     s per field and component, estimated as in `FieldBias`. If the values of a field differ only in
-    their level, the result is thus a `FieldBias`. A value with few rows stays near b; one with many
-    rows has its own curve. A value not seen in the fit, and any id outside the vocabulary, gets b.
+    their level, the result is a `FieldBias`. The curve of a field value with few rows stays near b;
+    with many rows, it is hardly shrunk. Field values that the fit has not seen, and ids outside the
+    vocabulary, get b.
 
-    After `fit`, the curve of every combination of values is increasing, with at least a hundredth
-    of the slope of b. A deviation that would decrease too steeply is shrunk towards its level until
-    it does not, and the levels are fitted again. The fields share the slope of b equally: with two
-    fields, a deviation can lower the slope by at most about half.
+    After `fit`, the curve of every combination of field values is increasing, with at least a
+    hundredth of the slope of b. A deviation that decreases too steeply is shrunk towards its level,
+    and the levels are fitted again. The fields share the slope of b equally: with two fields, a
+    deviation can lower the slope by at most about half.
 
     `fit` is direct and takes a few passes over the rows. The layer starts as the identity. Its
     weights can also be trained with a model, but then nothing shrinks the deviations; `finalize`
@@ -183,5 +184,5 @@ class FieldILPS(FieldHead):
         return fit
 
     def _deviations_of(self, field: str) -> np.ndarray:
-        own = self._rows_of(field)
-        return ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)[own]
+        deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
+        return deviations[self._rows_of(field)]

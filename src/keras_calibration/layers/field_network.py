@@ -39,7 +39,7 @@ class FieldNetwork(keras.layers.Layer):
     Each field has an embedding. Each numeric column is encoded by hat functions on knots, which
     `adapt` places, and by an indicator of missing values. All encodings are concatenated and passed
     through ReLU layers. The last layer is initialized to zero, so that g = 0 and training starts
-    from the base model's own probabilities.
+    from the base model's probabilities.
 
     All ids outside a field's vocabulary share one embedding, "other". The embeddings have dense
     gradients: with the sparse gradients of `keras.layers.Embedding`, adaptive optimizers of Keras 3
@@ -54,7 +54,7 @@ class FieldNetwork(keras.layers.Layer):
         num_numeric_knots: Knots of each numeric column. Use many: special codes and caps need a
             knot of their own.
         num_coarse_knots: Knots of a second, coarse encoding of each numeric column. It uses ramps
-            instead of hats, so that what is learnt on one side of a knot holds on all of that side.
+            instead of hats, so that an effect on one side of a knot holds on all of that side.
         dropout: Share of hidden units dropped at random in training, in [0, 1).
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
             likelihood: `regularization/2 Σ θ² / n`. It is left out until `adapt` has set the number
@@ -110,7 +110,7 @@ class FieldNetwork(keras.layers.Layer):
         self.dropout = float(dropout)
         self._check_arguments()
         if (num_numeric_knots, num_coarse_knots) != (64, 16) and not self.numeric:
-            warn("Numbers of knots say nothing without `numeric` columns, which have the knots.")
+            warn("Numbers of knots have no effect without `numeric` columns.")
         with throwaway_layers():
             initializers = keras.random.SeedGenerator(seed)
             # A seed generator is part of the layer's state: created only if dropout is used.
@@ -236,7 +236,7 @@ class FieldNetwork(keras.layers.Layer):
         return ops.concatenate([hats, missing[:, None], ramps], axis=1)
 
     def _before_adapt(self, output: Tensor) -> Tensor:
-        """The output; with numeric columns before `adapt`, one that raises when it is trained."""
+        """The output; with numeric columns and before `adapt`, it raises in training."""
         if not self.numeric:
             return output
         num_rows = known_value(self._num_rows)
@@ -270,5 +270,5 @@ class FieldNetwork(keras.layers.Layer):
             integer("hidden_units", units, 1)
         integer("num_numeric_knots", self.num_numeric_knots, 2)
         integer("num_coarse_knots", self.num_coarse_knots, 2)
-        share("dropout", self.dropout, of=": the share of hidden units to drop", ends="0")
+        share("dropout", self.dropout, also=": the share of hidden units to drop", ends="0")
         not_negative("regularization", self.regularization)

@@ -31,39 +31,38 @@ class FitSummary(ShownAsText):
     The log losses are weighted means over the rows of the fit, in nats per row, without the terms
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
 
-    `fit_head` compares with the model as it was, with its head as it was trained, and scores each
-    row by a fit that did not see it: its summary prints this cross-fitted loss. `Head.fit` makes
-    one fit, and its summary prints the loss on the rows of the fit, which is too low.
+    `fit_head` compares the fit with the previous head and scores each row by a fit that did not see
+    it: its summary prints this cross-fitted loss. `Head.fit` makes one fit, and its summary prints
+    the loss on the rows of the fit, which is too low.
 
-    A head with a network or with trees has cross-fitted figures too: they are computed on rows to
-    which neither the head inside nor what is added to it was fitted. Those of a network are of one
-    network, of which the head keeps one per member, and slightly optimistic, because each fold
-    chose its own best epoch; the number of trees was chosen on other rows. They are NaN if nothing
-    was tried.
+    A head with a network or with trees has cross-fitted figures too, for rows to which neither the
+    inner head nor the network or trees were fitted. Those of a network are for a single member.
+    They are slightly optimistic, because each fold chose its best epoch; the number of trees was
+    chosen on other rows. They are NaN if no network or trees were tried.
 
     Args:
-        num_rows: Number of rows of the fit; of counted rows, the sum of their counts.
-        log_loss_before: Log loss of the head as it was before the fit; from `Head.fit`, that of the
-            uncalibrated probabilities σ(l).
-        log_loss_after: Log loss of the fit on its own rows.
+        num_rows: Number of rows of the fit; with counts as weights, their sum.
+        log_loss_before: Log loss of the previous head; from `Head.fit`, that of the uncalibrated
+            probabilities σ(l).
+        log_loss_after: Log loss on the rows of the fit.
         num_iterations: Number of steps of the fit, of the epochs of all folds, or of trees; 0 if it
             has a closed form.
         converged: Whether the optimum was reached.
-        cross_fitted_head: Cross-fitted log loss of the head inside alone.
+        cross_fitted_head: Cross-fitted log loss of the inner head alone.
         cross_fitted_both: Cross-fitted log loss with the network or the trees.
         standard_error: Standard error of the difference between the two.
         epochs: The best epoch of each fold, of a network.
         network_kept: Whether the network was kept; otherwise it is 0.
-        cross_fitted_logits: Cross-fitted calibrated logits of each row (n,), the mean of those of a
-            row that is counted in several folds; empty if there are none.
+        cross_fitted_logits: Cross-fitted calibrated logits of each row (n,), the mean for a row
+            that counts in several folds; empty if there are none.
         fitted_at: Time of the fit in UTC; by default now.
         logits: The distribution of the rows' base logits, from `fit_head`, else None.
-            `refresh_savedmodel` uses it to tell logits from probabilities.
-        change: From `fit_head`: cross-fitted log loss minus that of the head as it was on the same
-            rows. NaN if it was not computed: for a head that was fitted to these rows, and where
-            the rows are too few to fit the head to parts of them.
+            `refresh_savedmodel` uses it to distinguish logits from probabilities.
+        change: From `fit_head`: cross-fitted log loss minus that of the previous head on the same
+            rows. NaN if the previous head was fitted to these rows, or if there are too few rows
+            for folds.
         change_error: Standard error of `change`.
-        is_used: Whether the head has the fit. If not, `fit_head` left the head as it was, because
+        is_used: Whether the head uses the fit. If not, `fit_head` kept the previous head, because
             `change` is above 0.
 
     Example:
@@ -98,9 +97,9 @@ class FitSummary(ShownAsText):
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def of_given(self, apart: Rows, numbers: np.ndarray, source: np.ndarray) -> FitSummary:
-        """The summary of a fit to rows apart (`rows_apart`), for the rows that were given.
+        """The summary of a fit to separate rows (`rows_apart`), for the rows that were passed.
 
-        Each has the mean of the cross-fitted logits of the rows that it is there.
+        Each has the mean of the cross-fitted logits of its separate rows.
         """
         if not len(self.cross_fitted_logits):
             return self

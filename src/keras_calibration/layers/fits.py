@@ -1,4 +1,4 @@
-"""What a direct fit of a head does before and after: rows are checked, weights remembered."""
+"""Steps before and after a direct fit of a head: checks of rows, and a record of the weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows_to_fit(
     weights_are: str = "importance",
     argument: str = "logits",
 ) -> Rows:
-    """The arguments of `Head.fit` as rows for `fit_checked`; raises for those that it refuses.
+    """The arguments of `Head.fit` as rows for `fit_checked`; raises for invalid ones.
 
     `argument` names the logits in messages.
     """
@@ -71,12 +71,12 @@ def rows_to_fit(
 def features_of(
     head: Head, features: Any, num_rows: int, numbers: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """The features that a head reads, of the rows with these numbers, as arrays."""
+    """The features that a head reads, for the rows with these numbers, as arrays."""
     reader, names = type(head).__name__, head.feature_names
-    given = by_name({} if features is None else features)
+    table = by_name({} if features is None else features)
     ids = id_fields(head.field_readers())
     columns = {}
-    for name, values in select_features(given, given if names is None else names, reader).items():
+    for name, values in select_features(table, table if names is None else names, reader).items():
         column = column_that_counts(values, repr(name), numbers, num_rows)
         columns[name] = np.asarray((ids_of if name in ids else column_of)(column, repr(name)))
     lengths = {name: len(column) for name, column in columns.items()}
@@ -86,22 +86,22 @@ def features_of(
 
 
 def heads_in(head: Head) -> list[Head]:
-    """A head and those inside of it."""
-    return [head, *(each for part in head.parts() for each in heads_in(part))]
+    """A head and all heads inside it."""
+    return [head, *(inner for part in head.parts() for inner in heads_in(part))]
 
 
 def has_direct_fit(head: Head) -> bool:
     """Whether a head, with its parts, defines `fit_rows`."""
-    return not any(hasattr(type(each).fit_rows, "is_missing") for each in heads_in(head))
+    return not any(hasattr(type(part).fit_rows, "is_missing") for part in heads_in(head))
 
 
 def draws_by_chance(head: Head) -> bool:
-    """Whether the direct fit of a head, or of one inside of it, draws folds or batches."""
-    return any(each.draws_by_chance for each in heads_in(head))
+    """Whether the direct fit of a head, or of one inside it, draws folds or batches."""
+    return any(part.draws_by_chance for part in heads_in(head))
 
 
 def check_fit(head: Head, time: ArrayLike | str | None) -> None:
-    """Raises if a head has no direct fit, or times are given though it follows none, or are not."""
+    """Raises if a head has no direct fit, needs times and gets none, or gets times it ignores."""
     name = type(head).__name__
     if not has_direct_fit(head):
         raise ValueError(
@@ -120,11 +120,11 @@ def warn_of_settings(head: Head, settings: Any) -> None:
     """Warns of settings of a network for a head that has none."""
     if settings is not None and not draws_by_chance(head):
         name = type(head).__name__
-        warn(f"Argument `settings` says nothing to {name}, which has neither network nor trees.")
+        warn(f"Argument `settings` has no effect on {name}, which has neither network nor trees.")
 
 
 def remember_fit(head: Head, summary: FitSummary | None) -> None:
-    """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
+    """Sets `fit_summary`, and records that the present weights are those of the fit."""
     head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
 
 
@@ -135,7 +135,7 @@ def is_as_fitted(head: Head) -> bool:
 
 @contextlib.contextmanager
 def unchanged_if_refused(head: Head) -> Iterator[None]:
-    """Restores the weights of a built head, and what it knows of its fit, if the block raises."""
+    """Restores the weights of a built head, and the record of its fit, if the block raises."""
     restore = restorer(head)
     try:
         yield
@@ -145,15 +145,15 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
 
 
 def restorer(head: Head) -> Callable[[], None]:
-    """A function that gives a built head the weights of now, and what it knows of its fit."""
+    """A function that restores the present weights of a built head, and the record of its fit."""
     weights = weights_of(head)
     heads = heads_in(head)
-    known = [(each.histogram, each.fit_summary, each._fitted_weights) for each in heads]
+    states = [(part.histogram, part.fit_summary, part._fitted_weights) for part in heads]
 
     def restore() -> None:
         head.set_weights(weights)
-        for each, own in zip(heads, known, strict=True):
-            each.histogram, each.fit_summary, each._fitted_weights = own
+        for part, state in zip(heads, states, strict=True):
+            part.histogram, part.fit_summary, part._fitted_weights = state
 
     return restore
 

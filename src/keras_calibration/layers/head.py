@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Head(keras.layers.Layer):
-    """Base of all heads: layers from logits, and features, to calibrated logits.
+    """Base of all heads: layers that map logits, and features, to calibrated logits.
 
     A head is called as `head(logits, features)`, or as `head(logits)` if it reads no features, and
     returns as many logits as it gets: one per row, `q(l, x) = σ(head(l, x))`, or one per class,
@@ -57,7 +57,7 @@ class Head(keras.layers.Layer):
     To write your own, implement `call` and, if it reads features, `feature_names`, and create the
     weights in `build` so that it starts as the identity. With `fit_rows` it has a direct fit, for
     `fit`, `fit_head` and `refresh_savedmodel`; with `logit_standard_deviation` also intervals. A
-    head serves one logit per row; one for classes overrides `check_logits`.
+    head accepts one logit per row; a head for classes overrides `check_logits`.
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -65,18 +65,18 @@ class Head(keras.layers.Layer):
 
     Attributes:
         fit_summary: The `FitSummary` of the last fit, else None. Not saved.
-        histogram: The sums of the rows of all fits and updates, of a head with `update`; else None.
-        posterior: The `Posterior` of the last fit, of a built head that keeps one; else None.
-        effect_names: The features whose effects on the logit `effects(features)` tells; often none.
-        draws_by_chance: Whether `fit_rows` draws folds or batches: it then gets each row apart.
-        starts_from_whole: Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part.
+        histogram: For a head with `update`, the sums of the rows of all fits and updates.
+        posterior: For a built head with intervals, the `Posterior` of the last fit; else None.
+        effect_names: The features whose effects on the logit `effects(features)` returns.
+        draws_by_chance: Whether `fit_rows` draws folds or batches; it then gets separate rows.
+        starts_from_whole: Whether `fit_rows` takes `like=`, a fit to all rows, as its start.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If called on logits of another shape than the head serves.
+        ValueError: If called on logits of a shape that the head does not accept.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection
@@ -92,7 +92,7 @@ class Head(keras.layers.Layer):
         ...
         ...     def call(self, logits, features=None):
         ...         is_mobile = keras.ops.cast(features["is_mobile"], self.compute_dtype)
-        ...         columns = [keras.ops.reshape(each, (-1, 1)) for each in (logits, is_mobile)]
+        ...         columns = [keras.ops.reshape(part, (-1, 1)) for part in (logits, is_mobile)]
         ...         return columns[0] + self.offset * columns[1]
         ...
         ...     def fit_rows(self, rows, settings, verbose):
@@ -135,13 +135,13 @@ class Head(keras.layers.Layer):
             return super().add_weight(*args, **kwargs)
 
     def ensure_built(self, logits_shape: Shape = (None, 1), features_shape: Any = None) -> None:
-        """Creates the weights if no call has done so yet, as a call with these shapes would."""
+        """Creates the weights, as a call with these shapes would, unless they exist."""
         if not self.built:
             self.build(logits_shape, *(() if self.feature_names == () else (features_shape,)))
 
     # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def parts(self) -> Sequence[Head]:
-        """The heads inside of this one, which answer for what it does not say itself."""
+        """The heads inside this one, which define what it does not define."""
         return ()
 
     @property
@@ -159,9 +159,9 @@ class Head(keras.layers.Layer):
         return [reader for part in self.parts() for reader in part.field_readers()]
 
     def check_logits(self, shape: Shape) -> None:
-        """Raises for logits of a shape that the head does not serve.
+        """Raises for logits of a shape that the head does not accept.
 
-        By default, it serves what its parts do; without parts, one logit per row.
+        By default, it accepts what its parts accept; without parts, one logit per row.
         """
         if not self.parts():
             check_column(shape, type(self).__name__, "logits")
@@ -180,8 +180,8 @@ class Head(keras.layers.Layer):
         return any(part.follows_time for part in self.parts())
 
     def level(self) -> Level | None:
-        """The level over time of the last fit, to be shown; None without time, and before a fit."""
-        return next((found for part in self.parts() if (found := part.level()) is not None), None)
+        """The level over time of the last fit; None without time, and before a fit."""
+        return next((level for part in self.parts() if (level := part.level()) is not None), None)
 
     def adapt(
         self,
@@ -190,9 +190,9 @@ class Head(keras.layers.Layer):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Sets up state from rows, as those of `fit`, before a model is trained by gradient.
+        """Sets up state from rows like those of `fit`, before a model is trained by gradient.
 
-        By default that of the parts. A direct fit needs no call of it.
+        By default, it adapts the parts. A direct fit does not need it.
         """
         for part in self.parts():
             part.adapt(logits, labels, features, sample_weight)
@@ -212,22 +212,22 @@ class Head(keras.layers.Layer):
     ) -> FitSummary:
         """Fits the head to labelled rows by its direct fit; replaces any earlier fit.
 
-        The fit is deterministic: it depends on the rows and on the seeds of `settings` alone.
+        The fit is deterministic: it depends only on the rows and on the seeds of `settings`.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite; class logits (n, K).
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes. For class logits: class
                 numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
             features: A mapping of feature names to arrays with n rows, or a data frame.
-            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default. A row of
-                weight 0 is no row.
+            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default. Rows of
+                weight 0 are ignored.
             time: For a head with `follows_time`: the time of each row (n,), numbers or dates; the
                 name of a column of `features`; or `"order"`, if the rows are in order of time.
-            from_logits: Whether `logits` are logits. Pass False for probabilities, of classes too.
-                The head itself is always called on logits. An exact 0 or 1 counts as a logit of
-                ±36.7: smooth votes, (k + ½) / (K + 1).
-            weights_are: `"importance"`, up to a common factor: unequal weights count as the number
-                of equal ones that say as much, `(Σ w)² / Σ w²`. Or `"counts"`: of equal rows.
+            from_logits: Whether `logits` are logits. Pass False for probabilities, also of classes.
+                (The head is always called on logits.) An exact 0 or 1 counts as a logit of ±36.7:
+                smooth votes, (k + ½) / (K + 1).
+            weights_are: `"importance"`, known up to a common factor: the rows count as
+                `(Σ w)² / Σ w²` rows of equal weight. Or `"counts"` of equal rows.
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
 
@@ -235,7 +235,7 @@ class Head(keras.layers.Layer):
             A `FitSummary`.
 
         Raises:
-            ValueError: If the rows are invalid, not all classes have rows, the head serves no
+            ValueError: If the rows are invalid, not all classes have rows, the head does not accept
                 logits of this shape, or it has no direct fit. The layer is then unchanged.
 
         Warns:
@@ -256,7 +256,7 @@ class Head(keras.layers.Layer):
         verbose: int = 0,
         like: Head | None = None,
     ) -> FitSummary:
-        """As `fit`, for rows that are checked, with features as `with_features` reads them.
+        """As `fit`, for checked rows with features from `with_features`.
 
         `like` is a head of the same arguments, fitted to rows of which these are a part; only where
         `starts_from_whole`. In `settings`, folds of each row are those of the rows given to `fit`.
@@ -332,11 +332,11 @@ class Head(keras.layers.Layer):
             )
         columns = features_of(self, features, len(values))
         bounds = []
-        # At least one part, so that the layer is called, and built, also with no rows.
+        # At least one part, so that the layer is called, and built, also without rows.
         for part in row_slices(max(len(values), 1)):
-            given = values[part], take(columns, part)
-            pair = self(*given), self.logit_standard_deviation(*given)
-            logit, deviation = (ops.convert_to_numpy(each).astype("float64") for each in pair)
+            inputs = values[part], take(columns, part)
+            pair = self(*inputs), self.logit_standard_deviation(*inputs)
+            logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)
             away = interval_width(level) * deviation
             bounds.append((expit(logit - away), expit(logit + away)))
         for head in heads_in(self):
@@ -348,7 +348,7 @@ class Head(keras.layers.Layer):
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, in the shape of the output.
 
-        It means something after a direct fit only. Raises a `ValueError` without an interval.
+        It is valid only after a direct fit. Raises a `ValueError` if the head has no interval.
         """
         raise ValueError(
             f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
@@ -370,8 +370,8 @@ class Head(keras.layers.Layer):
     def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
         """Checked rows with the features that the head reads, as arrays.
 
-        `features` have all rows that were given: of those of weight 0, which may hold anything,
-        nothing is read. None for the features that the rows have.
+        `features` have all passed rows; those of weight 0 may hold anything and are not read. None
+        keeps the features of the rows.
         """
         self.check_logits(rows.logits.shape)
         if features is None:
@@ -380,7 +380,7 @@ class Head(keras.layers.Layer):
         return replace(rows, features=features_of(self, features, num_given, rows.numbers))
 
     def finalize(self) -> None:
-        """Adjusts the weights after training by gradient, by default those of the parts."""
+        """Adjusts the weights after training by gradient; by default, those of the parts."""
         for part in self.parts():
             part.finalize()
 

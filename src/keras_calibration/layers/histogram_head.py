@@ -1,4 +1,4 @@
-"""HistogramHead: the base class of the heads whose fit needs a histogram of the logits alone."""
+"""HistogramHead: the base class of the heads whose fit needs only a histogram of the logits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STORED = "logit_histogram_"
 
 
 class HistogramHead(Head):
-    """Base of the heads of the logit alone whose direct fit needs only a `LogitHistogram`.
+    """Base of the logit-only calibrators whose direct fit needs only a `LogitHistogram`.
 
     A subclass creates its weights and its `posterior` in `build`, and implements `calibrate`,
     `fit_histogram` and `derivatives`. It returns the shape of its logits.
@@ -44,8 +44,8 @@ class HistogramHead(Head):
     `fit` reads the rows once and keeps their histogram, a few thousand sums. `update` adds new rows
     to the histogram and fits again: a deployed calibrator is updated without the earlier rows. The
     histogram is saved with the layer (`.keras` and `.weights.h5` files), so `update` also works
-    after loading. It is not a weight: Keras' own export does not include it, but
-    `export_savedmodel` keeps it in `assets.extra/head.keras`.
+    after loading. It is not a weight: Keras' export does not include it, but `export_savedmodel`
+    keeps it in `assets.extra/head.keras`.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -61,7 +61,7 @@ class HistogramHead(Head):
         (8, -1.0986)
     """
 
-    # Whether logits in another unit, or from another zero, get the same probabilities.
+    # Whether scaled logits, and shifted logits, get the same probabilities.
     has_free_scale = has_free_shift = False
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -77,7 +77,7 @@ class HistogramHead(Head):
         return bins_of(rows.logits, rows.weights)
 
     def fit_curve(self, histogram: LogitHistogram) -> LogisticFit:
-        """`fit_histogram`, of logits that are seen as nearly calibrated if their unit is free."""
+        """`fit_histogram`, on nearly calibrated logits if their scale or shift is free."""
         free = {"has_scale": self.has_free_scale, "has_shift": self.has_free_shift}
         return self.fit_histogram(seen_as_logits(histogram, **free))
 
@@ -117,10 +117,9 @@ class HistogramHead(Head):
             forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
                 updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
             from_logits: As for `fit`.
-            weights_are: As for `fit`. Importances must be in the unit of those of earlier rows:
-                their common factor is that of all rows together, so that it does not matter how
-                rows are divided into batches. Rows without weights have weight 1, and so has a row
-                of counts.
+            weights_are: As for `fit`. Importances must be in the unit of those of earlier rows: one
+                common factor applies to all rows, so that it does not matter how rows are divided
+                into batches. Rows without weights, and rows of counts, have weight 1.
 
         Returns:
             The `FitSummary` of the fit to all rows.
@@ -160,9 +159,9 @@ class HistogramHead(Head):
         return summary
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
-        """`update` with rows that are summed in a histogram."""
+        """`update` with rows summed in a histogram."""
         self._check_update(forget)
-        # Forgetting makes fractions of counts, with which an interval is not too narrow.
+        # Forgetting gives fractions of counts, which do not make an interval too narrow.
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
             warn_of_other_unit(self.histogram, histogram)
@@ -251,8 +250,8 @@ class HistogramHead(Head):
         return True
 
     def _check_update(self, forget: float) -> None:
-        """Raises if `forget` is no share, or the rows of earlier fits are unknown."""
-        share("forget", forget, of=": it is the share of the old weight to drop", ends="01")
+        """Raises if `forget` is not a share, or the rows of earlier fits are unknown."""
+        share("forget", forget, also=": it is the share of the old weight to drop", ends="01")
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "

@@ -128,7 +128,7 @@ class ILPS(HistogramHead):
         self.knots = knots if isinstance(knots, str) else _checked_knots(knots)
         if not isinstance(knots, str):
             if num_knots not in (20, len(self.knots)):
-                warn("Argument `num_knots` says nothing beside a list of knots.")
+                warn("Argument `num_knots` has no effect with a list of knots.")
             num_knots = len(self.knots)
         self.num_knots = num_knots
         self.extrapolation = extrapolation
@@ -198,7 +198,7 @@ class ILPS(HistogramHead):
         features_of(self, features, len(np.atleast_1d(logits)))
         self.check_logits(np.shape(logits))
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
-        # The smallest gap between knots is one of logits that spread as much as on the bins.
+        # The smallest gap between knots is in units of the bins.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
         on_bins, knots = bins(rows.logits), self.get_knots()
         if self.knots == "balanced":
@@ -230,7 +230,7 @@ class ILPS(HistogramHead):
         return (1 - share) * left + share * right
 
     def bins_of(self, rows: Rows) -> Line:
-        """Those of given knots are bins of logits, so that knots lie on their edges if they can."""
+        """The bins; with fixed knots, they are bins of logits, on whose edges the knots may lie."""
         return super().bins_of(rows) if self.has_free_scale else IDENTITY
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:

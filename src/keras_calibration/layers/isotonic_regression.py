@@ -25,7 +25,7 @@ _TIE_SLOPE = 1e-4
 class IsotonicRegression(Head):
     """Isotonic regression: `argmin_p Σ w (y - p)²` over all non-decreasing p(l).
 
-    The solution, found by pooling, also minimizes the log loss over all non-decreasing p. As in
+    The solution, from pooling, also minimizes the log loss over all non-decreasing p. As in
     scikit-learn, the probability is constant on a step, linear in the logit from the last row of
     one step to the first row of the next, and constant outside the rows of the fit.
 
@@ -42,7 +42,7 @@ class IsotonicRegression(Head):
     of the rows.
 
     The layer has no trainable weights: it learns only by `fit`, and is the identity before. The fit
-    needs the rows themselves, so there is no `update`; call `fit` with all rows instead.
+    needs the rows, so there is no `update`; call `fit` with all rows instead.
 
     Args:
         keep_ranking: Whether to give the steps a small slope.
@@ -125,8 +125,8 @@ class IsotonicRegression(Head):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
-        own = {"keep_ranking": self.keep_ranking, "max_num_steps": self.max_num_steps}
-        return {**super().get_config(), **own}
+        arguments = {"keep_ranking": self.keep_ranking, "max_num_steps": self.max_num_steps}
+        return {**super().get_config(), **arguments}
 
     def _add_weight(self, name: str, value: np.ndarray) -> keras.Variable:
         start = keras.initializers.Constant(value)

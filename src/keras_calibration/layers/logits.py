@@ -1,4 +1,4 @@
-"""Logits as tensors: their shapes, checked here for all heads, their dtype and their scale."""
+"""Logits as tensors: checks of their shapes for all heads, their dtype and their scale."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def as_column(values: Tensor) -> Tensor:
 
 
 def is_not_finite(logits: Tensor) -> Tensor:
-    """Where logits are infinite or NaN, by what other tools compute in float16 and int8 too.
+    """Where logits are infinite or NaN, by an operation that converters to float16 and int8 keep.
 
     Example:
         >>> print(is_not_finite(ops.array([2.0, float("-inf"), float("nan")])).numpy())

@@ -32,7 +32,7 @@ _Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 class NetworkTrainer:
     """Trains any Keras layer or model as g, by the log loss of `η + g(x)`.
 
-    Adam with averaged weights; all batches are full and are drawn anew in every epoch. On
+    It uses Adam with averaged weights. All batches are full, and are drawn again in every epoch. On
     TensorFlow, one graph trains the epochs of all folds.
     """
 
@@ -60,7 +60,7 @@ class NetworkTrainer:
             settings.learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
         )
         # No XLA on TensorFlow: it makes the random numbers of dropout 30 times slower on a CPU, and
-        # cannot look up strings. On JAX, which otherwise runs single operations, there is.
+        # cannot look up strings. JAX needs it, because it would run single operations otherwise.
         is_tensorflow = keras.backend.backend() == "tensorflow"
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
@@ -71,9 +71,10 @@ class NetworkTrainer:
     def train(
         self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
     ) -> tuple[int, np.ndarray, list[np.ndarray]]:
-        """Trains afresh on top of η (n,), with early stopping: the best epoch, `η + g`, weights.
+        """Trains from the start on top of η (n,), with early stopping.
 
-        `chosen` and `held_out` are row numbers; `η + g` is that of the latter.
+        `chosen` and `held_out` are row numbers. Returns the best epoch, `η + g` of the held-out
+        rows, and the weights.
         """
         self.curve[:] = curve[:, None]
         self.restart(chosen)
@@ -91,7 +92,7 @@ class NetworkTrainer:
         return best
 
     def restart(self, chosen: np.ndarray) -> None:
-        """Resets g and the optimizer, and adapts g to the rows with the given numbers."""
+        """Resets g and the optimizer, and adapts g to the rows with these numbers."""
         start = self._start
         if isinstance(self.network, FieldNetwork):
             fresh = copy_of(self.network)
@@ -104,7 +105,7 @@ class NetworkTrainer:
 
     @throwaway_layers()  # The first call traces.
     def train_epoch(self, chosen: np.ndarray) -> None:
-        """One epoch over the rows with the given numbers; an incomplete last batch is dropped."""
+        """One epoch over the rows with these numbers; an incomplete last batch is dropped."""
         size = min(self.batch_size, len(chosen))
         order = self.generator.permutation(chosen)[: len(chosen) // size * size]
         self._steps(order.reshape(-1, size))
@@ -115,7 +116,7 @@ class NetworkTrainer:
             variable.assign(ops.copy(ops.convert_to_tensor(variable)))
 
     def logits(self, chosen: np.ndarray) -> np.ndarray:
-        """`η + g(x)` of the rows with the given numbers, (m,), float64."""
+        """`η + g(x)` of the rows with these numbers, (m,), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
         batches = (self._inputs(rows) for rows in filled.reshape(-1, size))
@@ -126,7 +127,7 @@ class NetworkTrainer:
         return [self.curve[order], *(columns[order] for columns in self._together)]
 
     def _one_by_one(self, batches: np.ndarray) -> None:
-        """One step per batch, given as row numbers (batches, size)."""
+        """One step per batch of row numbers (batches, size)."""
         for batch in batches:
             self.model.train_on_batch(self._inputs(batch), self.labels[batch], self.weights[batch])
 
@@ -134,7 +135,7 @@ class NetworkTrainer:
         """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
         import tensorflow as tf
 
-        model, together = self.model, [ops.convert_to_tensor(each) for each in self._together]
+        model, together = self.model, list(map(ops.convert_to_tensor, self._together))
         labels, weights = tf.constant(self.labels), tf.constant(self.weights)
 
         def train(batches: Tensor, curve: Tensor) -> None:
@@ -154,7 +155,7 @@ class NetworkTrainer:
 def _model_of(
     network: keras.layers.Layer, together: Sequence[np.ndarray], places: Mapping[str, tuple]
 ) -> keras.Model:
-    """The model `η + g(x)` of η and the columns, as `_columns_together` gives them."""
+    """The model `η + g(x)` of η and the columns of `_columns_together`."""
     dtypes = [ops.convert_to_tensor(columns[:1]).dtype for columns in together]
     inputs = [keras.Input(c.shape[1:], dtype=d) for c, d in zip(together, dtypes, strict=True)]
     curve = keras.Input((1,), name="curve_of_the_logit")
@@ -179,7 +180,7 @@ def _columns_together(
 
 
 def _without_sharing(config: Any) -> Any:
-    """A configuration without the ids by which Keras, while it loads, gives one object for two."""
+    """A configuration without ids of shared objects: Keras would load one object for two."""
     if isinstance(config, list | tuple):
         return type(config)(map(_without_sharing, config))
     if not isinstance(config, dict):
@@ -188,9 +189,9 @@ def _without_sharing(config: Any) -> Any:
 
 
 def copy_of(network: _Layer, **changes: Any) -> _Layer:
-    """A layer or model of the same configuration but for its name, with fresh weights."""
-    classes = {type(layer) for layer in flatten_layers(network)}
-    known = {keras.saving.get_registered_name(each): each for each in classes}
+    """A layer or model of the same configuration except for its name, with new weights."""
+    kinds = {type(layer) for layer in flatten_layers(network)}
+    classes = {keras.saving.get_registered_name(kind): kind for kind in kinds}
     try:
         config = _without_sharing(keras.saving.serialize_keras_object(network))
         if "name" in config["config"]:
@@ -198,7 +199,7 @@ def copy_of(network: _Layer, **changes: Any) -> _Layer:
         config["config"].update(changes)
         with throwaway_layers():
             # Safe: the configuration is of an object in memory, so a Lambda runs no foreign code.
-            return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
+            return keras.saving.deserialize_keras_object(config, classes, safe_mode=False)
     except Exception as error:  # A user's constructor may raise anything.
         raise ValueError(
             "It must be possible to copy the field network, because a direct fit trains copies. "

@@ -49,27 +49,27 @@ class NeuralCalibration(Head):
     1. For each fold of the development set, η is fitted on the other folds (convex, exact). g is
        trained on top of it, starting from 0, until the log loss of the fold has not improved for
        some epochs.
-    2. Each member keeps the weights of the best epoch of its fold; a single member those of the
-       first fold. So the cross-fitted log loss of one network is that of a member of the head, and
-       the mean of the members predicts better still. No network is trained on all rows, because
-       no held-out rows would tell when to stop: a few epochs more ruin it.
+    2. Each member keeps the weights of the best epoch of its fold; a single member, those of the
+       first fold. So the cross-fitted log loss is that of a single member, and the mean of the
+       members predicts better still. No network is trained on all rows: without held-out rows,
+       training cannot stop in time, and a few epochs too many ruin it.
     3. η is fitted on all rows; an `ILPS` is fitted under the cross-fitted g if that lowers the
-       cross-fitted log loss, and at last shifted so that the mean prediction is that of the labels.
+       cross-fitted log loss, and then shifted so that the mean prediction equals the mean label.
 
     g is set to 0 if it does not lower the cross-fitted log loss by at least one standard error, or
     if there are not ten rows per fold of each class.
 
-    η is not trained further by gradient together with g, as it is in the paper.
+    Unlike in the paper, η is not trained further by gradient together with g.
 
     Args:
-        calibrator: η, a head that reads no features, `ILPS()` for example; None leaves the logits
+        calibrator: η, a head that reads no features, for example `ILPS()`; None leaves the logits
             as they are.
-        field_network: g, a layer or Keras model from a mapping of features to a logit,
-            `FieldNetwork(...)` for example; None leaves g out. A custom layer may declare its
-            features in `feature_names`.
+        field_network: g, a layer or Keras model from a mapping of features to a logit, for example
+            `FieldNetwork(...)`; None leaves g out. A custom layer may declare its features in
+            `feature_names`.
         num_members: Number of networks; g is their mean. In `fit` each is trained on another part
-            of the development set; with 1, one of three so trained is kept. Three predict better at
-            the same training cost.
+            of the development set; with 1, three are trained and one is kept. Three members predict
+            better at the same training cost.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -163,7 +163,7 @@ class NeuralCalibration(Head):
             return calibrated
         corrections = [as_column(member(features)) for member in self.members]
         check_column(corrections[0].shape, type(self).__name__, "corrections")
-        corrections = [ops.cast(each, calibrated.dtype) for each in corrections]
+        corrections = [ops.cast(values, calibrated.dtype) for values in corrections]
         return calibrated + sum(corrections[1:], corrections[0]) / len(corrections)
 
     def adapt(
@@ -222,7 +222,7 @@ class NeuralCalibration(Head):
         return self.calibrator.logit_standard_deviation(as_column(logits))
 
     def _own_rows(self, rows: Rows) -> Rows:
-        """The rows with no other features than those that the head reads."""
+        """The rows with only the features that the head reads."""
         names = rows.features if self.feature_names is None else self.feature_names
         return replace(rows, features={name: rows.features[name] for name in names})
 
@@ -251,7 +251,7 @@ class NeuralCalibration(Head):
 
 
 def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:
-    """Makes g = 0: resets the network if a fresh one gives 0, else sets its weights to 0."""
+    """Makes g = 0: resets the network if a new one returns 0, else sets its weights to 0."""
     fresh = copy_of(network)
     if np.any(ops.convert_to_numpy(fresh(take(columns, slice(100))))):
         for weight in network.trainable_weights:

@@ -35,16 +35,15 @@ class PlattScaling(HistogramHead):
     The scale is always positive: at 0 or below, all logits would be equal or their ranking
     reversed. If the best scale is not positive, the fit sets a to nearly 0, and warns.
 
-    The logit may be any score that increases with the probability: scores in another unit, or from
-    another zero, get the same probabilities.
+    The logit may be any score that increases with the probability: scaled or shifted scores get the
+    same probabilities.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
         ValueError: In `fit`, if a threshold on the logit separates positives from negatives, or
-            nearly so, or the rows hold one class only or are invalid,
-            see `Head.fit`.
+            nearly so, or the rows hold one class only or are invalid, see `Head.fit`.
 
     Example:
         >>> layer = PlattScaling()

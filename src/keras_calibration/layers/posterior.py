@@ -1,4 +1,4 @@
-"""Posterior: the part of a head that keeps the posterior of a fit, for intervals."""
+"""Posterior: the part of a head that stores the posterior of a fit, for intervals."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Posterior:
 
     A head with intervals creates it at the end of `build`, as its attribute `posterior`, assigns it
     with `keep` at the end of a direct fit, and implements `logit_standard_deviation`. `interval`
-    then refuses to answer before the fit, and after weights were changed in another way, for
-    example by training.
+    then refuses before the fit, and after weights were changed in another way, for example by
+    training.
 
-    The layer gets the weights `posterior_<name>` of `shapes` and two more: `posterior_of`, a number
-    of the layer's other weights as they were at the end of the fit, 0 before one; and
+    The layer gets the weights `posterior_<name>` of `shapes` and two more: `posterior_of`, a
+    checksum of the layer's other weights at the end of the fit, 0 before one; and
     `posterior_is_of_counts`, 0 after a fit with sample weights that are not numbers of rows.
 
     Args:
-        layer: The layer, whose own weights are there already.
+        layer: The layer, whose other weights exist already.
         **shapes: Name of a weight → its shape.
     """
 
@@ -48,25 +48,25 @@ class Posterior:
 
     def keep(self, are_counts: bool, **values: np.ndarray) -> None:
         """Assigns the weights, by name, at the end of a direct fit."""
-        found = {"of": _number_of(self._layer.weights), "is_of_counts": float(are_counts)}
-        for name, value in {**values, **found}.items():
+        origin = {"of": _checksum(self._layer.weights), "is_of_counts": float(are_counts)}
+        for name, value in {**values, **origin}.items():
             self._weights[name].assign(value)
 
     def forget(self) -> None:
-        """Notes that no fit has found a posterior, so that `interval` refuses."""
+        """Records that there is no posterior, so that `interval` refuses."""
         self._weights["of"].assign(0.0)
         self._weights["is_of_counts"].assign(1.0)
 
     @property
     def is_of_counts(self) -> bool:
-        """Whether no fit since the last one to new rows had weights that are not counts."""
+        """Whether the weights of the last `fit`, and of all updates since, were counts."""
         return bool(ops.convert_to_numpy(self["is_of_counts"]))
 
     def check(self) -> None:
-        """Raises if it is not the posterior of the layer's weights."""
-        name, of = type(self._layer).__name__, float(ops.convert_to_numpy(self["of"]))
-        if of != _number_of(self._layer.weights):
-            state = "were trained or set since then" if of else "are of no fit"
+        """Raises if the posterior does not belong to the layer's weights."""
+        name, checksum = type(self._layer).__name__, float(ops.convert_to_numpy(self["of"]))
+        if checksum != _checksum(self._layer.weights):
+            state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`, and then be left as it is. "
                 f"Received: a layer whose weights {state}. Call `fit` first."
@@ -74,7 +74,7 @@ class Posterior:
         if not self.is_of_counts:
             raise ValueError(
                 "The weights of the rows of the fit must be equal, or counts of rows, for "
-                f"`interval`. Received: a {name} fitted with unequal importances, with which it "
+                f"`interval`. Received: a {name} fitted with unequal importances, for which it "
                 'would be wrong. Fit without weights, or pass weights_are="counts"; for sampled '
                 "rows, see SamplingCorrection."
             )
@@ -103,8 +103,8 @@ def without_posterior(weights: Iterable[keras.Variable]) -> list[keras.Variable]
     return [weight for weight in weights if not weight.name.startswith(_PREFIX)]
 
 
-def _number_of(weights: Iterable[keras.Variable]) -> float:
-    """A whole number from 1 to 2²⁴, which float32 holds, of the weights except the posterior."""
+def _checksum(weights: Iterable[keras.Variable]) -> float:
+    """A checksum of the weights except the posterior, from 1 to 2²⁴: float32 holds it exactly."""
     checksum = 0
     for weight in without_posterior(weights):
         # Flat, because NumPy warns of Keras' conversion of a scalar.

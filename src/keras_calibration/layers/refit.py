@@ -1,4 +1,4 @@
-"""refit: fits the head of a model to new rows, and keeps it as it was if the fit is worse."""
+"""refit: fits the head of a model to new rows, and keeps the previous head if the fit is worse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _NUM_FOLDS = 3
-# Of a fit to the same rows, in another order or in batches, the log loss differs by rounding.
+# The log loss of a fit to the same rows, in another order or in batches, differs by rounding.
 _ROUNDING = 1e-6
 
 
@@ -37,40 +37,40 @@ def refit(
     verbose: int = 0,
     only_if_better: bool = True,
 ) -> FitSummary:
-    """Fits a head to rows by its direct fit, unless the head as it was predicts new rows better.
+    """Fits a head to rows by its direct fit, unless the previous head predicts new rows better.
 
-    The fit is scored on rows that it did not see: by fits to two thirds of the rows on the last
-    third, in turn; of a head that follows time, by a fit to seven eighths of the time on the last
-    eighth. If that log loss is above the one of the head as it was, on the same rows, the head gets
-    its earlier weights back. A head that was fitted to these very rows is fitted again without
-    that comparison, which it would win by having seen them; so is one of rows too few for folds.
+    The fit is scored on rows that it did not see: each third of the rows by a fit to the other two;
+    for a head that follows time, the last eighth of the time by a fit to the first seven. If that
+    log loss is above the one of the previous head, on the same rows, the head gets its previous
+    weights back. There is no comparison if the rows are too few for folds, or if the previous head
+    was fitted to these very rows: it would win because it has seen them.
 
     Args:
         head: The head.
         rows: Checked rows, with the features that the head reads.
         settings: How to train the head's network, if it has one.
         verbose: 1 shows a progress bar while a network is trained.
-        only_if_better: Whether to keep the head as it was where the fit predicts worse.
+        only_if_better: Whether to keep the previous head if the fit predicts worse.
 
     Returns:
-        The summary. `log_loss_before` is that of the head as it was.
+        The summary. `log_loss_before` is that of the previous head.
     """
-    if draws_by_chance(head):  # which a fit scores each apart
+    if draws_by_chance(head):  # its fit scores each separate row
         rows, *_ = rows_apart(rows, settings and settings.folds)
     first = rows.take(np.arange(1))
     head(first.logits, first.features)  # builds the head and checks the shapes
     losses = _losses(head, rows)
     before, is_known = float(np.average(losses, weights=rows.weights)), is_fitted_to(head, rows)
-    as_it_was = restorer(head)
+    restore_previous = restorer(head)
     warn_of_settings(head, settings)
     summary = replace(head.fit_checked(rows, settings, verbose), log_loss_before=before)
-    fitted = restorer(head)
+    restore_fit = restorer(head)
     try:
         changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, summary)
     except BaseException:
-        as_it_was()
+        restore_previous()
         raise
-    fitted()
+    restore_fit()
     head.fit_summary = summary
     warn_of_unknown(head, rows)
     if changed is None:
@@ -81,11 +81,11 @@ def refit(
         warn(
             "The fit of the head predicts new rows worse than the head as it was: by "
             f"{change:.6f} ± {error:.6f} nats a row, cross-fitted on {rows.num_meant:,} rows. The "
-            "head stays as it was; to use the fit all the same, pass only_if_better=False."
+            "head stays as it was; to use the fit anyway, pass only_if_better=False."
         )
     summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
     if is_kept:
-        as_it_was()
+        restore_previous()
     else:
         head.fit_summary = summary
     return summary
@@ -94,7 +94,7 @@ def refit(
 def is_fitted_to(head: Head, rows: Rows) -> bool:
     """Whether the last direct fit of a head was to these very rows, with their features.
 
-    They are the same if they are as many, and the log loss is that of the fit.
+    They count as the same if their number and the log loss are those of the fit.
     """
     summary = head.fit_summary
     if summary is None or summary.num_rows != rows.num_meant or not is_as_fitted(head):
@@ -112,12 +112,12 @@ def _cross_fitted_change(
 ) -> tuple[float, float] | None:
     """The change of the log loss by the direct fit on rows that it did not see, and its error.
 
-    None if the rows, or those of a fold, are too few. The head is left as the last fit has it.
+    None if the rows, or those of a fold, are too few. The head keeps the weights of the last fit.
     """
-    if len(summary.cross_fitted_logits):  # the fit is cross-fitted itself
-        found = head_log_losses(rows.labels, summary.cross_fitted_logits)
-        return mean_and_error(found - before, rows.weights)
-    # Whatever is drawn by chance is drawn of the same rows, in whichever form they come.
+    if len(summary.cross_fitted_logits):  # the fit was cross-fitted already
+        losses = head_log_losses(rows.labels, summary.cross_fitted_logits)
+        return mean_and_error(losses - before, rows.weights)
+    # Separate rows, so that random folds do not depend on the form of the rows.
     apart, numbers, _ = rows_apart(rows)
     fold, scored = _folds(apart, head.follows_time)
     if not scored:
@@ -139,7 +139,7 @@ def _cross_fitted_change(
 
 
 def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
-    """The fold of each row (n,), and which are scored: all, or with time the last."""
+    """The fold of each row (n,), and the scored folds: all, or with time the last."""
     if rows.times is not None and follows_time:
         fold = blocks_of_time(rows.times)
         last = int(fold.max())

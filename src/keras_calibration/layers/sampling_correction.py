@@ -22,19 +22,19 @@ from keras_calibration.layers.logits import as_column, check_column
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class SamplingCorrection(Head):
-    """The logit among all rows, of a model trained on a sample: `l + log r`.
+    """Corrects the logit of a model that was trained on a sample of the negatives: `l + log r`.
 
-    If each negative was kept with probability r in training, and every positive, the odds in the
-    sample are 1/r times the odds among all rows. A model of the sample therefore predicts too much,
-    by exactly `-log r` in the logit. Training with class weights has the same effect: a weight w of
-    the positives is the rate 1/w, and a weight v of the negatives is the rate v.
+    If training kept each negative with probability r, and every positive, the odds in the sample
+    are 1/r times the odds among all rows. The logit of a model of the sample is then too high by
+    exactly `-log r`. Training with class weights has the same effect: a weight w of the positives
+    is the rate 1/w, and a weight v of the negatives is the rate v.
 
-    Nothing is learnt, so no development set is needed: `CalibratedModel(model,
+    It learns nothing and needs no development set: `CalibratedModel(model,
     SamplingCorrection(0.1))` predicts, saves and exports the corrected probabilities. If the model
     is wrong in other ways too, calibrate it on rows that are not sampled: any calibrator with a
-    bias then finds the shift by itself. Or calibrate it on the sample, without weights, and put
-    this layer behind: `CalibratedModel(calibrated, SamplingCorrection(0.1))`. To evaluate on
-    sampled rows, give each negative the sample weight 1/r: the metrics are then those of all rows.
+    bias then corrects the shift too. Or calibrate it on the sample, without weights, and add this
+    layer: `CalibratedModel(calibrated, SamplingCorrection(0.1))`. To evaluate on sampled rows, give
+    each negative the sample weight 1/r: the metrics are then those of all rows.
 
     Args:
         rate: Share r of the negatives that was kept, in (0, 1], or the name of a feature that holds
@@ -63,7 +63,7 @@ class SamplingCorrection(Head):
     def __init__(self, rate: float | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not isinstance(rate, str):
-            share("rate", rate, "For percent, divide by 100.", of=", or a feature's name", ends="1")
+            share("rate", rate, "Divide percent by 100.", ends="1", also=", or a feature's name")
         self.rate = rate if isinstance(rate, str) else float(rate)
 
     @property
@@ -74,7 +74,7 @@ class SamplingCorrection(Head):
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
-        """There is nothing to create."""
+        """Creates nothing: the layer has no weights."""
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -89,11 +89,11 @@ class SamplingCorrection(Head):
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """There is nothing to fit; returns the log losses before and after."""
+        """Fits nothing; returns the log losses before and after."""
         for name in self.feature_names:
             rates = np.asarray(rows.features[name], np.float64).reshape(-1)
             message = f"Feature {name!r} must hold rates in (0, 1]."
-            refuse_rows(~((rates > 0) & (rates <= 1)), rates, message, "Drop or mend these rows.")
+            refuse_rows(~((rates > 0) & (rates <= 1)), rates, message, "Drop or correct them.")
         return self.summary_of(rows)
 
     def get_config(self) -> dict[str, Any]:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def tables_of(head: Head) -> list[np.ndarray]:
-    """Knot, value, slope and following value of each line, (K, 4), of each curve in a head."""
+    """For each curve in a head: knot, value, slope and next value of each line, (K, 4)."""
     return [_table(curve) for curve in _curves(head)]
 
 
 @contextlib.contextmanager
 def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
-    """Reads the curves of a head from tables inside the block; gives these tables.
+    """Makes a head read its curves from tables inside the block; yields these tables.
 
     The layer computes its lines from its knots and values in every call: some forty operations,
     which take as long for one row as for a thousand. The curve is the same to the last bit.
@@ -47,7 +47,7 @@ def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
 
 
 def _curves(head: Head) -> list[ILPS]:
-    """The curves in a head; a subclass may compute anything."""
+    """The curves in a head, without those of subclasses, which may compute anything."""
     return [layer for layer in flatten_layers(head) if type(layer) is ILPS]
 
 

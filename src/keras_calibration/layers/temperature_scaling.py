@@ -36,19 +36,19 @@ class TemperatureScaling(HistogramHead):
 
     The fit minimizes the log loss. It corrects an overconfident network (T > 1) or an
     underconfident one (T < 1). The logit 0, probability ½, does not move: if positives are rare or
-    frequent, use `PlattScaling` instead. Of K classes, the most likely one never changes.
+    frequent, use `PlattScaling` instead. With K classes, the most likely one never changes.
 
     With class logits, the fit has the prior `0.05 (1/T - 1)²`, which weighs as much as a tenth of a
-    row (less if the logits are small) and keeps T above 0 if the
-    largest logit predicts every label. With two classes and logits (0, l) the result is that of
-    the logit l, except for the prior. Class logits have neither `update` nor intervals.
+    row (less if the logits are small) and keeps T above 0 if the largest logit predicts every
+    label. With two classes and logits (0, l) the result is that of the logit l, except for the
+    prior. Class logits have neither `update` nor intervals.
 
     When trained with a model, the weight is log T. It starts at 0, so that the layer starts as the
     identity. An infinite logit stays infinite. If the logits are unrelated to the labels or
     inverted, no temperature is good: the fit then sets a very large T, and warns.
 
-    Logits in another unit get the same probabilities; logits plus a constant do not, since the
-    logit 0 stays where it is.
+    Scaled logits get the same probabilities; shifted ones do not, because the logit 0 stays in
+    place.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -92,7 +92,7 @@ class TemperatureScaling(HistogramHead):
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """Fits to one logit per row, or finds the root of the derivative of the class log loss."""
+        """Fits T to one logit per row, or to class logits by the root of the loss derivative."""
         if not is_of_classes(rows.logits):
             return super().fit_rows(rows, settings, verbose)
         line = class_line(rows)

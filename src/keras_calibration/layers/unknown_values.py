@@ -1,4 +1,4 @@
-"""warn_of_unknown: names the fields of a fit's rows with values that a head does not know."""
+"""warn_of_unknown: warns of field values that are not in the vocabulary of a head."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from keras_calibration.layers.head_logits import head_logits, outcome_columns
 if TYPE_CHECKING:
     from keras_calibration.layers.head import Head
 
-# Of all rows; and the probability that chance alone makes one field warn.
+# A share of all rows, and the probability that one field gives a warning by chance.
 _LARGE_SHARE, _CHANCE = 0.01, 1e-3
 
 
 def warn_of_unknown(head: Head, rows: Rows, fields: Fields | None = None) -> None:
-    """Warns after a fit if rows have field values that the head, or `fields`, do not know.
+    """Warns after a fit if rows have field values outside the vocabularies of head and `fields`.
 
-    A share of 1 % is worth a word, whatever its labels are; of fewer rows, those of a value whose
-    rate is not the predicted one.
+    Of a field, they must have more than 1 % of the rows, or one of them a rate that differs from
+    its prediction by more than chance.
     """
-    known = {name: each for reader in head.field_readers() for name, each in reader.fields.items()}
-    known |= fields or {}
-    if told := "; ".join(text for name in known for text in _told(head, rows, name, known[name])):
+    all_fields = {name: v for reader in head.field_readers() for name, v in reader.fields.items()}
+    pairs = (all_fields | dict(fields or {})).items()
+    if text := "; ".join(text for pair in pairs for text in _texts(head, rows, *pair)):
         warn(
-            f"Fields have values that are not in their vocabulary. {told}. All such values of a "
+            f"Fields have values that are not in their vocabulary. {text}. All such values of a "
             "field share one correction, and a fit adds none of them to the vocabulary. Call "
             "`calibrate` or `calibrate_scores` with fields=[…], the names of the fields, or make a "
             "head whose `fields` have these values; then export the model again."
         )
 
 
-def _told(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterator[str]:
-    """What there is to tell of the unknown values of a field."""
+def _texts(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterator[str]:
+    """The text about the unknown values of a field, if it gives a warning."""
     column = rows.features[name]
     if isinstance(vocabulary, int | keras.layers.IntegerLookup):
         column = as_array(ids_of(column, repr(name)))
     numbers = np.flatnonzero(_is_unknown(column, vocabulary))
     texts = [text_of(value, repr(name)) for value in column[numbers].ravel().tolist()]
-    # Who passes the token of unknown values says so.
+    # The token of unknown values was passed on purpose.
     is_value = np.array(texts, object) != str(getattr(vocabulary, "oov_token", -1))
     values, place = np.unique(np.array(texts)[is_value], return_inverse=True)
     if not len(values):
@@ -58,10 +58,10 @@ def _told(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterator
     # Of classes, the last.
     labels, predicted = (each[:, -1] for each in outcome_columns(unknown.labels, logits))
     count, positives, expected, variance = (
-        np.bincount(place, unknown.row_weights * each)
-        for each in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))
+        np.bincount(place, unknown.row_weights * term)
+        for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))
     )
-    # Bernstein's inequality holds for few rows and rare labels too, and here for all the values.
+    # Bernstein's inequality holds also for few rows and rare labels, here for all values together.
     off = np.abs(positives - expected)
     evidence = off**2 / (2 * (variance + off / 3))
     is_off = not head.follows_time and evidence.max() > math.log(2 * len(values) / _CHANCE)

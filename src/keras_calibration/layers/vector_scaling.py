@@ -25,11 +25,11 @@ class VectorScaling(Head):
 
     The fit minimizes the class log loss under the prior `0.05 Σ_k [(a_k - 1)² + b_k²]`, which
     weighs as much as a tenth of a row (less for a if the logits are small). The prior keeps a and b
-    finite if the logits predict every label. A class with fewer than ten rows is drawn to the
-    temperature. The biases sum to 0. A scale may be negative. Unlike temperature scaling, vector
-    scaling may change the most likely class, usually for the better. Adding a constant to all
-    logits of a row changes the result: pass the logits as the model returns them, both to `fit` and
-    to the call.
+    finite if the logits predict every label. With fewer than ten rows, a class stays near
+    temperature scaling. The biases sum to 0. A scale may be negative. Unlike temperature scaling,
+    vector scaling may change the most likely class, usually for the better. Adding a constant to
+    all logits of a row changes the result: pass the logits as the model returns them, both to `fit`
+    and to the call.
 
     When trained with a model, the weights are a and b. The layer starts as the identity. An
     infinite logit is returned unchanged.

@@ -1,4 +1,4 @@
-"""AdditiveMetric: the base class of all metrics here. Their state is a set of sums over rows."""
+"""AdditiveMetric: the base class of all metrics, whose state is a set of sums over rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 class AdditiveMetric(keras.metrics.Metric):
     """Base class of the metrics: sums over rows, of fixed size and exact for any number of rows.
 
-    In every metric of this package, a row of weight 0 is no row, whatever its label and prediction,
-    and a common factor of all weights leaves the result as it is.
+    Every metric of this package ignores rows of weight 0, whatever their label and prediction. A
+    common factor of all weights does not change the result.
 
     All state is sums, so replicas, workers and shards merge by addition (`merge_state`). Everything
     that is not linear happens in `result`. Sums are float64 where the backend supports it. On JAX
@@ -100,28 +100,28 @@ class AdditiveMetric(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        given = {name: getattr(self, name) for name in (*self._argument_names, "name", "dtype")}
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+        values = {name: getattr(self, name) for name in (*self._argument_names, "name", "dtype")}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
-        """Which sums of a scored log are those of `sum_shapes`, for `scoring.score`.
+        """The sums of a scored log that make up `sum_shapes`, for `scoring.score`.
 
-        Empty, if none are: then all rows of a log are read. A subclass that defines `add_rows` or
-        `update_state` anew has other sums than its base class, and defines this too.
+        Without any, `score` reads all rows of the log. A subclass that overrides `add_rows` or
+        `update_state` has other sums than its base class, and must override this method too.
         """
         return {}
 
     @property
     def has_log_sums(self) -> bool:
-        """Whether `log_sums` are those of the rows that the metric adds."""
+        """Whether `log_sums` belongs to the metric's `update_state` and `add_rows`."""
         if not self.log_sums():
             return False
 
         def defined_by(name: str) -> type:
-            return next(each for each in type(self).__mro__ if name in vars(each))
+            return next(base for base in type(self).__mro__ if name in vars(base))
 
         others = map(defined_by, ("update_state", "add_rows"))
-        return all(issubclass(defined_by("log_sums"), each) for each in others)
+        return all(issubclass(defined_by("log_sums"), base) for base in others)
 
     def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.metrics.Metric.add_variable`."""
@@ -139,9 +139,9 @@ class AdditiveMetric(keras.metrics.Metric):
         return self._running_sums[-1]
 
     def add_sums(self, sums: Mapping[str, ArrayLike]) -> None:
-        """Adds sums over rows that were computed elsewhere, for example by a data base.
+        """Adds sums over rows that were computed elsewhere, for example by a database.
 
-        The result is then that of the rows of `update_state` and of these together.
+        The result then covers these rows and those of `update_state`.
 
         Args:
             sums: Name → sums, with the names and shapes of `sum_shapes`.
@@ -158,15 +158,15 @@ class AdditiveMetric(keras.metrics.Metric):
             >>> float(metric.result())
             0.3
         """
-        given = {name: np.asarray(values, self.dtype) for name, values in sums.items()}
-        shapes = {name: values.shape for name, values in given.items()}
+        arrays = {name: np.asarray(values, self.dtype) for name, values in sums.items()}
+        shapes = {name: array.shape for name, array in arrays.items()}
         if shapes != self.sum_shapes:
             raise ValueError(
                 f"Argument `sums` of {type(self).__name__} must hold arrays of the shapes "
                 f"{self.sum_shapes}. Received: {shapes}."
             )
-        for each in self._running_sums:
-            each.add(ops.convert_to_tensor(given[each.name]))
+        for total in self._running_sums:
+            total.add(ops.convert_to_tensor(arrays[total.name]))
 
     def add_row_count(self, num_rows: Tensor | int) -> None:
         """Counts rows whose sums were computed elsewhere, where a metric numbers its rows."""
@@ -174,42 +174,42 @@ class AdditiveMetric(keras.metrics.Metric):
     @property
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:
         """The name and shape of each sum that `add_sums` takes."""
-        return {each.name: each.shape for each in self._running_sums}
+        return {total.name: total.shape for total in self._running_sums}
 
     def merge_state(self, metrics: Iterable[AdditiveMetric]) -> None:
         """Adds the rows that other metrics of the same configuration have seen.
 
         Args:
-            metrics: Metrics of the same class and configuration, those of other shards for example.
+            metrics: Metrics of the same class and configuration, for example of other shards.
 
         Raises:
             ValueError: If a metric has another class or configuration. Nothing is added then.
         """
-        metrics, own = list(metrics), _described(self)
-        if others := [metric for metric in metrics if _described(metric) != own]:
+        metrics, expected = list(metrics), _described(self)
+        if others := [metric for metric in metrics if _described(metric) != expected]:
             raise ValueError(
                 "Argument `metrics` must hold metrics of the same class and configuration, "
-                f"{own}. Received: {_described(others[0])}."
+                f"{expected}. Received: {_described(others[0])}."
             )
         for metric in metrics:
             self._merge(metric)
 
     def _merge(self, other: AdditiveMetric) -> None:
-        for own, theirs in zip(self._variables, other._variables, strict=True):
-            if not any(own is part for each in self._running_sums for part in each.variables):
-                own.assign_add(ops.convert_to_tensor(theirs))
+        for ours, theirs in zip(self._variables, other._variables, strict=True):
+            if not any(ours is part for total in self._running_sums for part in total.variables):
+                ours.assign_add(ops.convert_to_tensor(theirs))
         parts = (*self._running_sums, *self._metrics), (*other._running_sums, *other._metrics)
-        for own_part, other_part in zip(*parts, strict=True):
-            own_part._merge(other_part)
+        for our_part, their_part in zip(*parts, strict=True):
+            our_part._merge(their_part)
 
 
 def warns_of_nan(
     result: Callable[[keras.metrics.Metric], Tensor],
 ) -> Callable[[keras.metrics.Metric], Tensor]:
-    """Decorates a `result` method: it warns with a `RuntimeWarning` where its value is NaN.
+    """Decorates a `result` method so that it gives a `RuntimeWarning` if its value is NaN.
 
-    Nothing is said inside a compiled step, where the value is not known yet: Keras calls `result`
-    once more at the end of every epoch and evaluation.
+    A compiled step gives no warning, because it does not know the value yet. Keras calls `result`
+    again at the end of every epoch and evaluation.
     """
 
     @functools.wraps(result)

@@ -26,8 +26,8 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     """Log loss of `softmax(l / T)` over K classes, where the temperature T is fitted on other rows.
 
     The temperature minimises the mean of `-Σ_k y_k log softmax(l / T)_k` on some of the rows; the
-    result is that loss, in nats, on the others. As far as seeds differ in their mean confidence,
-    it varies less between seeds than the log loss does. It cannot see an improvement of the mean
+    result is that loss, in nats, on the others. If seeds differ in their mean confidence, it varies
+    less between seeds than the log loss does. It does not show an improvement of the mean
     confidence: report the log loss too.
 
     Labels are class numbers from 0 to K - 1, shape `(n,)` or `(n, 1)`, or one-hot or soft labels,
@@ -38,10 +38,10 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     `CrossFittedMetric`.
 
     The state holds exact label sums, and the label-free part of the loss with two derivatives at 49
-    temperatures from 1/16 to 16, between which it is interpolated. The mean loss has an error of
-    about 1e-9 (at worst, when all rows have the same confidence, 2e-8 for 10 classes and 2e-6 for
-    1000). Temperatures outside [1/16, 16] are clipped; when every label has the largest logit, the
-    temperature is therefore 1/16.
+    temperatures from 1/16 to 16. Between these, it is interpolated. The mean loss has an error of
+    about 1e-9 (at worst, if all rows have the same confidence, 2e-8 for 10 classes and 2e-6 for
+    1000). Temperatures are clipped to [1/16, 16]: if every label has the largest logit, the
+    temperature is 1/16.
 
     The state has a fixed size and adds up over batches, replicas and shards.
 

@@ -32,16 +32,15 @@ class CalibratedLogLoss(CrossFittedMetric):
     `c = argmin_c Σ w log loss(y, σ(l + c))` on some of the rows, which is where
     `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others.
 
-    It is the loss of a model that is calibrated again before it is served. Where seeds differ in
-    their bias, most of all after many steps in small batches, it varies less between them; it shows
-    the better of two pipelines with fewer runs if their difference survives the correction. It
-    shows the difference with more runs, or not at all, if that is a difference in calibration: the
-    papers name this as their limitation (section 7), a pipeline that reliably calibrates better is
-    not detected. Where pipelines differ in the bias itself, in its mean as on data that drift, or
-    in its noise over the seeds, it can prefer the other one: the log loss is higher by about
-    `½ p (1 − p) (mean(b)² + Var(b))` for a bias b. `seeds.compare` prints the share of bias
-    in the seed variance and the share of the difference that survives. For a model that is served
-    as it was trained, the log loss decides.
+    It is the loss of a model that is calibrated again before it is served. If seeds differ in their
+    bias, as after many steps in small batches, it varies less between seeds than the log loss does.
+    It then needs fewer runs to show the better of two pipelines, if their difference survives the
+    correction. It does not detect a pipeline that is only better calibrated, a limitation that
+    the paper names in section 7. If pipelines differ in the mean of their bias, as on data that
+    drift, or in its noise over the seeds, the two losses can prefer different pipelines: a bias b
+    raises the log loss by about `½ p (1 − p) (mean(b)² + Var(b))`. `seeds.compare` prints the share
+    of bias in the seed variance and the share of the difference that survives. For a model that is
+    served as it was trained, the log loss decides.
 
     The rows are divided in one of three ways:
 
@@ -51,23 +50,21 @@ class CalibratedLogLoss(CrossFittedMetric):
     - `num_folds=1`: in-sample. Bias and loss use all rows. It is never above the log loss.
 
     Rows are assigned by a hash of their number since `reset_state`, so neither the batch size nor a
-    periodic order of the rows changes the result. Another order makes other folds: keep that of the
-    validation rows, since rows that are shuffled for each evaluation change the result by chance.
+    periodic order of the rows changes the result. Another order of the rows gives other folds, and
+    by chance another result: do not shuffle the validation rows.
 
     The state has a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact sums of
     the labels. It adds up over batches, replicas and shards. For logits in [-88, 88) the loss has a
-    relative error below 1e-6 (in float32 about 1e-5), and below 1e-9 for logits in [-16, 16). See
-    `calibration_records/_logit_moments.py` for the method.
+    relative error below 1e-6 (in float32 about 1e-5), and below 1e-9 for logits in [-16, 16).
 
     Soft labels within [0, 1] are allowed. The result is NaN
 
     - if there are no rows, or the rows that a bias is fitted on have labels of one class only,
     - if a label is outside [0, 1], a weight is negative, a prediction is NaN or infinite, or a
       probability is outside [0, 1] (most often a logit without `from_logits=True`),
-    - if the rows do not determine the bias, because logits beyond ±88 are all 0 or 1 with it and
-      without it,
-    - if the error bound of the loss is above 1e-6 of it: when the bias moves logits from beyond ±88
-      close to 0.
+    - if the rows do not determine the bias, because all probabilities are 0 or 1 with any bias,
+    - if the relative error of the loss may exceed 1e-6, because the bias moves logits from beyond
+      ±88 close to 0.
 
     Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
@@ -97,7 +94,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
 
-    # Whether `scoring.score_by_period` has a rolling loss beside.
+    # Whether `scoring.score_by_period` also computes a rolling loss.
     has_rolling_loss = True
 
     def __init__(
@@ -121,7 +118,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         self._moments.add(_compiled_moments(*filled_up(*rows), first_row, *settings))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
-        """Which sums of a scored log are those of `sum_shapes`."""
+        """The sums of a scored log that make up `sum_shapes`."""
         return {"moments": LogitMoments(self.num_folds, self.bias_fraction, self.seed)}
 
     @warns_of_nan
@@ -140,7 +137,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         return ops.convert_to_numpy(self._scored()[1])
 
     def moments_of_all_rows(self) -> np.ndarray:
-        """The summary (418, 8) of the logits of all rows, as of `_ops.logit_moments`, float64."""
+        """The moments of the logits of all rows by bin, (418, 8), float64."""
         moments = np.asarray(ops.convert_to_numpy(self._moments.value()), np.float64)
         return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
 

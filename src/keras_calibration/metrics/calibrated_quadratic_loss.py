@@ -19,16 +19,16 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     """Mean squared error of `p + c`, where the bias c is fitted on other rows, for regression.
 
     The bias is the weighted mean residual `c = Σ w (y - p) / Σ w` of some of the rows; the loss is
-    the weighted mean of `(y - p - c)²` over the others. As far as seeds differ in their mean
-    prediction, the calibrated loss varies less between seeds than the squared error does. It cannot
-    see an improvement of the mean prediction: report the squared error too.
+    the weighted mean of `(y - p - c)²` over the others. If seeds differ in their mean prediction,
+    it varies less between seeds than the squared error does. It does not show an improvement of the
+    mean prediction: report the squared error too.
 
     By default every row is scored with the correction of the other folds. `bias_fraction=0.1` is
     the hold-out of the papers; `num_folds=1` fits and scores on the same rows, so the loss is the
     squared error minus the squared bias. See `CrossFittedMetric`.
 
-    The state is three sums a fold. They are sums of residuals, so large labels and predictions cost
-    no precision. If the mean residual is R times the standard deviation of the residuals, the
+    The state is three sums a fold. They are sums of residuals, so that large labels and predictions
+    lose no precision. If the mean residual is R times the standard deviation of the residuals, the
     relative error is about 1e-16 R².
 
     The result is NaN if there are no rows to fit on or to score, if a label, prediction or residual

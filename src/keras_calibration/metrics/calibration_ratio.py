@@ -61,7 +61,7 @@ class CalibrationRatio(AdditiveMetric):
         self._totals.add(ops.stack([ops.sum(weights * predictions), ops.sum(weights * labels)]))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
-        """Which sums of a scored log are those of `sum_shapes`."""
+        """The sums of a scored log that make up `sum_shapes`."""
         return {"predicted_and_observed": LabelSums(("predicted", "positives"))}
 
     @warns_of_nan

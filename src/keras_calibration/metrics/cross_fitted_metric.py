@@ -25,8 +25,7 @@ class CrossFittedMetric(AdditiveMetric):
 
     Rows are assigned by a hash of their number since `reset_state`, so neither the batch size nor a
     periodic order of the rows changes the result. Rows of weight 0 are not numbered. Another order
-    makes other folds: keep that of the validation rows, since rows that are shuffled for each
-    evaluation change the result by chance.
+    of the rows gives other folds, and by chance another result: do not shuffle the validation rows.
 
     A subclass keeps one sum per group of rows, `add_sum((self.num_groups, …))`. It asks
     `next_groups` for the groups of a batch, and computes its result from `fitting_sums` and
@@ -62,7 +61,7 @@ class CrossFittedMetric(AdditiveMetric):
         num_folds = integer("num_folds", num_folds, 1)
         if bias_fraction is not None:
             rest = " or None: it is the share of the rows on which the correction is fitted"
-            share("bias_fraction", bias_fraction, of=rest)
+            share("bias_fraction", bias_fraction, also=rest)
             if num_folds != 2:
                 raise refused("num_folds", "left at 2 with `bias_fraction`", num_folds)
         sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
@@ -93,7 +92,7 @@ class CrossFittedMetric(AdditiveMetric):
 
 
 def numbers_of_rows(weights: Tensor, all_count: bool = False) -> Tensor:
-    """The numbers of the rows of a batch from 0, int32; of one of weight 0, some other number.
+        """The row numbers of a batch from 0, int32; rows of weight 0 have arbitrary numbers.
 
     Args:
         weights: Weights, shape `(n,)`.

@@ -22,11 +22,11 @@ class ExpectedCalibrationError(AdditiveMetric):
 
     The bins b are (k / B, (k + 1) / B], where the first includes 0. Edges are rounded to the dtype
     of the predictions, so a float32 prediction of 0.3 lies on the edge 3 / 10. Where positives are
-    rare, most predictions share the first bin, and the error is little more than that of the mean:
-    see `FieldECE`, or bins of equal mass in `plots.ReliabilityDisplay`.
+    rare, most predictions share the first bin, and the error is little more than that of the mean
+    prediction: use `FieldECE`, or bins of equal mass in `plots.ReliabilityDisplay`.
 
-    Errors of opposite sign within a bin cancel. A calibrated model does not reach 0 either, because
-    of chance, and less so with many bins and few rows.
+    Errors of opposite sign within a bin cancel. By chance, a calibrated model does not reach 0
+    either, above all with many bins and few rows.
 
     Soft labels within [0, 1] are allowed. The result is NaN if there are no rows, if a label or
     prediction is NaN or outside [0, 1] (most often a logit without `from_logits=True`), or if a
@@ -69,8 +69,8 @@ class ExpectedCalibrationError(AdditiveMetric):
         labels, probabilities, weights = probability_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
-        came_as = self.dtype if self.from_logits else as_tensor(y_pred, "Predictions").dtype
-        edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(came_as))
+        dtype = self.dtype if self.from_logits else as_tensor(y_pred, "Predictions").dtype
+        edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(dtype))
         bins = equal_width_bins(probabilities, edges)
         self._sums.add(bin_sums(labels, probabilities, weights, bins, self.num_bins))
 

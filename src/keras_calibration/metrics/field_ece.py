@@ -13,20 +13,19 @@ from keras_calibration.metrics.field_error import FieldError
 class FieldECE(FieldError):
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
-    The absolute difference between the sum of the predictions and the sum of the labels, computed
-    for each field value z, added up, and divided by the number of rows n. With weights, every sum
-    and n is weighted. A calibrated model does not reach 0, because of chance, and less so with many
-    field values of few rows; `noise_floor` estimates what to expect.
+    For each field value z, it takes the absolute difference between the sum of the labels and the
+    sum of the predictions. It adds these up and divides by the number of rows n. With weights,
+    every sum and n is weighted. By chance, a calibrated model does not reach 0, above all with many
+    field values of few rows; `noise_floor` estimates its error.
 
     Args:
-        num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
-            are an error.
+        num_values: Number of field values. Ids must be in [0, num_values), or -1 for "other".
         from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
+        ValueError: If an argument is invalid, `field` is missing or holds invalid ids, or arrays
             differ in length.
 
     Example:

@@ -38,14 +38,14 @@ class FieldError(AdditiveMetric):
     them the feature of that name: `field_metrics={"site_id": [FieldECE(5000)]}`. An id must mean
     the same in every batch.
 
-    For a cross of fields, pass ids of the pairs: `site * 12 + device` of 12 devices, for example.
+    For a cross of fields, pass ids of the pairs, for example `site * 12 + device` with 12 devices.
 
-    The id -1, also NaN, is one further value, "other", for missing values and those that need no id
-    of their own. Any other id outside [0, num_values) is an error, because the errors of values
-    that share an id would cancel. A compiled step cannot raise: the result is NaN then, with a
-    warning. It is also NaN if there are no rows, if a label or prediction is NaN or outside [0, 1]
-    (most often a logit without `from_logits=True`), or if a weight is negative. A row of weight 0
-    is no row, whatever its label, prediction and id.
+    The id -1 (or NaN) is one more value, "other", for missing values and for values without an id.
+    Any other id outside [0, num_values) is an error, because the errors of values that share an id
+    would cancel. A compiled step cannot raise: the result is then NaN, with a warning. It is also
+    NaN if there are no rows, if a label or prediction is NaN or outside [0, 1] (most often a logit
+    without `from_logits=True`), or if a weight is negative. Rows of weight 0 are ignored, whatever
+    their label, prediction and id.
 
     The state is 56 bytes per field value in float64, 56 MB for a million values.
 
@@ -59,7 +59,7 @@ class FieldError(AdditiveMetric):
         **arguments: As for `AdditiveMetric`.
 
     Raises:
-        ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
+        ValueError: If an argument is invalid, `field` is missing or holds invalid ids, or arrays
             differ in length.
 
     Example:
@@ -86,8 +86,8 @@ class FieldError(AdditiveMetric):
         if num_values > _LARGEST_NUM_VALUES:
             remedy = "Hash more ids into fewer values."
             raise refused("num_values", f"at most {_LARGEST_NUM_VALUES}", num_values, remedy)
-        own = {"num_values": num_values, "from_logits": bool(from_logits)}
-        super().__init__(name, dtype, **own, **arguments)
+        arguments |= {"num_values": num_values, "from_logits": bool(from_logits)}
+        super().__init__(name, dtype, **arguments)
         self._sums = self.add_sum((num_values + 1, 7), name="field_sums")
 
     def update_state(
@@ -124,7 +124,7 @@ class FieldError(AdditiveMetric):
             self._sums.add(_compiled_sums(*settings, *filled_up(*rows)))
 
     def check_ids(self, field: Any) -> None:
-        """Raises if an array of ids is not as `update_state` needs.
+        """Raises if an array holds ids that `update_state` does not allow.
 
         A compiled `update_state` cannot raise: its result would be NaN.
 
@@ -137,8 +137,9 @@ class FieldError(AdditiveMetric):
         """The error computed from the sums. A subclass defines it.
 
         Args:
-            sums: What `_ops.field_sums` returns, summed over all batches. `noise_floor` passes the
-                first three columns of several draws, (num_draws, num_values, 3).
+            sums: The sums of each field value, "other" last, `(num_values + 1, 7)`: `Σ w (y - p)`,
+                `Σ w y`, `Σ w`, `Σ w²`, `Σ w² p (1 - p)`, `Σ p` and `Σ p²`. `noise_floor` passes the
+                first three columns of several draws, `(num_draws, values with rows, 3)`.
 
         Returns:
             A scalar, or the error of each draw.
@@ -151,12 +152,12 @@ class FieldError(AdditiveMetric):
         return self.error(self._sums.value())
 
     def per_field(self, confidence: float = 0.95) -> dict[str, np.ndarray]:
-        """A table of the field values that have rows, with those that are off beyond chance.
+        """A table of the field values that have rows; `is_off` marks those off beyond chance.
 
         A field value is off beyond chance if its mean prediction is outside the Jeffreys interval
-        of its observed rate. Even if all predictions are right, a share of `1 - confidence` of the
-        values is flagged, 50 of 1000 by default: raise `confidence` when there are many. Weighted
-        rows count as `(Σ w)² / Σ w²` rows, so a common factor of all weights changes nothing. Where
+        of its observed rate. If all predictions are right, a share of `1 - confidence` of the
+        values is still flagged, by default 50 of 1000: raise `confidence` for many values. Weighted
+        rows count as `(Σ w)² / Σ w²` rows, so a common factor of all weights changes nothing. If
         predictions differ within a field value, or labels are soft, the interval is wider than
         necessary.
 
@@ -164,12 +165,12 @@ class FieldError(AdditiveMetric):
             confidence: Coverage of the intervals, in (0, 1).
 
         Returns:
-            A dict of columns with one entry for each field value that has rows, which
-            `pandas.DataFrame` accepts as it is: `value` (the id; -1 for "other", which comes
-            last), `rows` (total weight), `observed_rate`, `mean_prediction`, `ratio` (predicted /
-            observed, NaN without positives), `residual` (`Σ w (y - p)`), `lower` and `upper` (ends
-            of the interval), `is_off` (whether off beyond chance). If a row of the field value is
-            invalid, its numbers are NaN and `is_off` is False.
+            A dict of columns for `pandas.DataFrame`, with one entry for each field value that has
+            rows: `value` (the id; -1 for "other", which comes last), `rows` (total weight),
+            `observed_rate`, `mean_prediction`, `ratio` (predicted / observed, NaN without
+            positives), `residual` (`Σ w (y - p)`), `lower` and `upper` (ends of the interval),
+            `is_off` (whether off beyond chance). If a row of the field value is invalid, its
+            numbers are NaN and `is_off` is False.
 
         Raises:
             ValueError: If `confidence` is not between 0 and 1.
@@ -181,8 +182,8 @@ class FieldError(AdditiveMetric):
         observed_rate = np.clip(positives / rows, 0, 1)
         mean_prediction = np.clip(predicted / rows, 0, 1)
         # In float32, the square of a weight below 1e-19 is 0, and that of one above 1e19 infinite.
-        known = np.logical_and(squares > 0, np.isfinite(squares))
-        effective_rows = rows**2 / np.where(known, squares, np.nan)
+        are_valid = np.logical_and(squares > 0, np.isfinite(squares))
+        effective_rows = rows**2 / np.where(are_valid, squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
         ratio = predicted / np.where(positives > 0, positives, np.nan)
         return {
@@ -200,22 +201,22 @@ class FieldError(AdditiveMetric):
     def noise_floor(self, num_draws: int = 200, seed: int = 0) -> tuple[float, float]:
         """Mean and standard deviation of the error that a calibrated model would have by chance.
 
-        Labels are drawn from the predictions, many times, and the error of each draw is computed.
-        Even a calibrated model has an error above 0, especially with many field values of few rows;
-        only the part above the floor is due to the model. The draws use the sums of each field
+        Labels are drawn from the predictions many times, and the error of each draw is computed.
+        Even a calibrated model has an error above 0, especially with many field values of few rows.
+        Only the part above the floor is due to the model. The draws use the sums of each field
         value, so the time grows with `num_draws` times the number of values that have rows. Drawn
-        labels are 0 or 1: for soft labels, the floor is too high. It is also too high, where
-        positives are rare, for weights 1/r of negatives that were kept with rate r: weights must
-        not depend on the label.
+        labels are 0 or 1: for soft labels, the floor is too high. Weights must not depend on the
+        label: with weights 1/r of negatives that were kept with rate r, and rare positives, the
+        floor is too high too.
 
         Args:
             num_draws: Number of draws of all labels, at least 2.
             seed: Seed of the draws.
 
         Returns:
-            Mean and standard deviation of the error. NaN where the error itself is NaN, and in
-            float32 for weights whose squares it cannot hold, below 1e-19 or above 1e19; otherwise,
-            a common factor of the weights changes nothing.
+            Mean and standard deviation of the error. NaN if the error is NaN, and in float32 for
+            weights below 1e-19 or above 1e19, whose squares it cannot hold. Otherwise, a common
+            factor of the weights changes nothing.
 
         Raises:
             ValueError: If `num_draws` is below 2.
@@ -236,11 +237,11 @@ def noise_floors_of(
     draws = drawn_field_sums(sums, num_draws, seed)
     size = max(1, _VALUES_TOGETHER // len(sums))
     errors = [
-        [ops.convert_to_numpy(each.error(ops.cast(np.stack(part), each.dtype))) for each in metrics]
+        [ops.convert_to_numpy(m.error(ops.cast(np.stack(part), m.dtype))) for m in metrics]
         for part in iter(lambda: list(itertools.islice(draws, size)), [])
     ]
     metric_errors = np.concatenate(errors, axis=1).astype("float64")
-    return [(float(each.mean()), float(each.std(ddof=1))) for each in metric_errors]
+    return [(float(values.mean()), float(values.std(ddof=1))) for values in metric_errors]
 
 
 def _batch_sums(num_values: int, dtype: str, is_weighted: bool, *rows: Tensor) -> Tensor:

@@ -83,11 +83,11 @@ class FieldMetrics(keras.metrics.Metric):
 
 
 def _check(field: Any, metrics: Sequence[keras.metrics.Metric]) -> None:
-    """Raises for a wrong key, and for metrics that are none."""
+    """Raises for a key that is not a name, and for values that are not metrics."""
     if not isinstance(field, str):
         raise ValueError(
             f"A key of `field_metrics` must be the name of a feature. Received: {field!r}. For a "
-            "cross of fields, make a feature of its ids, site * 12 + device for example."
+            "cross of fields, make a feature of its ids, for example site * 12 + device."
         )
     for metric in metrics:
         if not isinstance(metric, keras.metrics.Metric):

@@ -15,20 +15,19 @@ class FieldRCE(FieldError):
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     The inner sums run over the N_z rows of the field value z: the error of each field value is
-    divided by its positives. With weights, every sum, N_z and n is weighted. A value without
+    divided by its positives. With weights, every sum, N_z and n is weighted. A field value without
     positives has the denominator ε N_z. Such values can make up most of the error, and they favour
     models that predict too low: read this metric together with the log loss.
 
     Args:
-        num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
-            are an error.
+        num_values: Number of field values. Ids must be in [0, num_values), or -1 for "other".
         epsilon: ε > 0; 0.01 in the paper.
         from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
+        ValueError: If an argument is invalid, `field` is missing or holds invalid ids, or arrays
             differ in length.
 
     Example:

@@ -19,20 +19,19 @@ class LogLoss(AdditiveMetric):
     `keras.metrics.BinaryCrossentropy` accumulates in float32: one row at a time, its count stops at
     16,777,216 rows; in batches of 257, its value is off by 3e-5 after 2e7 rows. It also clips
     probabilities: a positive with a logit of -20 costs 16.1 instead of 20. This metric does
-    neither. What it is above a `CalibratedLogLoss` of the same rows is the cost of a bias.
+    neither. The difference to a `CalibratedLogLoss` of the same rows is the cost of the bias.
 
     The result is NaN if there are no rows, if a label or probability is outside [0, 1], if a
-    prediction is NaN, or if a weight is negative. A row of weight 0 is no row, whatever it holds:
-    give it to rows whose label is missing. A common factor of the weights changes nothing, and a
-    row of weight 2 counts as two. Keras passes `sample_weight` only to
-    `weighted_metrics=` of `compile`, not to `metrics=`.
+    prediction is NaN, or if a weight is negative. Rows of weight 0 are ignored, whatever they hold:
+    use it for missing labels. A common factor of the weights changes nothing, and a row of weight 2
+    counts as two. Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to
+    `metrics=`.
 
     Args:
         from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
-            probability of exactly 0 or 1 counts as a logit of ±36.7, and costs 36.7 nats where the
-            label says otherwise. Keras' models give float32, in which all above 1 - 3e-8 are 1,
-            from a logit of 17 on; float64 keeps a probability near 1 as well as its mirror image
-            near 0.
+            probability of exactly 0 or 1 counts as a logit of ±36.7, and costs 36.7 nats if the
+            label is the opposite. Keras models return float32, in which probabilities above
+            1 - 3e-8 (logits above 17) are 1.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
@@ -62,7 +61,7 @@ class LogLoss(AdditiveMetric):
         self._sums.add(ops.stack([ops.sum(losses), ops.sum(weights)]))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
-        """Which sums of a scored log are those of `sum_shapes`."""
+        """The sums of a scored log that make up `sum_shapes`."""
         return {"loss_and_weight": LabelSums(("loss", "weight"))}
 
     @warns_of_nan

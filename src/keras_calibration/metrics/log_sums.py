@@ -1,4 +1,4 @@
-"""Which sums of a scored log are the state of a metric."""
+"""The sums of a scored log that make up the state of a metric."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from keras_calibration._ops.folds import num_groups_of
 
 
 class LabelSums(NamedTuple):
-    """Sums of weights, labels, predictions and log loss, of those that `logs.query` names.
+    """Sums of weights, labels, predictions and log loss.
 
     Args:
-        columns: Their names, in the order of the metric's sum.
+        columns: Their names in `logs.query.label_sums`, in the order of the metric's sum.
     """
 
     columns: tuple[str, ...]
 
 
 class LogitMoments(NamedTuple):
-    """The moments of the logits of each group of rows, as of `ops.logit_moments`.
+    """The moments of the logits of each group of rows.
 
     Args:
         num_folds: Number of folds, as for `CalibratedLogLoss`.

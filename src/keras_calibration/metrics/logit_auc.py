@@ -16,7 +16,7 @@ from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_n
 
 # Largest share of pairs in one open bin, where they cannot be ranked.
 _MOST_TIED = 1e-3
-# Logits of more distinct values than a handful, within an eighth: in eight bins.
+# More than a handful of distinct logits within 1/8: they share eight bins.
 _HANDFUL, _NARROW = 10, 0.125
 
 
@@ -41,7 +41,7 @@ class LogitAUC(AdditiveMetric):
     =============  ================  ======  ===========  =====  ======================
 
     The error is at most half the share of the pairs that fall into one bin. A model whose logits
-    all lie within 1/64 therefore gets 1/2; of such an array of logits, a warning tells.
+    all lie within 1/64 therefore gets 1/2. An array of logits within 1/8 gives a warning.
 
     Soft labels within [0, 1] are allowed: they count as y of a positive and 1 - y of a negative.
     The result is NaN if there are no rows, if all labels are of one class, if a label or
@@ -101,7 +101,7 @@ class LogitAUC(AdditiveMetric):
 
 
 def _warn_of_narrow(logits: Tensor) -> None:
-    """Warns if logits, given as an array, differ by less than the bins can tell."""
+    """Warns if an array of logits varies by less than the bins can resolve."""
     if ops.is_tensor(logits):
         return
     distinct = np.unique(numbers_of(logits, "Predictions"))

@@ -69,7 +69,7 @@ class NormalizedEntropy(AdditiveMetric):
         self._totals.add(ops.stack([ops.sum(term) for term in terms]))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
-        """Which sums of a scored log are those of `sum_shapes`."""
+        """The sums of a scored log that make up `sum_shapes`."""
         return {"loss_and_labels": LabelSums(("loss", "positives", "negatives"))}
 
     @warns_of_nan

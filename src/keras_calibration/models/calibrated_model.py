@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class CalibratedModel(FieldMetricsModel):
     """A trained base model plus a calibration head: `q(l, x) = σ(head(l, x))`, with base logit l.
 
-    A Functional model on the base model's own inputs. Its output is the calibrated probability
+    A Functional model on the inputs of the base model. Its output is the calibrated probability
     (batch, 1). The base model is frozen and runs in inference mode; only the head is trained. The
     head reads its features, by name, from the inputs of the base model.
 
@@ -51,11 +51,11 @@ class CalibratedModel(FieldMetricsModel):
     to calibrate. This model returns only that one; `with_all_outputs` makes a model that returns
     the others too, and exports return them unchanged.
 
-    `fit_head` fits the head directly, and needs no `compile`. Training, evaluation and prediction
-    are Keras' own: `fit` trains the head by gradient, with the base model frozen, which is the way
-    for a head without a direct fit (call `head.adapt` before, and `head.finalize` after). Compile
-    it with `"binary_crossentropy"`; for classes with `"sparse_categorical_crossentropy"`, or
-    `"categorical_crossentropy"` for labels (n, K). Most other losses, and a `class_weight`, train
+    `fit_head` fits the head directly, without `compile`. Training, evaluation and prediction are
+    Keras' own. `fit` trains the head by gradient and leaves the base model frozen. Use it for a
+    head without a direct fit (call `head.adapt` before, and `head.finalize` after). Compile the
+    model with `"binary_crossentropy"`; for classes with `"sparse_categorical_crossentropy"`, or
+    `"categorical_crossentropy"` for labels (n, K). Most other losses, and a `class_weight`, give
     probabilities that are not calibrated.
 
     The base model stays frozen while the calibrated model is in use. To train it again afterwards,
@@ -67,13 +67,13 @@ class CalibratedModel(FieldMetricsModel):
     a field that the head has use the head's ids, for example those of its lookup layer.
 
     To copy the model, use `keras.models.clone_model`, or `from_config(model.get_config())`, and
-    `set_weights`: as of any Keras model, a clone has new initial weights.
+    then `set_weights`: like any Keras clone, it has new initial weights.
 
     Args:
         base_model: A trained Functional or Sequential Keras model with a sigmoid or logit output,
             or a softmax or logits of K classes. It is set to `trainable=False`.
         head: A `Head`, for example `NeuralCalibration(...)` or `ILPS()`; for classes one that
-            serves K logits, for example `VectorScaling(K)`.
+            returns K logits, for example `VectorScaling(K)`.
         base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
             it from the last layer.
         calibrated_output: Which of several outputs of the base model to calibrate: its key in a
@@ -126,8 +126,8 @@ class CalibratedModel(FieldMetricsModel):
         if isinstance(head, keras.KerasTensor):
             # `keras.models.clone_model` passes the symbolic inputs and output of new layers.
             super().__init__(inputs=base_model, outputs=head, **kwargs)
-            found = find_head(self)
-            self.base, self.head = found.base_layer, found.head  # type: ignore[assignment]
+            match = find_head(self)
+            self.base, self.head = match.base_layer, match.head  # type: ignore[assignment]
             return
         remedy = "Use one of this package, ILPS() for example, or subclass layers.Head."
         instance("head", head, Head, "a `Head`", remedy)
@@ -148,7 +148,7 @@ class CalibratedModel(FieldMetricsModel):
                 f"Layers and inputs must have different names. Received: a head and an input named "
                 f"{head.name!r}. Rename the input, or pass name= to the head."
             )
-        name, output = (free_name(each, [*taken, head.name]) for each in ("base", "probability"))
+        name, output = (free_name(part, [*taken, head.name]) for part in ("base", "probability"))
         with trainable_flags_kept(base_model):
             base = BaseLogits(base_model, base_output, calibrated_output, name=name)
             probability = probability_of(head(base(inputs), features), head, output)
@@ -165,17 +165,17 @@ class CalibratedModel(FieldMetricsModel):
     def with_all_outputs(self) -> keras.Model:
         """Creates a Keras model with all outputs of the base model, one of them calibrated.
 
-        A plain Functional model on the same inputs, with the base model's own structure of outputs
-        (a dictionary, a list) and names. The calibrated probability, in the head's dtype, takes the
-        place of the calibrated output, also if that is a logit. The other outputs are unchanged. It
-        shares the layers of this model, so that a later fit of this model changes it too.
+        A plain Functional model on the same inputs, with the outputs of the base model in the same
+        structure (a dictionary, a list) and with the same names. The calibrated probability, in the
+        head's dtype, takes the place of the calibrated output, also if that is a logit. The other
+        outputs are unchanged. It shares the layers of this model: a later fit changes both.
 
-        To calibrate another output as well, calibrate the model returned. Layers that the two
-        outputs share are then computed twice, once for each.
+        To calibrate another output too, calibrate the returned model. Layers that the two outputs
+        share are then computed twice.
 
         Returns:
-            The model. It is saved and loaded as any Keras model, once `keras_calibration` is
-            imported.
+            The model. Save and load it like any Keras model; to load it, import `keras_calibration`
+            first.
 
         Example:
             >>> import numpy as np
@@ -208,7 +208,7 @@ class CalibratedModel(FieldMetricsModel):
     def field_ids(self, x: Inputs, field: str) -> Tensor:
         """Ids (n,) of a field of the input: the head's ids if the head has the field.
 
-        What is "other" for the head is -1, as for all metrics.
+        The head's "other" value has the id -1, as for all metrics.
         """
         features = inputs_by_name(x, self.input)
         for reader in self.head.field_readers():

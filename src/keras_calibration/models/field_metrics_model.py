@@ -35,9 +35,8 @@ class FieldMetricsModel(keras.Model):
     (`val_…` for validation data). Results are a dictionary, so `EarlyStopping` on one of its keys
     needs `mode="min"`.
 
-    `sample_weight`, if given, is always used. So is `class_weight`, which Keras turns into sample
-    weights: in the logs of training, the field metrics are then those of the weighted classes.
-    Those of validation data, and of `evaluate`, do not know it.
+    Field metrics always use the `sample_weight`. They use `class_weight` in the logs of training,
+    where Keras turns it into sample weights, but not for validation data or in `evaluate`.
 
     Build the model as a Functional model on a dictionary of inputs, with one output. Saving it
     also saves the field metrics.
@@ -83,9 +82,9 @@ class FieldMetricsModel(keras.Model):
                 input may have features that only these read, such as the ids of pairs.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
-        found = FieldMetrics(field_metrics) if field_metrics else None
+        combined = FieldMetrics(field_metrics) if field_metrics else None
         # Bypasses Keras' tracking, which would also keep the metrics of an earlier `compile`.
-        object.__setattr__(self, "_field_metrics", found)
+        object.__setattr__(self, "_field_metrics", combined)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def fit(self, x: Data = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
@@ -106,7 +105,7 @@ class FieldMetricsModel(keras.Model):
     def _entering(self, x: Data) -> Data:
         """Arrays and tables as the model reads them, exactly.
 
-        Keras would convert whole numbers in float64 to float32, and thereby merge ids beyond 2²⁴.
+        Keras would convert whole numbers in float64 to float32, which merges ids beyond 2²⁴.
         """
         inputs = symbolic_input(self)
         by_position = isinstance(inputs, Mapping) and isinstance(x, list | tuple)

@@ -23,8 +23,8 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits, outcome_columns
 from keras_calibration.layers.refit import refit
 
-# The means of labels and predictions may differ by chance by this many standard errors; a
-# difference below this share of either class is ignored.
+# The means of labels and predictions may differ by this many standard errors; a difference below
+# this share of either class is ignored.
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
@@ -44,12 +44,12 @@ def fit_head(
 
     The logits of the rows are computed once, and the head's direct fit replaces its weights: exact,
     in seconds, without `compile` (see `Head.fit`). All other weights of the model stay as they are,
-    and no layer is frozen. Call it after the model has been trained, together with the head or
-    without: a head that was trained with its base model knows only rows that the base model fits.
+    and no layer is frozen. Call it after the model has been trained, with the head or without it:
+    a base model is overconfident on its training rows, and so is a head that was trained with it.
 
-    The fit is compared with the model as it was, with its head as it was trained, on rows that the
-    fit did not see: it is made on two thirds of the rows and scored on the last third, in turn. If
-    its log loss there is above that of the model as it was, the head stays as it was.
+    The fit is compared with the present head on rows that the fit did not see: each third of the
+    rows is scored by a fit on the other two thirds. If the log loss of these fits is higher, the
+    present head stays.
 
     Args:
         model: A Functional or Sequential model whose output is a head, or its sigmoid or softmax;
@@ -57,33 +57,32 @@ def fit_head(
         x: Inputs of the development set: arrays by name or a data frame, with `y`, or a finite data
             set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
-            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Of a model with several
-            outputs, a dictionary by output, also in the batches of a data set: fitted are the heads
-            of the outputs that it names. Weights may be a dictionary too.
-        sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
-            holds arrays.
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). For a model with several
+            outputs, a dictionary by output, also in the batches of a data set: the heads of the
+            named outputs are fitted. Weights may be a dictionary too.
+        sample_weight: Sample weights (n,), if `x` holds arrays; see `weights_are`.
         time: For a head that follows time, such as `FieldBias(…, follows_time=True)`: the name of
             an input or of another column of `x`, an array (n,) of numbers or dates, or `"order"`,
             if the rows are in order of time.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         settings: How to train the head's network, if it has one.
-        only_if_better: Whether the head stays as it was if the fit predicts new rows worse. Pass
-            False to use the fit in any case, for example if the head was fitted to some of these
-            rows before, and so has seen them.
+        only_if_better: Whether the present head stays if the fit predicts new rows worse. Pass
+            False to use the fit in any case, for example if the present head was fitted to some of
+            these rows.
         verbose: `"auto"` or 1 shows progress and prints the summary; 0 shows nothing.
 
     Returns:
-        The `FitSummary` of the head: the log loss of the model as it was, its cross-fitted change
-        by the fit, whether the fit is used, number of steps, convergence. If several heads were
-        fitted: the name of the output → its summary.
+        The `FitSummary` of the head: the log loss before the fit, its cross-fitted change, whether
+        the fit is used, the number of steps, convergence. If several heads were fitted: name of the
+        output → its summary.
 
     Raises:
         ValueError: If the model has no head, the head has no direct fit, or a row is invalid. The
             model is then unchanged.
 
     Warns:
-        UserWarning: If the fit predicts new rows worse than the head as it was; if the mean
+        UserWarning: If the fit predicts new rows worse than the present head; if the mean
             prediction differs from the mean label after the fit; if a field has values that are not
             in its vocabulary; if labels contradict probabilities of exactly 0 or 1.
 
@@ -101,31 +100,31 @@ def fit_head(
         True
     """
     heads = find_heads(model)
-    are_several = len({id(found.calibrated) for found in heads}) > 1
+    are_several = len({id(match.calibrated) for match in heads}) > 1
     wanted: list[Any] = _wanted_outputs(model, heads, x, y) if are_several else [None]
-    found_heads = [find_head(model, name) for name in wanted]
+    matches = [find_head(model, name) for name in wanted]
 
-    def rows_of(found: HeadInModel) -> Rows:
-        check_fit(found.head, time)
-        rows = found.reader.read(
+    def rows_of(match: HeadInModel) -> Rows:
+        check_fit(match.head, time)
+        rows = match.reader.read(
             x, y, sample_weight, time=time, weights_are=weights_are, verbose=verbose
         )
-        return found.head.with_features(rows)
+        return match.head.with_features(rows)
 
     # The rows of all heads are read and checked before any head is changed.
-    read = [(found.head, rows_of(found)) for found in found_heads]
+    read = [(match.head, rows_of(match)) for match in matches]
     summaries = [_fit(head, rows, settings, verbose, only_if_better) for head, rows in read]
     return dict(zip(wanted, summaries, strict=True)) if are_several else summaries[0]
 
 
 def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
-    """The names of the outputs with a head; with labels by output, of those that have labels."""
+    """The names of the outputs with a head; if labels are by output, only of those with labels."""
     names, labels = output_names(model), given_labels(x, y)
-    found = list(dict.fromkeys(names[each.position] for each in heads))
-    wanted = [name for name in found if not isinstance(labels, Mapping) or name in labels]
+    headed = list(dict.fromkeys(names[match.position] for match in heads))
+    wanted = [name for name in headed if not isinstance(labels, Mapping) or name in labels]
     if not wanted:
         raise ValueError(
-            f"Argument `y` must have the labels of an output with a head, {found}. Received: "
+            f"Argument `y` must have the labels of an output with a head, {headed}. Received: "
             f"labels of {list(labels)}."
         )
     return wanted
@@ -143,7 +142,7 @@ def _fit(
     if summary.is_used and not head.follows_time:  # else it has the level of the last rows
         calibrated = head_logits(head, rows.logits, rows.features)
         _warn_of_bias(calibrated, rows.labels, rows.row_weights)
-    # `refresh_savedmodel` tells logits from probabilities by their distribution.
+    # `refresh_savedmodel` distinguishes logits from probabilities by their distribution.
     summary = replace(summary, logits=describe_logits(rows.logits, "fit", rows.weights))
     if summary.is_used:
         head.fit_summary = summary
@@ -161,7 +160,7 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     differences = np.abs(predicted - observed)
     is_small = differences <= _SMALLEST_SHARE * np.minimum(observed, 1 - observed)
     num_errors = np.where(is_small, 0.0, differences / np.maximum(errors, 1e-300))
-    # Predictions that are NaN warn too.
+    # NaN predictions give a warning too.
     column = int(np.argmax(num_errors))
     if num_errors[column] <= _STANDARD_ERRORS:
         return
@@ -169,7 +168,7 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     warn(
         f"The mean prediction{which} is {predicted[column]:.4g} and the mean label "
         f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
-        "apart: the model is not calibrated even on average. The head cannot correct the mean, as "
-        "TemperatureScaling cannot, or its fit did not converge. Use a head that shifts the "
+        "apart: the model is not calibrated even on average. Either the head cannot shift the mean "
+        "(TemperatureScaling cannot), or its fit did not converge. Use a head that shifts the "
         "logits, such as PlattScaling, or VectorScaling for classes."
     )

@@ -1,4 +1,4 @@
-"""base_logits and interval: what a calibration head gets for rows, and how sure it is."""
+"""base_logits and interval: the logits that a calibration head gets, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def base_logits(
         verbose: As for `keras.Model.predict`.
 
     Returns:
-        Logits (n, 1), or (n, K) for K classes, in the dtype of the head, float32 as a rule.
+        Logits (n, 1), or (n, K) for K classes, in the dtype of the head, usually float32.
 
     Raises:
         ValueError: If the model has no head, or an input is missing.
@@ -41,8 +41,8 @@ def base_logits(
         [[ 1.]
          [-2.]]
     """
-    found = find_head(model, calibrated_output)
-    logits: np.ndarray = found.base_part.values(found.reader.inputs(x), verbose)[LOGIT_OUTPUT]
+    match = find_head(model, calibrated_output)
+    logits: np.ndarray = match.base_part.values(match.reader.inputs(x), verbose)[LOGIT_OUTPUT]
     return logits
 
 
@@ -55,8 +55,8 @@ def interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes an interval of the calibrated probability of each row; see `Head.interval`.
 
-    It tells how well the rows of the fit determine the probability. It is not an interval of the
-    label, and knows neither of drift nor of errors of the base model that the head cannot express.
+    It shows how well the rows of the fit determine the probability. It is not an interval of the
+    label, and covers neither drift nor errors of the base model that the head cannot correct.
 
     Args:
         model: A Functional or Sequential model with a head, for example a `CalibratedModel`.
@@ -87,6 +87,6 @@ def interval(
         raise ValueError(
             f"{expected}. Received: {type(x).__name__}. Call `interval` for each batch."
         )
-    found = find_head(model, calibrated_output)
-    logits, features = found.reader.values(x)
-    return found.head.interval(logits, features, level=level)
+    match = find_head(model, calibrated_output)
+    logits, features = match.reader.values(x)
+    return match.head.interval(logits, features, level=level)

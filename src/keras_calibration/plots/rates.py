@@ -105,7 +105,7 @@ def bin_by_mass(
     mass = np.bincount(inverse, sample_weight, minlength=distinct.size).astype(np.float64)
     above = np.cumsum(mass)
     middle = (above - mass / 2.0) / above[-1]
-    # Rounding must not decide about a middle on the edge: a common factor of the weights would.
+    # Without 1e-9, rounding, and so a factor of the weights, would move a middle on an edge.
     bins = np.minimum(num_bins * middle + 1e-9, num_bins - 1).astype(np.int64)
     return np.unique(bins, return_inverse=True)[1][inverse].astype(np.int64)
 
@@ -162,26 +162,26 @@ def checked_columns(
 ) -> tuple[Floats, dict[str, Floats], Floats]:
     """Labels, columns by name, and weights as float64 arrays (n,); one column is "predicted".
 
-    Rows of weight 0 hold the values of another row: see `rows_that_count`.
+    Rows of weight 0 get the values of another row: see `rows_that_count`.
     """
     warn_of_other_order(labels=labels, columns=columns, sample_weight=sample_weight)
     named = columns if isinstance(columns, Mapping) else {"predicted": columns}
     y = _flat(labels, "Labels")
-    given = {name: _flat(values, "Predictions") for name, values in named.items()}
+    arrays = {name: _flat(values, "Predictions") for name, values in named.items()}
     weights = np.ones(y.size) if sample_weight is None else _flat(sample_weight, "Weights")
-    for name, values in (*given.items(), ("sample_weight", weights)):
+    for name, values in (*arrays.items(), ("sample_weight", weights)):
         same_rows(name, values.size, y.size, "label")
     if y.size and not ((weights >= 0.0).all() and 0.0 < weights.sum() < np.inf):
         raise refused("sample_weight", "finite and not negative, and not all 0", weights)
     if (numbers := rows_that_count(weights)) is not None:
-        y, given = take((y, given), numbers)
+        y, arrays = take((y, arrays), numbers)
     if y.size == 0 or not np.isin(y, (0.0, 1.0)).all():
         raise ValueError(
             f"Argument `labels` must hold one or more labels, each 0 or 1. Received: {y.size} "
             f"labels with the values {np.unique(y)[:5]}. Pass the labels first, then the "
             f"predictions. {label_advice(y)}".rstrip()
         )
-    return y, given, weights
+    return y, arrays, weights
 
 
 def _flat(values: ArrayLike, what: str) -> Floats:

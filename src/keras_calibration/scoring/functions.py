@@ -1,4 +1,4 @@
-"""The metrics as functions: labels and predictions in, one number out.
+"""The metrics as functions of labels and predictions that return a number.
 
 Each function creates its metric and scores the arrays with it, chunk by chunk. For several metrics
 in one pass, or data that are not arrays, see `score`.

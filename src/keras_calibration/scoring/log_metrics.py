@@ -1,4 +1,4 @@
-"""Which sums of a scored log a metric needs, and a metric's state made from them."""
+"""The sums of a scored log that a metric needs, and the metric's state from them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ _LABELS = "totals"
 def log_queries(
     log: ScoredLog, metrics: keras.metrics.Metric | Iterable[keras.metrics.Metric] = ()
 ) -> dict[str, Query]:
-    """The sums that `score` needs of a log, for `logs.log_sums` on machines of their own.
+    """The sums that `score` needs of a log, for `logs.log_sums` on other machines.
 
     Args:
         log: The log, or its description without a source.
-        metrics: The metrics, of those that have such sums: `LogLoss`, `NormalizedEntropy`,
-            `CalibrationRatio` and `CalibratedLogLoss`. The field errors of the
-            fields of the log are always included.
+        metrics: Metrics that have such sums: `LogLoss`, `NormalizedEntropy`, `CalibrationRatio` or
+            `CalibratedLogLoss`. The field errors of the log's fields are always included.
 
     Raises:
         ValueError: If a metric has no sums.
@@ -57,9 +56,9 @@ def log_queries(
     for metric in [metrics] if isinstance(metrics, keras.Metric) else metrics:
         if not has_sums(metric):
             raise ValueError(
-                "Argument `metrics` must hold metrics that are functions of sums of SQL: LogLoss, "
-                "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss. "
-                f"Received: {type(metric).__name__}. Pass it to `score` of a log that DuckDB reads."
+                "Argument `metrics` must hold metrics that SQL can compute from sums: LogLoss, "
+                "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss. Received: "
+                f"{type(metric).__name__}. Pass it to `score`, with a log that DuckDB reads."
             )
         for sums in metric.log_sums().values():
             if isinstance(sums, LogitMoments):
@@ -82,16 +81,16 @@ def has_sums(metric: keras.metrics.Metric) -> bool:
 
 def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     """Adds the rows of a log to the state of a metric that `has_sums`."""
-    found = {}
+    state = {}
     for name, needed in metric.log_sums().items():
         if isinstance(needed, LogitMoments):
             table = sums.table(_moments_name(needed))
             groups = moments_of(table, table.get("key_group", 0), needed.num_groups)
-            found[name] = np.concatenate(groups)  # one below the other
+            state[name] = np.concatenate(groups)
         else:
             table = sums.table(_LABELS)
-            found[name] = np.array([table[column][0] for column in needed.columns])
-    metric.add_sums(found)
+            state[name] = np.array([table[column][0] for column in needed.columns])
+    metric.add_sums(state)
     metric.add_row_count(sums.num_rows % 2**31)
 
 
@@ -117,11 +116,11 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
 
 
 def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str, float]:
-    """Field-ECE and Field-RCE of fields of a log; of all if `fields` is None."""
-    found = [name.removeprefix(FIELD) for name in sums.names if name.startswith(FIELD)]
+    """Field-ECE and Field-RCE of these fields of a log, by default of all."""
+    every = [name.removeprefix(FIELD) for name in sums.names if name.startswith(FIELD)]
     errors = {}
-    for field in found if fields is None else fields:
-        # All that the errors use: of a million values, seven columns are 56 MB, and copied.
+    for field in every if fields is None else fields:
+        # Only the columns that the errors use: all seven of a million values would copy 56 MB.
         columns = sums.columns(FIELD + field, ("residual", "positives", "weight"))
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
         errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, FIELD_RCE_EPSILON))

@@ -37,12 +37,12 @@ class SegmentError(ShownAsText):
 
     Args:
         name: What the rows have in common, for example "site_id = 3, age ≤ 30"; or "all rows".
-        num_rows: Number of rows with a positive weight; of counted rows, the sum of their counts.
+        num_rows: Number of rows with a positive weight; with counts as weights, their sum.
         mean_prediction: Mean predicted probability.
         observed_rate: Mean label.
-        error: The ECCE of the segment, in units of probability.
+        error: The ECCE of the segment (see `multicalibration_error`), in units of probability.
         deviations: The ECCE in units of its standard deviation under correct predictions.
-        p_value: Probability of an ECCE as large under correct predictions, in this segment alone.
+        p_value: Probability of so large an ECCE under correct predictions, for this segment alone.
     """
 
     name: str
@@ -85,10 +85,10 @@ class MulticalibrationError(ShownAsText):
 
     Args:
         error: The multicalibration error, in units of probability.
-        p_value: Probability that correct predictions give a segment as significant as the most
-            significant one, of all segments that were compared.
-        smallest_detectable: Error of five standard deviations. Smaller errors are within the reach
-            of chance on these rows.
+        p_value: Probability that correct predictions give any segment as significant as the most
+            significant one.
+        smallest_detectable: An error of five standard deviations. On these rows, smaller errors may
+            be chance.
         rate: The mean label.
         overall: The calibration error of all rows, one of the segments.
         segments: All segments, those with most standard deviations first.
@@ -131,7 +131,7 @@ def multicalibration_error(
 ) -> MulticalibrationError:
     """Multicalibration error: how wrong the predictions are in the worst of many segments.
 
-    The segments S are all rows, all values of each column, and all combinations of the values of
+    The segments S are: all rows, all values of each column, and all combinations of values of up to
     `max_depth` columns. For the rows of a segment in ascending order of their predictions p,
 
     - `ECCE_S = max_k C_k - min_k C_k`, with `C_k = Σ_{i ≤ k} w_i (y_i - p_i) / Σ w` and `C_0 = 0`,
@@ -139,40 +139,37 @@ def multicalibration_error(
     - `σ_S = sqrt(Σ w_i² p_i (1 - p_i)) / Σ w` is its standard deviation if the predictions are
       correct.
 
-    The multicalibration error is `max_S (ECCE_S / σ_S) σ`, where σ is that of all rows. A segment
-    thus counts by its number of standard deviations, and a small segment must be off by more.
+    The multicalibration error is `max_S (ECCE_S / σ_S) σ`, where σ is that of all rows. Segments
+    are compared by standard deviations, so that a small segment must have a larger error.
 
-    `ECCE / σ` has the distribution of the range of a Brownian motion under correct predictions,
-    from which the p-value of a segment follows; where positives are rare it is corrected upwards,
-    by Bennett's inequality. The p-value of the whole is the smallest one times the number of
-    segments (Bonferroni), so it can be compared with 0.05 as it is: correct predictions have a
-    smaller one in at most 5 % of the data sets. It holds for rows that the predictions were not
-    fitted to. With soft labels, p-values are too high.
+    With correct predictions, `ECCE / σ` has the distribution of the range of a Brownian motion. It
+    gives the p-value of a segment, corrected upwards by Bennett's inequality where positives are
+    rare. The overall p-value is the smallest one times the number of segments (Bonferroni): with
+    correct predictions, it is below 0.05 in at most 5 % of the data sets. It holds for rows that
+    the predictions were not fitted to. With soft labels, p-values are too high.
 
-    This needs all rows at once, in memory. It takes one sort of the rows for each combination of
-    columns, however many values these have. Equal predictions count together, so the order of the
-    rows does not matter.
+    All rows must be in memory. The rows are sorted once for each combination of columns. Equal
+    predictions count together, so the order of the rows does not matter.
 
     Args:
         labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
         predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-        features: Column name → values, shape `(n,)` or `(n, 1)`: numbers, strings or booleans; a
-            data frame works as well.
+        features: Column name → values, shape `(n,)` or `(n, 1)`: numbers, strings or booleans; or a
+            data frame.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. A common factor
-            changes nothing, and a row of weight 0 is no row, whatever it holds.
-        numeric: Names of the columns to cut into four ranges at their quartiles, with missing
-            values as one more; by default those of floating-point numbers. Each value of the other
-            columns is a segment.
+            changes nothing, and rows of weight 0 are ignored.
+        numeric: Names of the columns to cut into four ranges at their quartiles; missing values
+            form a fifth. By default, these are the columns of floating-point numbers. Each value of
+            the other columns is a segment.
         max_depth: Largest number of columns to combine.
         min_rows: Smallest number of rows of a segment. Values with fewer rows form one segment,
             "other values".
         min_positives: Smallest expected number of positives, `Σ p`, and of negatives, `Σ (1 - p)`,
-            of a segment. Segments with fewer give the largest errors by chance. The labels do not
-            decide which segments count, so that chance does not choose those with too many
-            positives. Where predictions may be far too low, pass less, for example 1: the p-values
-            hold for any number.
+            of a segment. Segments with fewer give the largest errors by chance. Labels do not count
+            here, or chance would select segments with too many positives. If predictions may be far
+            too low, pass less, for example 1: the p-values hold for any number.
         from_logits: Whether the predictions are logits.
-        weights_are: What the weights are: `"importance"`, or `"counts"`, in which case a row of
+        weights_are: What the weights are: `"importance"`, or `"counts"`. With counts, a row of
             weight 2 is two rows, and `σ_S = sqrt(Σ w_i p_i (1 - p_i)) / Σ w`.
 
     Returns:
@@ -193,8 +190,8 @@ def multicalibration_error(
 
     Reference:
         Guy, Haimovich, Linder, Okati, Perini, Tax, Tygert, *Measuring multi-calibration*, arXiv
-        2506.11251. The package `mcgrad` takes segments of at most three values a column by default
-        and gives the smallest p-value as it is.
+        2506.11251. By default, the package `mcgrad` forms segments of at most three values a column
+        and does not correct the smallest p-value for their number.
     """
     integer("max_depth", max_depth, 1)
     integer("min_rows", min_rows, 1)
@@ -218,19 +215,19 @@ def multicalibration_error(
     ]
     y, p, w, counts = y[order], p[order], w[order], counts[order]
     all_rows = segment_figures(y, p, w, np.zeros(len(y), np.int64), counts=counts)
-    found = _segments(all_rows, ["all rows"])
-    overall = found[0]
+    segments = _segments(all_rows, ["all rows"])
+    overall = segments[0]
     for chosen, ids in combinations(columns, max_depth):
         figures = segment_figures(y, p, w, ids, min_rows, min_positives, counts)
         rows = figures.first_row
         parts = [[column.names[i] for i in column.ids[rows]] for column in chosen]
-        found += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
-    found.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
-    most, deviation = found[0].deviations, float(all_rows.deviation[0])
+        segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
+    segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
+    most, deviation = segments[0].deviations, float(all_rows.deviation[0])
     error = most * deviation if np.isfinite(most) else most
-    p_value = min(1.0, len(found) * min(segment.p_value for segment in found))
+    p_value = min(1.0, len(segments) * min(segment.p_value for segment in segments))
     rate, detectable = overall.observed_rate, _DETECTABLE * deviation
-    return MulticalibrationError(error, p_value, detectable, rate, overall, tuple(found))
+    return MulticalibrationError(error, p_value, detectable, rate, overall, tuple(segments))
 
 
 def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:

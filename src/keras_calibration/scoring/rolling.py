@@ -21,9 +21,9 @@ def rolling_quadratic_loss(
 ) -> dict[Any, float]:
     """Mean of `(y - p - c)²` by period, where c is the mean residual of the period before.
 
-    It is the loss of a model whose bias is corrected once a period, with what was known then: a
-    bias that cannot be foreseen counts, which `CalibratedQuadraticLoss` forgives. For
-    probabilities, see `score_by_period`.
+    It is the loss of a model whose bias is corrected once a period, from the past alone. Unlike
+    `CalibratedQuadraticLoss`, it counts a bias that cannot be foreseen. For probabilities, see
+    `score_by_period`.
 
     Args:
         labels: Real numbers, shape `(n,)` or `(n, 1)`.
@@ -31,7 +31,7 @@ def rolling_quadratic_loss(
         period: The period of each row, for example its month: numbers, strings or dates that sort
             in the order of time, shape `(n,)` or `(n, 1)`.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. A common factor
-            changes nothing, and a row of weight 0 is no row.
+            changes nothing, and rows of weight 0 are ignored.
 
     Returns:
         Period → loss in squared units of the label, in ascending order; NaN for the first.
@@ -52,12 +52,12 @@ def rolling_quadratic_loss(
     """
     warn_of_other_order(labels=labels, predictions=predictions, period=period)
     rows = checked_rows((labels, predictions, sample_weight), ())
-    y, p = (np.asarray(each, np.float64).reshape(-1) for each in (rows.labels, rows.predictions))
+    y, p = (np.asarray(part, np.float64).reshape(-1) for part in (rows.labels, rows.predictions))
     w = np.ones(len(y)) if rows.sample_weight is None else rows.sample_weight.reshape(-1)
     times = as_array(period, "period").reshape(-1)
     same_rows("period", len(times), len(y), "label")
-    refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", "Mend it.")
     counted, drop = w > 0, "Leave these rows out."
+    refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", drop)
     for name, column in (("labels", y), ("predictions", p)):
         expected = f"Argument `{name}` must hold finite numbers."
         refuse_rows(~np.isfinite(column), column, expected, drop, counted)

@@ -16,7 +16,7 @@ from keras_calibration._typing import Tensor
 
 
 class RowsToScore(NamedTuple):
-    """Rows to score. A plain tuple of its first two, three or four items works as well.
+    """Rows to score; a plain tuple of the first two, three or four items works too.
 
     Args:
         labels: Labels, shape `(n,)` or `(n, 1)`; for several classes as the metrics expect them.
@@ -35,19 +35,19 @@ class RowsToScore(NamedTuple):
     fields: Mapping[str, Tensor] = MappingProxyType({})
 
 
-def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
-    """The columns as arrays of equal length, with the fields that are needed.
+def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
+    """The columns as arrays of equal length, with these fields.
 
-    Where predictions have one column, labels, predictions and weights have the shape (n, 1): Keras'
-    own metrics would take rows of shape (n,) for the classes of one row.
+    With one column of predictions, labels, predictions and weights have the shape (n, 1): Keras'
+    metrics would take rows of shape (n,) for the classes of one row.
     """
-    if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
+    if not isinstance(arrays, tuple) or not 2 <= len(arrays) <= 4:
         raise ValueError(
             "Argument `rows` must be a tuple (labels, predictions[, sample_weight[, fields]]) of "
-            f"arrays, or a ScoredLog. Received: {type(given).__name__}. For batches, call "
+            f"arrays, or a ScoredLog. Received: {type(arrays).__name__}. For batches, call "
             "`update_state` of the metrics with each."
         )
-    rows = RowsToScore(*given)
+    rows = RowsToScore(*arrays)
     available = {} if rows.fields is None else by_name(rows.fields)
     fields = tuple(fields)
     known("Argument `rows` must have the fields of the field metrics; it has", fields, available)

@@ -14,7 +14,7 @@ from keras_calibration.scoring.rows_to_score import checked_rows
 from keras_calibration.scoring.score_log import update_from_log
 from keras_calibration.scoring.updates import update_metrics
 
-# Labels and predictions, then weights, then fields, as of `RowsToScore`.
+# Labels and predictions, then weights, then fields, as in `RowsToScore`.
 Rows: TypeAlias = tuple
 Metrics: TypeAlias = (
     keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
@@ -29,14 +29,15 @@ def score(
 ) -> dict[str, float]:
     """Computes metrics of labels and predictions, of any number of rows.
 
-    It gives what `model.evaluate` gives, from arrays or files instead of a model. Arrays, including
-    memory-mapped ones, are read chunk by chunk. Of batches, such as those of a `tf.data.Dataset`,
-    call `metric.update_state(labels, predictions)` with each, then `metric.result()`.
+    It computes the results of `model.evaluate` from arrays or files, without a model. Arrays,
+    including memory-mapped ones, are read chunk by chunk. For batches, such as those of a
+    `tf.data.Dataset`, call `metric.update_state(labels, predictions)` with each, then
+    `metric.result()`.
 
-    A `logs.ScoredLog` stays where it is: DuckDB, or a cluster of Ray, computes the sums that the
-    metrics need. The results also hold `{field}_field_ece` and `{field}_field_rce` of each field of
-    the log, whose values may be strings, and any number of them. Metrics without such sums (of
-    Keras, for example) read the rows chunk by chunk, if DuckDB reads the log.
+    For a `logs.ScoredLog`, DuckDB or a Ray cluster computes the sums that the metrics need where
+    the rows are. The results also hold `{field}_field_ece` and `{field}_field_rce` of each field of
+    the log. Field values may be strings, any number of them. Metrics without such sums (for
+    example, of Keras) read the rows chunk by chunk, if DuckDB reads the log.
 
     The metrics are reset first and keep their state afterwards: read `metric.bias`, for example, or
     combine the shards of several machines with `merge_state`.
@@ -47,7 +48,7 @@ def score(
             `(n,)` or `(n, 1)`; predictions of K classes have the shape `(n, K)`. Or a
             `logs.ScoredLog`, or the `logs.LogSums` of one.
         metrics: Keras metrics, of this package or others: a list, one metric, or name → metric.
-            Weights, if there are any, apply to all of them.
+            Weights apply to all of them.
         field_metrics: Field name → metrics with `update_state(..., field=ids)`, as in `compile` of
             a `FieldMetricsModel`. Results are named `{field}_{metric}`.
         verbose: 1 shows a progress bar, 0 does not.
@@ -56,8 +57,8 @@ def score(
         Name → result.
 
     Raises:
-        ValueError: If there are no metrics or no rows, or columns differ in length; also everything
-            that the metrics themselves raise.
+        ValueError: If there are no metrics or no rows, or columns differ in length; also as the
+            metrics raise.
 
     Example:
         >>> import numpy as np
@@ -77,14 +78,14 @@ def score(
         0.5
     """
     named, by_field = _named(metrics), FieldMetrics(field_metrics or {})
-    has_own_errors = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
-    if not named and not by_field.by_field and not has_own_errors:
+    has_fields = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
+    if not named and not by_field.by_field and not has_fields:
         raise ValueError(
             "Arguments `metrics` and `field_metrics` must hold metrics. Received: none."
         )
     for metric in (*named.values(), by_field):
         metric.reset_state()
-    # Compares names, not results: these are still NaN and would warn.
+    # Compares names, not results: results are still NaN and would warn.
     if clash := named.keys() & {name for name, _ in by_field.named_metrics()}:
         raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     if isinstance(rows, ScoredLog | LogSums):
@@ -99,7 +100,7 @@ def score(
 
 
 def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
-    """Name → metric; raises for two of one name, and for what is no metric."""
+    """Name → metric; raises for equal names, and for values that are not metrics."""
     if isinstance(metrics, Mapping):
         named = [*metrics.items()]
     else:

@@ -34,10 +34,10 @@ def update_from_log(
     by_field: FieldMetrics,
     verbose: int,
 ) -> dict[str, float]:
-    """Adds a log to metrics and field metrics of ids; returns the errors of the log's own fields.
+    """Adds a log to metrics and field metrics of ids; returns the errors of the log's fields.
 
-    Metrics whose state is made of sums get them from the log's engine; all others are updated with
-    chunks of its rows.
+    Metrics that `log_queries` allows get their sums from the log's engine; the others are updated
+    with chunks of its rows.
     """
     direct = [metric for metric in metrics.values() if has_sums(metric)]
     others = [metric for metric in metrics.values() if not has_sums(metric)]
@@ -60,7 +60,7 @@ def update_from_log(
     if isinstance(log, LogSums):
         return field_errors(sums)
     for column, from_logits in (("p", False), ("l", True)):
-        group = [each for each in others if getattr(each, "from_logits", False) == from_logits]
+        group = [m for m in others if getattr(m, "from_logits", False) == from_logits]
         if group:
             parts = _rows_of_log(log, column)
             update_metrics(group, FieldMetrics({}), parts, sums.num_rows, verbose)
@@ -75,11 +75,11 @@ def score_by_period(
 ) -> dict[str, dict[str, float]]:
     """Computes metrics of a scored log for each hour, day, week or month, in the same passes.
 
-    Beside a `CalibratedLogLoss` stands `rolling_calibrated_log_loss`, the log loss of `σ(l + c)`
-    where the bias c is fitted on the period before: of a model whose bias is
-    corrected once a period, with what was known then. A bias that cannot be foreseen counts, which
-    the Calibrated Log Loss forgives. It is NaN for the first period; one whose labels are all equal
-    determines no bias, and leaves the one before in force.
+    With a `CalibratedLogLoss`, the results also hold `rolling_calibrated_log_loss`, the log loss of
+    `σ(l + c)` with the bias c fitted on the period before. It is the loss of a model whose bias is
+    corrected once a period, from the past alone. Unlike the Calibrated Log Loss, it counts a bias
+    that cannot be foreseen. It is NaN for the first period. A period whose labels are all equal
+    determines no bias: the one before stays in force.
 
     Args:
         log: The log, with its `timestamp`.
@@ -109,12 +109,12 @@ def score_by_period(
         {'2026-03-01': 0.693, '2026-03-02': 0.105}
 
     Reference:
-        Of the rolling bias: Fan, Si, Song, Zhang, *Calibration-then-Calculation*, the version with
-        regression, section 5.5.
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, the version with regression, section
+        5.5 (the rolling bias).
     """
     periods = period if isinstance(period, Periods) else Periods(period)
-    given = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
-    queries = log_queries(log, given)
+    listed = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
+    queries = log_queries(log, listed)
     totals = queries.pop(TOTALS, Query({}, {}))
     queries["rows"] = dataclasses.replace(totals, sums={"rows": "1", **totals.sums})
     queries = {name: query.by_period() for name, query in queries.items()}
@@ -125,7 +125,7 @@ def score_by_period(
     biases: dict[str, float] = {}
     for start, part in sums.by_period().items():
         results = {}
-        for metric in given:
+        for metric in listed:
             fresh = type(metric).from_config(metric.get_config())
             add_log(fresh, part)
             results[metric.name] = float(fresh.result())

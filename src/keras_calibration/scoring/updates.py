@@ -1,4 +1,4 @@
-"""update_metrics: metrics updated with chunks of rows."""
+"""update_metrics: updates metrics with chunks of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
 
-# The most rows that are computed at once.
+# The largest number of rows that are computed at once.
 CHUNK_SIZE = 1 << 17
 
 
@@ -40,8 +40,8 @@ def update_metrics(
         step(chunk)
         num_done += len(chunk.labels)
         bar.show(num_done)
-        # The first chunk runs without compilation, which would not pay if it is the only one. The
-        # errors of the metrics are also clearer this way.
+        # The first chunk runs without compilation, which would not pay for a single chunk. The
+        # metrics' errors are also clearer this way.
         if step is update and keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 

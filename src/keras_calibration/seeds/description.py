@@ -1,4 +1,4 @@
-"""What a training is, in a few hashes: of its model, of what it is compiled with, of its rows."""
+"""Hashes that identify a training: of its model, of the arguments of `compile`, of its rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import joblib
 import keras
 import numpy as np
 
-# The settings of `compile` that change neither the program nor its result, but for rounding.
+# The settings of `compile` that change neither the program nor, except for rounding, its result.
 _SPEED = ("run_eagerly", "steps_per_execution", "jit_compile")
 
 
 def describe_model(model: keras.Model) -> dict[str, str]:
-    """Hashes of the configuration of a new compiled model, and of that of `compile`."""
+    """Hashes of the configuration of a new compiled model, and of the arguments of `compile`."""
 
     def compiled() -> str:
         config = model.get_compile_config() or {}
@@ -25,7 +25,7 @@ def describe_model(model: keras.Model) -> dict[str, str]:
 
 
 def hash_rows(rows: Any) -> str:
-    """A hash of the values of a structure of arrays, and not of their layout in memory.
+    """A hash of the values of a structure of arrays, whatever their layout in memory.
 
     Example:
         >>> hash_rows(np.ones((2, 3))) == hash_rows(np.ones((3, 2)).T)
@@ -36,7 +36,7 @@ def hash_rows(rows: Any) -> str:
 
 
 def _hash_of(configuration: Callable[[], str], model: keras.Model) -> str:
-    """A hash of JSON, or of the model's class where an object of the user has no configuration."""
+    """A hash of the JSON, or of the model's class if a user's object has no configuration."""
     try:
         text = configuration()
     except Exception:  # whatever a `get_config` raises
@@ -45,9 +45,9 @@ def _hash_of(configuration: Callable[[], str], model: keras.Model) -> str:
 
 
 def _of_the_model(config: dict[str, Any]) -> Any:
-    """A part of a configuration, without what `compile` was given, and without code."""
+    """A part of a configuration, without the arguments of `compile` and without code."""
     config.pop("compile_config", None)
-    # Keras writes the bytecode of a lambda, with the name of the file and numbers of lines.
+    # Keras writes the bytecode of a lambda, with file name and line numbers.
     return "lambda" if config.get("class_name") == "__lambda__" else config
 
 

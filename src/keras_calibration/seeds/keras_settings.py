@@ -1,4 +1,4 @@
-"""The settings of Keras and TensorFlow for processes that train: this one and others."""
+"""The settings of Keras and TensorFlow in processes that train."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import keras
 
 from keras_calibration._keras import is_deterministic
 
-# With more threads, sums would be rounded by the number of processes beside this one.
+# With more threads, the rounding of sums would depend on the number of other processes.
 _THREADS = (
     *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
@@ -18,9 +18,10 @@ _THREADS = (
 
 
 def worker_environment() -> dict[str, str]:
-    """The variables with which a process starts: the backend, and one thread for each process.
+    """The environment of a new process: the backend, and one thread for each process.
 
-    Both are fixed when a module of the user is imported. A number that the user has set stays.
+    Both are fixed when a module of the user is imported. Numbers of threads that the user has set
+    stay.
     """
     threads = {name: os.environ.get(name, "1") for name in _THREADS}
     return {"KERAS_BACKEND": keras.backend.backend(), **threads}
@@ -38,7 +39,7 @@ def current_settings() -> dict[str, Any]:
 
 
 def apply_settings(settings: dict[str, Any]) -> None:
-    """Makes the settings in this process, after the modules of the user are imported."""
+    """Applies the settings in this process, after the modules of the user are imported."""
     keras.config.set_floatx(settings["floatx"])
     keras.config.set_epsilon(settings["epsilon"])
     keras.config.set_image_data_format(settings["image_data_format"])
@@ -50,6 +51,6 @@ def apply_settings(settings: dict[str, Any]) -> None:
     if settings["is_deterministic"]:
         tf.config.experimental.enable_op_determinism()
     for device in tf.config.list_physical_devices("GPU"):
-        # Several processes share it; TensorFlow may have started already.
+        # Several processes share the GPU; TensorFlow may have started already.
         with contextlib.suppress(RuntimeError):
             tf.config.experimental.set_memory_growth(device, True)

@@ -15,7 +15,7 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     Call it before the model is built. `initialization` seeds Python's generator, from which Keras
     draws the seeds of initializers, dropout and augmentation. `order` seeds NumPy and the backend,
     which shuffle in `fit` and `tf.data`. A comparison of two pipelines has far less noise if they
-    share the data order. Layers with an integer seed of their own ignore both.
+    share the data order. Layers with an integer `seed` ignore both.
 
     Args:
         initialization: Int in [0, 2³²).
@@ -47,7 +47,7 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
 
 
 def check_seed(name: str, seed: object) -> None:
-    """Refuses what is no seed."""
+    """Refuses values that are not seeds."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         remedy = "Derive it by numpy.random.SeedSequence(...).generate_state(1) from other values."
         raise refused(name, "an int in [0, 2³²)", seed, remedy)

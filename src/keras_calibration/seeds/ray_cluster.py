@@ -23,20 +23,20 @@ from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None]) -> None:
     """Trains each seed by `fit` in a task of a Ray cluster, with one core each.
 
-    A cluster that Ray finds is used: after `ray.init`, or by the variable `RAY_ADDRESS`. Otherwise,
-    a local one is started, and ended again. A seed that fails, or whose process dies, does not stop
-    the others.
+    It uses the cluster of `ray.init` or of the variable `RAY_ADDRESS`. Without one, it starts a
+    local cluster and ends it again. A seed that fails, or whose process dies, does not stop the
+    others.
     """
     with _cluster() as ray:
         environment = {"env_vars": worker_environment()}
         train = ray.remote(num_cpus=1, max_retries=0, runtime_env=environment)(_train)
         try:
             shared_task = ray.put(task)
-        except Exception as error:  # Whatever an object of the user raises.
+        except Exception as error:  # whatever an object of the user raises
             raise ValueError(
                 "Arguments `build_model` and `callbacks` must be functions that can be sent to "
-                f"other processes with engine='ray'. Received: {error}. Create what cannot be "
-                "sent, such as a lock or an open file, inside of the function."
+                f"other processes with engine='ray'. Received: {error}. Create locks, open files "
+                "and other objects that cannot be sent inside of the function."
             ) from error
         settings = current_settings()
         seed_of = {train.remote(shared_task, settings, seed).future(): seed for seed in seeds}

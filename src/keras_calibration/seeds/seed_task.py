@@ -1,4 +1,4 @@
-"""What every seed of a pipeline trains: the model, its rows, and how a run is recorded."""
+"""SeedTask: the model, the rows and the record of a training, the same for all seeds."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class SeedTask:
     """The training of one pipeline, without the seed; it can be sent to other processes.
 
     Args:
-        build_model: Returns a new compiled model; its seeds are set before it is called.
+        build_model: Returns a new compiled model; the seeds are set before each call.
         rows: Training rows.
         validation: Held-out rows, evaluated after each epoch, or `None`.
         ledger: Folder of the ledger.
         pipeline: Name of the pipeline.
         epochs: Number of epochs.
         batch_size: Rows per step, also in validation.
-        callbacks: Returns the further callbacks of a seed, or `None`.
+        callbacks: Returns the user's callbacks for a seed, or `None`.
         record: Further fields of the record, see `SeedVariance`.
     """
 
@@ -80,7 +80,7 @@ class SeedTask:
 
 
 def _in_tuples(part: Any) -> Any:
-    """A structure with tuples for lists, which no data set of TensorFlow may have."""
+    """A structure with tuples in place of lists, which TensorFlow's data sets do not allow."""
     if isinstance(part, list | tuple):
         return tuple(map(_in_tuples, part))
     is_named = isinstance(part, Mapping)
@@ -89,7 +89,7 @@ def _in_tuples(part: Any) -> Any:
 
 def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:
     """A compiled model with the initial weights of a seed."""
-    # A model is named, and names its metrics, as in a process of its own.
+    # The names of the model and its metrics are those of a new process.
     restart_names()
     set_seeds(initialization=seed, order=seed)
     model = build_model()
@@ -125,7 +125,7 @@ def fit_seed(task: SeedTask, seed: int) -> None:
 
 @contextlib.contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """Lets the user's random numbers and names go on as if the block had built no models."""
+    """Restores the state of the user's random numbers and layer names after the block."""
     state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002
     try:
@@ -137,7 +137,7 @@ def own_random_numbers() -> Iterator[None]:
 
 
 def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
-    """Rows as arrays: the inputs of a model are read as everywhere."""
+    """Rows as arrays; inputs are read as in the other functions of the package."""
     if not isinstance(data, tuple) or not 2 <= len(data) <= 3:
         raise ValueError(
             f"Argument `{name}` must be a tuple (x, y) or (x, y, sample_weight) of arrays. "
@@ -151,7 +151,7 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
     lengths = {array.shape[0] if array.ndim else 0 for array in keras.tree.flatten(rows)}
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(
-            f"Argument `{name}` must be of arrays with the same number of rows, at least one. "
+            f"Argument `{name}` must hold arrays with the same number of rows, at least one. "
             f"Received: {name} with {sorted(lengths)} rows."
         )
     return rows
@@ -170,7 +170,7 @@ def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
 
 
 def tensors(rows: Rows) -> Rows:
-    """The rows as tensors: Keras takes neither arrays of strings nor arrays beside tensors."""
+    """The rows as tensors: Keras takes no arrays of strings, and no mixture with tensors."""
     converted: Rows = keras.tree.map_structure(_tensor, rows)
     return converted
 

@@ -15,16 +15,16 @@ from keras_calibration._rows.columns import is_sparse
 from keras_calibration._typing import Tensor
 from keras_calibration.seeds.seed_task import Rows, SeedTask, num_rows_of
 
-# Operations that draw from a state of their own.
+# Operations that keep the state of their generator outside the model.
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
 class TensorFlowLanes:
-    """Models whose epochs are single calls of a graph, each in a thread of its own.
+    """Models that train in parallel threads, each epoch one call of a graph.
 
     A lane keeps its model and graphs, and gets the weights of the next seed. The graph repeats the
-    model's own `train_step`, so that results are those of `fit`. XLA compiles it if it compiles the
-    model (`compile(jit_compile=…)`).
+    model's `train_step`, so that results are those of `fit`. XLA compiles the graph if it compiles
+    the model (`compile(jit_compile=…)`).
     """
 
     def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
@@ -46,7 +46,7 @@ class TensorFlowLanes:
                 old.assign(new)
 
     def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
-        """One epoch of each lane, given the order of the rows."""
+        """One epoch of each lane, in its order of the rows."""
         self._run(self._train, orders)
 
     def validate(self, numbers: Sequence[int]) -> None:
@@ -64,14 +64,14 @@ class TensorFlowLanes:
 
 
 def _variables_of(model: keras.Model) -> list[keras.Variable]:
-    """The variables that decide how training goes on; metrics restart with every epoch."""
+    """The variables that training depends on; metrics restart with every epoch."""
     return [*model.variables, *model.optimizer.variables]
 
 
 def _pass_over(
     rows: Rows, model: keras.Model, step: Callable[[Rows], Any], batch_size: int
 ) -> Callable[[Tensor], Any]:
-    """A function of the order of the rows that takes a step of a model for each batch of them."""
+    """A function that takes the order of the rows and makes one step of a model for each batch."""
 
     def take_step(batch: Rows) -> None:
         _refuse_own_logs(model, step(batch))
@@ -80,7 +80,7 @@ def _pass_over(
         _for_each_batch(take_step, rows, order, batch_size)
 
     order = tf.TensorSpec((num_rows_of(rows),), "int64")
-    # Traced here: Keras keeps its settings for each thread apart, and the lanes' have none.
+    # Traced here, because Keras' settings are local to this thread: the lanes' threads lack them.
     with throwaway_layers():
         graph: Callable[[Tensor], Any] = tf.function(
             take_steps, jit_compile=model.jit_compile, autograph=False
@@ -89,9 +89,9 @@ def _pass_over(
 
 
 def _refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
-    """Refuses a step of the user's that returns something else than the model's metrics.
+    """Refuses a user's step that does not return the metrics of the model.
 
-    `fit` records what the step returns then, which the last batch of an epoch decides.
+    `fit` would record what the step returns for the last batch of an epoch.
     """
     names = sorted(model.get_metrics_result())
     if sorted(logs) != names:
@@ -106,16 +106,16 @@ def _refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
 def _check_randomness(model: keras.Model, graph: Any) -> None:
     """Refuses programs with state besides the variables of the model: seeds would share it."""
     variables = [*_variables_of(model), *model.metrics_variables]
-    own = {id(variable.value) for variable in variables}
-    reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in own), None)
+    ids = {id(variable.value) for variable in variables}
+    reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in ids), None)
     definition = graph.graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
     if drawn := [node.op for node in nodes if node.op.startswith(_RANDOM)]:
         reason = f"TensorFlow's random numbers ({drawn[0]})"
     if reason is not None:
         raise ValueError(
-            "Argument `build_model` must return a model that keeps all of its state in its own "
-            "variables with engine='vectorized', which gives each seed its own. Received: a model "
+            "Argument `build_model` must return a model that keeps all of its state in its "
+            "variables with engine='vectorized', which sets them for each seed. Received: a model "
             f"that uses {reason}. Draw random numbers in a layer that has a "
             "keras.random.SeedGenerator as an attribute, or use engine='loop'."
         )
@@ -124,11 +124,11 @@ def _check_randomness(model: keras.Model, graph: Any) -> None:
 def _for_each_batch(
     step: Callable[[Rows], Any], rows: Rows, order: Tensor, batch_size: int
 ) -> None:
-    """A loop of a graph over full batches, then the rest as a batch of its own."""
+    """A graph's loop over full batches, and a last smaller batch."""
     num_full, rest = divmod(num_rows_of(rows), batch_size)
 
     def batch(number: Tensor, size: int) -> None:
-        # Of a size that XLA knows.
+        # `tf.slice` with a fixed size: XLA must know the shape.
         chosen = tf.slice(order, [number * batch_size], [size])
         step(keras.tree.map_structure(lambda array: _gathered(array, chosen), rows))
 
@@ -151,7 +151,7 @@ def _gathered(array: Tensor | _SparseRows, chosen: Tensor) -> Tensor:
 
 
 class _SparseRows:
-    """A sparse matrix of which a graph can take rows: of a sparse tensor, it cannot."""
+    """A sparse matrix whose rows a graph can select, which a sparse tensor does not allow."""
 
     def __init__(self, matrix: Any) -> None:
         self.shape = matrix.shape
@@ -161,7 +161,7 @@ class _SparseRows:
         self._values = tf.RaggedTensor.from_row_splits(matrix.data, splits)
 
     def take(self, chosen: Tensor) -> tf.SparseTensor:
-        """The rows with the given numbers."""
+        """The rows with these numbers."""
         columns, values = tf.gather(self._columns, chosen), tf.gather(self._values, chosen)
         cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
         return tf.SparseTensor(cells, values.flat_values, (chosen.shape[0], self.shape[1]))

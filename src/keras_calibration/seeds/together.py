@@ -32,7 +32,7 @@ _BATCH_HOOKS = (
 
 
 def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None]) -> None:
-    """Trains seeds in groups, one for each core; each group takes up the program of the first."""
+    """Trains seeds in groups, one seed for each core; all groups share one compiled program."""
     with own_random_numbers():
         first = new_model(task.build_model, seeds[0])
         _check_model(first)
@@ -62,14 +62,14 @@ def _first_batch(task: SeedTask) -> Rows:
 
 
 def _model_of(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:
-    """A new model of a seed with the variables of its training, which is that of the program."""
+    """A new model of a seed with the variables of its training; its program must be the first's."""
     model = new_model(task.build_model, seed)
-    found = describe_model(model)
-    if other := [name for name in program if found[name] != program[name]]:
+    described = describe_model(model)
+    if other := [name for name in program if described[name] != program[name]]:
         _refuse_other_program((first, seed), f"another configuration of {' and '.join(other)}")
     if not model.built:
         build_for_fit(model, _first_batch(task))
-    # To build the metrics as well takes half of the time of a small training.
+    # Metrics are not built: this would take half of the time of a small training.
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -77,22 +77,22 @@ def _model_of(task: SeedTask, seed: int, first: int, program: dict[str, str]) ->
 def _check_same_outputs(
     program: keras.Model, model: keras.Model, task: SeedTask, seeds: tuple[int, int]
 ) -> None:
-    """Refuses a model that computes something else than the program with the same variables.
+    """Refuses a model whose outputs differ from the program's with the same variables.
 
-    It has drawn something that no configuration has, such as the constants of a function.
+    Such a model draws something that its configuration lacks, such as the constants of a function.
     """
     batch = _first_batch(task)
     pairs = zip(_outputs_of(program, batch), _outputs_of(model, batch), strict=True)
-    for expected, found in pairs:
-        if not np.allclose(found, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
-            difference = np.max(np.abs(found - expected))
+    for expected, outputs in pairs:
+        if not np.allclose(outputs, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
+            difference = np.max(np.abs(outputs - expected))
             _refuse_other_program(
                 seeds, f"outputs that differ by {difference:.3g}, though their weights are equal"
             )
 
 
 def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
-    """The predictions of a batch and its loss, as float64; nothing where the model has its own."""
+    """The predictions and the loss of a batch, float64; empty if the model overrides `call`."""
     if type(model).call is keras.layers.Layer.call or type(model).call is keras.Model.call:
         return []
     x, y, *weight = batch
@@ -108,11 +108,11 @@ def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
     return [ops.convert_to_numpy(output).astype("float64") for output in outputs]
 
 
-def _refuse_other_program(seeds: tuple[int, int], found: str) -> None:
+def _refuse_other_program(seeds: tuple[int, int], difference: str) -> None:
     raise ValueError(
         "Argument `build_model` must return models that differ only in their weights with "
         f"engine='vectorized', which trains the program of the first. Received: seed {seeds[0]} "
-        f"and seed {seeds[1]} with {found}. Keep what a seed draws in a weight, "
+        f"and seed {seeds[1]} with {difference}. Keep what a seed draws in a weight, "
         "add_weight(trainable=False), or use engine='loop'."
     )
 
@@ -159,7 +159,7 @@ def _results(model: keras.Model) -> dict[str, float]:
 
 
 def _refuse_stop_within(model: keras.Model, epoch: int) -> None:
-    """Refuses a stop before an epoch, which is one call of a program."""
+    """Refuses a stop within an epoch, because an epoch is one call of a program."""
     if model.stop_training:
         raise ValueError(
             "Argument `callbacks` must return callbacks that stop the training at the end of an "
@@ -172,7 +172,7 @@ def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callb
     callbacks = task.all_callbacks(seed)
     for callback in callbacks:
         for hook in _BATCH_HOOKS:
-            # `LambdaCallback` has functions in the place of methods.
+            # `LambdaCallback` has functions in place of methods.
             method = getattr(getattr(callback, hook), "__func__", None)
             if method is not getattr(keras.callbacks.Callback, hook):
                 raise ValueError(
@@ -186,12 +186,12 @@ def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callb
 
 
 def _check_model(model: keras.Model) -> None:
-    """Refuses models that only their own `fit` can train."""
+    """Refuses models that only `fit` can train."""
     reason = None
     if keras.backend.backend() != "tensorflow":
         reason = f"the backend is {keras.backend.backend()!r}, and not TensorFlow"
     elif type(model).fit is not keras.Model.fit:
-        reason = f"{type(model).__name__} has a `fit` of its own"
+        reason = f"{type(model).__name__} overrides `fit`"
     elif model.run_eagerly:
         reason = "it was compiled with run_eagerly=True"
     elif model.distribute_strategy.num_replicas_in_sync > 1:

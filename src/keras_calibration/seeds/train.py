@@ -48,20 +48,20 @@ def train(
 ) -> list[RunRecord]:
     """Trains one pipeline under many seeds, and fills the ledger as `SeedVariance` does.
 
-    The run of seed s has the initial weights, dropout and data order of s: it is what this gives,
-    up to rounding, if the rows come in the same order::
+    Seed s decides on the initial weights, dropout and data order of its run. Up to rounding, and if
+    the rows come in the same order, the run equals::
 
         seeds.set_seeds(initialization=s, order=s)
         model = build_model()
         model.fit(x, y, callbacks=[SeedVariance(ledger, pipeline, s)], …)
 
-    **Resuming.** Seeds that have ended in the ledger are not trained again. After an interruption
-    of any kind, the same call goes on with the others. "The same" is checked: each record has
-    hashes of the configurations of the model and of `compile`, and of the rows, and the numbers of
-    epochs and rows a batch. A call that differs is an error that says in what. What no
-    configuration has (callbacks, code, files, pretrained weights) is told apart by `configuration`.
+    **Resuming.** Seeds whose run has ended in the ledger are not trained again: after an
+    interruption, repeat the call to train the others. Each record has hashes of the configuration
+    of the model, the arguments of `compile` and the rows, and the numbers of epochs and rows a
+    batch. If the call differs in any of these, an error names it. Callbacks, code, files and
+    pretrained weights are not compared: describe them in `configuration`.
 
-    **Until it is decided.** Since ended seeds are kept, a loop trains no more seeds than needed::
+    **Until it is decided.** Since ended runs are kept, a loop trains no more seeds than needed::
 
         for number in range(6, 31, 4):
             seeds.train(build_model, data, ledger=ledger, pipeline="new", seeds=range(number))
@@ -70,23 +70,22 @@ def train(
 
     **Engines.**
 
-    - `"vectorized"` trains in this process, and traces and compiles one program of TensorFlow for
-      all seeds. Each call of the program is an epoch. Several such programs run in parallel, one
-      for each core. It is up to three times as fast if the model is compiled with
-      `jit_compile=True`.
-    - `"loop"` calls `fit` for one seed after the other, for models with a `fit` of their own,
+    - `"vectorized"` trains in this process, and compiles one program of TensorFlow for all seeds.
+      Each call of the program is an epoch. One such program runs on each core. It is up to three
+      times as fast if the model is compiled with `jit_compile=True`.
+    - `"loop"` calls `fit` for one seed after the other. Use it for models that override `fit`,
       callbacks that act on batches, and other backends.
-    - `"ray"` does the same on the cores of a Ray cluster, or of this machine, each with one thread.
-      The machines must share the folder of the ledger. Processes have this one's dtype policy,
-      `floatx` and other settings of `keras.config`. A variable of the environment, such as
-      `TF_NUM_INTRAOP_THREADS`, gives them more threads.
+    - `"ray"` calls `fit` on the cores of a Ray cluster, or of this machine, each with one thread.
+      The machines must share the folder of the ledger. Processes get this one's dtype policy,
+      `floatx` and other settings of `keras.config`. For more threads, set an environment variable
+      such as `TF_NUM_INTRAOP_THREADS`.
 
     Args:
-        build_model: Function without arguments that returns a new compiled model. Its seeds are set
+        build_model: Function without arguments that returns a new compiled model. The seeds are set
             before each call. With `"vectorized"`, the models of two seeds may differ only in
             their weights.
         data: Training rows: a tuple `(x, y)` or `(x, y, sample_weight)`, with x as for `fit`, or a
-            data frame. Class weights are given as sample weights.
+            data frame. Pass class weights as sample weights.
         ledger: A `Ledger`, or the path of its folder.
         pipeline: Name of the pipeline.
         seeds: Different ints in [0, 2³²).
@@ -94,18 +93,19 @@ def train(
         batch_size: Rows per step, also in validation.
         validation_data: Held-out rows like `data`, evaluated after each epoch.
         callbacks: Function of a seed that returns its callbacks, such as `EarlyStopping`. They are
-            called after `SeedVariance`. Those of `"vectorized"` act on epochs and validations only.
+            called after `SeedVariance`. With `"vectorized"`, they may act on epochs and validations
+            only.
         engine: `"vectorized"`, `"loop"` or `"ray"`.
-        configuration: Any JSON value that tells this training from another one of the same
-            description; kept in the records as by `SeedVariance`.
+        configuration: Any JSON value that describes what the hashes do not cover; it is kept in the
+            records, as by `SeedVariance`.
         verbose: 1 shows a progress bar, with the mean of the held-out loss and its standard error;
             0 shows nothing.
 
     Returns:
-        The records of the given seeds that have ended, in the order of `seeds`.
+        The records of these seeds whose run has ended, in the order of `seeds`.
 
     Raises:
-        ValueError: An argument is invalid, the runs of `pipeline` in the ledger are of another
+        ValueError: An argument is invalid, the runs of `pipeline` in the ledger are from another
             training, or the engine cannot train the model.
         RuntimeError: A seed failed with `"ray"`. The others have been trained, and are recorded.
         ImportError: The engine is `"ray"`, and Ray is not installed.
@@ -195,7 +195,7 @@ def _check_functions(build_model: Any, callbacks: Any) -> None:
     if not callable(build_model):
         raise refused("build_model", "a function", build_model)
     if callbacks is not None and not callable(callbacks):
-        expected = "a function of a seed that returns its callbacks, which have state of their own"
+        expected = "a function of a seed that returns new callbacks, because callbacks have state"
         remedy = "Pass, for example, lambda seed: [EarlyStopping()]."
         raise refused("callbacks", expected, callbacks, remedy)
 

@@ -155,7 +155,7 @@ def test_what_a_data_set_cannot_say_is_refused():
     assert type(raised.value) is ValueError
     with pytest.raises(ValueError, match="`where`"):
         score(ScoredLog(blocks(), where="no_column > 1"), LogLoss(), verbose=0)
-    with pytest.raises(ValueError, match="functions of sums"):
+    with pytest.raises(ValueError, match="SQL can compute from sums"):
         score(LOG.of(blocks()), keras.metrics.AUC(), verbose=0)
     log = ScoredLog(blocks())
     with pytest.raises(ValueError, match="`row_key`"):

@@ -238,7 +238,7 @@ DIGITS = np.array([int(str(day)[:10].replace("-", "")) for day in DAYS])
     {
         "seconds": (SECONDS, None),
         "digits": (DIGITS, "30 of 30 rows have times in 1970.*20260301.* as 1970-08-23"),
-        "digits and hours": (DIGITS * 100, "or in years to come, for example 2026030100.* as 2034"),
+        "digits and hours": (DIGITS * 100, "or years ahead, for example 2026030100.* as 2034"),
         "months": (DIGITS // 100, "in 1970"),
         "days": (np.arange(30), "in 1970.*days . 86400"),
         "days since 1970": (SECONDS // 86400, "in 1970"),

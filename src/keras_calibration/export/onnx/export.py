@@ -25,7 +25,7 @@ from keras_calibration.export.spec import OWN_OUTPUTS, Spec
 from keras_calibration.export.target import Target
 from keras_calibration.export.verification import Outputs
 
-# Where the metadata of a file says what it is of.
+# Key of the provenance in the metadata of a file.
 PROVENANCE = "keras_calibration.provenance"
 
 
@@ -37,30 +37,30 @@ def export_onnx(
     calibrated_output: str | int | None = None,
     interval: float | None = None,
 ) -> Path:
-    """Writes a calibrated model as one ONNX file, to be served without TensorFlow.
+    """Writes a calibrated model as one ONNX file, for serving without TensorFlow.
 
-    The ONNX model takes the features under their names in the SavedModel's `serving_default`,
-    numbers and strings, and returns `probability`, `uncalibrated_probability` and `logit`, float32
-    (batch, 1), or (batch, K) for K classes, for any number of rows, also none; with `interval`,
-    also `probability_lower` and `probability_upper`. Other outputs of the base model are returned
-    unchanged, by their names. A request whose inputs differ in their numbers of rows is an error,
-    as is another shape than the file declares: a feature (batch,) is not taken as (batch, 1). (An
-    ONNX file has to declare the rank of its inputs.) `StringLookup` and `IntegerLookup` layers
-    become `LabelEncoder`s of ONNX-ML. The file is written to a temporary folder, run in onnxruntime
-    on sample rows and compared with the Keras model. Only then is it moved to `path`.
+    The inputs of the ONNX model are the features, numbers or strings, with their names in the
+    SavedModel's `serving_default`. Its outputs are `probability`, `uncalibrated_probability` and
+    `logit`, float32 (batch, 1), or (batch, K) for K classes, for any number of rows, also none;
+    with `interval`, also `probability_lower` and `probability_upper`. Other outputs of the base
+    model are returned unchanged, by their names. Inputs with different numbers of rows are an
+    error. So is any shape that the file does not declare: (batch,) in place of (batch, 1), for
+    example. `StringLookup` and `IntegerLookup` layers become `LabelEncoder`s of ONNX-ML. The file
+    is written to a temporary folder, run in onnxruntime on sample rows and compared with the Keras
+    model. Only then is it moved to `path`.
 
-    A base model from elsewhere (LightGBM, scikit-learn, PyTorch) that is an ONNX file itself can be
-    put before the file of a model of `calibrate_scores` by `onnx.compose.merge_models`.
+    If the base model is another ONNX file (from LightGBM, scikit-learn, PyTorch), join it with the
+    file of a model of `calibrate_scores` by `onnx.compose.merge_models`.
 
     Needs tf2onnx, onnx and onnxruntime: `pip install "keras-calibration[onnx]"`.
 
     Args:
         model: A Functional or Sequential model with a head.
         path: The file to write, for example `ctr.onnx`; it must not exist.
-        sample: Input rows for the comparison, in the form that the model takes; by default random
+        sample: Input rows for the comparison, in the form of the model's inputs; by default random
             rows.
         calibrated_output: Key, index or name of the output to calibrate, if several have a head.
-        interval: Level of the intervals to return as well, in (0, 1); None returns none.
+        interval: Level of the intervals to return too, in (0, 1); None returns none.
 
     Returns:
         The path.
@@ -77,8 +77,8 @@ def export_onnx(
         ValueError: Argument `model` must be a Functional or Sequential Keras model with a
         calibration head, or a CalibratedModel. Received: str. ...
     """
-    spec = Spec.of(model, sample, interval, calibrated_output)
-    onnx_packages()  # before anything is made
+    spec = Spec.from_model(model, sample, interval, calibrated_output)
+    onnx_packages()  # raises before anything is computed
     _check(spec)
     target = Target(Path(path), is_file=True)
     target.check()
@@ -97,14 +97,14 @@ class _Onnx(Format):
         """Converts the model."""
         spec = self.spec
 
-        def outputs(given: Features) -> dict[str, Tensor]:
-            return spec.outputs({name: given[each.name] for name, each in spec.inputs.items()})
+        def outputs(request: Features) -> dict[str, Tensor]:
+            return spec.outputs({name: request[part.name] for name, part in spec.inputs.items()})
 
-        inputs = {each.name: each for each in spec.inputs.values()}
+        inputs = {part.name: part for part in spec.inputs.values()}
         with named_errors("onnxruntime"):
             model = to_onnx(outputs, inputs, spec.lookups, spec.head.name)
-            told = {**describe_versions(), **describe_model(spec)}
-            model.metadata_props.add(key=PROVENANCE, value=provenance_text(told))
+            provenance = {**describe_versions(), **describe_model(spec)}
+            model.metadata_props.add(key=PROVENANCE, value=provenance_text(provenance))
             path.write_bytes(model.SerializeToString())
 
     def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
@@ -118,12 +118,12 @@ def run_onnx(file: Path, inputs: Mapping[str, Any]) -> Outputs:
     _, onnxruntime = onnx_packages()
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    given = {name: _texts(np.asarray(values), name) for name, values in inputs.items()}
-    return dict(zip(names, session.run(names, given), strict=True))
+    arrays = {name: _texts(np.asarray(values), name) for name, values in inputs.items()}
+    return dict(zip(names, session.run(names, arrays), strict=True))
 
 
 def _texts(values: np.ndarray, name: str) -> np.ndarray:
-    """Strings as onnxruntime takes them; numbers as they are."""
+    """Strings in the form of onnxruntime; numbers unchanged."""
     if values.dtype.kind not in "OSU":
         return values
     texts = [text_of(value, repr(name)) for value in values.reshape(-1).tolist()]
@@ -131,16 +131,16 @@ def _texts(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _check(spec: Spec) -> None:
-    """Raises if there are tables that ONNX does not have, or names that it takes once only."""
+    """Raises for lookups that ONNX lacks, and for equal names of inputs and outputs."""
     for layer in spec.lookups:
         if (why := why_not(layer)) is not None:
             raise ValueError(
                 "The lookups of the model must be StringLookup or IntegerLookup layers with one "
-                f"id for all unknown values, because ONNX has no hash of TensorFlow's. Received: "
+                f"id for all unknown values, because ONNX lacks TensorFlow's hash. Received: "
                 f"the layer {layer.name!r}, which {why}. Nothing was written. Use such a lookup, "
                 "or serve the model as a SavedModel."
             )
-    named = {each.name for each in spec.inputs.values()} & {*OWN_OUTPUTS, *spec.other_outputs}
+    named = {part.name for part in spec.inputs.values()} & {*OWN_OUTPUTS, *spec.other_outputs}
     if named:
         raise ValueError(
             "Inputs and outputs must have different names in an ONNX file. Received: a model with "

@@ -1,4 +1,4 @@
-"""to_onnx: the ONNX graph of a function. The converter is tf2onnx."""
+"""to_onnx: converts a function to an ONNX graph, by tf2onnx."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def to_onnx(
 
     Args:
         function: From tensors by name to outputs by name.
-        inputs: Name → shape and dtype, and the name again, which the converter takes from there.
+        inputs: Name → shape, dtype and the same name, which the converter uses.
         layers: The layers that it calls, at any depth.
-        exact: Name of the layer whose tables no tool may quantize.
+        exact: Name of the layer whose tables must not be quantized.
     """
     import tensorflow as tf
 
@@ -70,12 +70,12 @@ def to_onnx(
     with (
         warnings.catch_warnings(),
         without_notices("tensorflow", logging.ERROR),
-        # It says which shapes it cannot infer.
+        # tf2onnx logs the shapes that it cannot infer.
         without_notices("tf2onnx", logging.CRITICAL),
         counted_searches(),
         label_encoders(layers) as lookups,
     ):
-        # Warnings about NumPy from the converter's own code.
+        # The converter's code gives warnings about NumPy.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
         written = {**handlers(), **lookups}
@@ -99,10 +99,10 @@ def to_onnx(
 
 
 def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -> None:
-    """Leaves the inputs alone; tensors that the function captures become constants.
+    """Keeps only the inputs of the function; tensors that it captures become constants.
 
-    Keras' `Normalization`, for example, holds its mean as a tensor, which the converter makes an
-    input. Tables are captured as well: `label_encoders` has replaced them.
+    For example, Keras' `Normalization` holds its mean as a tensor, which the converter turns into
+    an input. Tables are captured too, but `label_encoders` has replaced them.
     """
     from onnx import numpy_helper
 
@@ -120,10 +120,10 @@ def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -
 
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tf.TensorShape) -> None:
-    """Writes a shape of any number of rows.
+    """Writes a shape with any number of rows.
 
-    It has to be written. The format demands it, and Triton loads no model without: "the shape
-    should have at least 1 dimension". ONNX Runtime compares requests with it, but for the rows.
+    The format demands it, and Triton refuses models without it: "the shape should have at least 1
+    dimension". ONNX Runtime compares requests with it, except for the rows.
     """
     dims = value.type.tensor_type.shape.dim
     del dims[:]

@@ -12,7 +12,7 @@ import keras
 from keras_calibration._typing import Tensor
 from keras_calibration.export.onnx.operators import Handlers
 
-# Version of the operators of ONNX-ML from which on LabelEncoder maps strings to whole numbers.
+# First version of the operators of ONNX-ML in which LabelEncoder maps strings to whole numbers.
 ML_DOMAIN, ML_OPSET = "ai.onnx.ml", 2
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _SCOPE = "onnx_lookup_"
@@ -39,19 +39,19 @@ def why_not(layer: keras.layers.Layer) -> str | None:
 
 @contextlib.contextmanager
 def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
-    """Gives handlers for tf2onnx that write the lookups of a graph, traced inside the block.
+    """Yields handlers for tf2onnx that write the lookups of a graph traced inside the block.
 
-    The converter cannot see the tables of a Keras model: they are captured by its functions. So
-    each lookup is traced under a name that tells its vocabulary, and all that the layer does around
-    it (masks, unknown values) is in the encoder.
+    The converter cannot see the tables of a Keras model, because functions capture them. So each
+    lookup is traced under a name that identifies its vocabulary, and the encoder does all that the
+    layer does around it (masks, unknown values).
     """
     lookups = list({id(layer): layer for layer in layers if isinstance(layer, _LOOKUPS)}.values())
     tables = [_table(layer) for layer in lookups]
 
     def write(context: Any, node: Any, name: str, arguments: object) -> None:
-        found = re.search(rf"{_SCOPE}(\d+)_", node.name)
-        if found is None:
-            raise ValueError(f"the look-up {node.name!r} is no StringLookup or IntegerLookup")
+        match = re.search(rf"{_SCOPE}(\d+)_", node.name)
+        if match is None:
+            raise ValueError(f"the lookup {node.name!r} is no StringLookup or IntegerLookup")
         shape, output = context.get_shape(node.input[1]), list(node.output)
         inputs = [node.input[1]]
         context.remove_node(node.name)
@@ -61,7 +61,7 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
             name=node.name,
             outputs=output,
             domain=ML_DOMAIN,
-            attr=tables[int(found[1])],
+            attr=tables[int(match[1])],
             shapes=[shape],
             dtypes=[context.get_dtype(output[0])],
         )
@@ -73,7 +73,7 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
 
 
 def _table(layer: keras.layers.Layer) -> dict[str, Any]:
-    """The attributes of the encoder: each token's place in the vocabulary."""
+    """The attributes of the encoder: the position of each token in the vocabulary."""
     vocabulary = layer.get_vocabulary()
     unknown = 0 if layer.mask_token is None else 1
     tokens = {token: place for place, token in enumerate(vocabulary) if place != unknown}
@@ -88,9 +88,9 @@ def _table(layer: keras.layers.Layer) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _traced_as(layer: keras.layers.Layer, name: str) -> Iterator[None]:
-    """Names the look-up of a layer inside the block, and leaves out what is around it.
+    """Names the lookup of a layer inside the block, and drops the operations around it.
 
-    Public: none. `_lookup_dense` is all of `IndexLookup.call` that tells values from ids.
+    Public: none. `_lookup_dense` is the part of `IndexLookup.call` that turns values into ids.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What the converter does not write: operations that would compute something else, and checks."""
+"""Operations that the converter would write wrongly or not at all, and checks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 # Two exports at once must not restore each other's patch.
 _ONE_PATCH = threading.Lock()
 _INT64 = 7  # ONNX' number of the type
-# Operation of TensorFlow → what writes it in ONNX.
+# Operation of TensorFlow → function that writes it in ONNX.
 Handlers = dict[str, Callable[..., None]]
 
 
 def handlers() -> Handlers:
-    """What writes operations of TensorFlow in the place of the converter's own handlers."""
+    """Handlers that replace those of the converter."""
     return {"SelectV2": _select, "DenseBincount": _leave, "Bucketize": _leave}
 
 
@@ -48,7 +48,7 @@ def counted_searches() -> Iterator[None]:
 
 
 def _select(context: Any, node: Any, name: str, arguments: object) -> None:
-    """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
+    """Selects by `Where`: the converter's handler multiplies by 0 and 1, also NaN."""
     node.type = "Where"
 
 
@@ -61,74 +61,74 @@ def _leave(context: Any, node: Any, name: str, arguments: object) -> None:
 
 
 def correct(model: onnx.ModelProto) -> None:
-    """Makes operations compute for no rows what TensorFlow computes."""
+    """Makes operations agree with TensorFlow for a request without rows."""
     import onnx
 
     inferred = onnx.shape_inference.infer_shapes(model).graph
     ranks = {
-        each.name: len(each.type.tensor_type.shape.dim)
-        for each in (*inferred.input, *inferred.value_info, *inferred.output)
-        if each.type.tensor_type.HasField("shape")
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*inferred.input, *inferred.value_info, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
     }
     _count_axes(model.graph, ranks, {})
 
 
-def _count_axes(graph: onnx.GraphProto, ranks: dict[str, int], known: dict[str, Any]) -> None:
-    """Counts the axes of reductions from the start: negative ones keep the shape of no rows."""
+def _count_axes(graph: onnx.GraphProto, ranks: dict[str, int], constants: dict[str, Any]) -> None:
+    """Counts the axes of reductions from the start: negative ones are not reduced without rows."""
     from onnx import numpy_helper
 
-    known = {**known, **{each.name: each for each in graph.initializer}}
+    constants = {**constants, **{tensor.name: tensor for tensor in graph.initializer}}
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _count_axes(attribute.g, ranks, known)
+                _count_axes(attribute.g, ranks, constants)
         rank = ranks.get(node.input[0]) if node.input else None
         if not node.op_type.startswith("Reduce") or rank is None:
             continue
         for attribute in node.attribute:
             if attribute.name == "axes":
                 attribute.ints[:] = [axis % rank for axis in attribute.ints]
-        if len(node.input) > 1 and node.input[1] in known:
-            axes = numpy_helper.to_array(known[node.input[1]])
+        if len(node.input) > 1 and node.input[1] in constants:
+            axes = numpy_helper.to_array(constants[node.input[1]])
             node.input[1] = f"{node.output[0]}/axes"
             graph.initializer.append(numpy_helper.from_array(axes % rank, node.input[1]))
 
 
 def keep_for_tools(model: onnx.ModelProto, exact: str) -> None:
-    """Writes operations as tools that quantize a file, or halve its precision, leave them right.
+    """Rewrites operations that tools for quantization and for float16 would break.
 
     ONNX Runtime's quantization rounds the tables of `Gather` to 8 bits, in which knots and slopes
-    are lost: those of the layer `exact` are read by `GatherND`. Its conversion to float16 writes an
-    invalid file where two `Min` or `Max` share a constant: each gets its own.
+    are lost: `GatherND` reads those of the layer `exact`. Its conversion to float16 writes an
+    invalid file if two `Min` or `Max` share a constant: each gets a copy.
     """
     from onnx import helper
 
     graph, shared = model.graph, set[str]()
-    constants = {each.name: each for each in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     for place, node in reversed(list(enumerate(graph.node))):
         table, output = [*node.input, ""][0], node.output[0]
-        is_read = node.op_type == "Gather" and not any(each.i for each in node.attribute)
+        is_read = node.op_type == "Gather" and not any(value.i for value in node.attribute)
         if is_read and table in constants and re.match(rf"{re.escape(exact)}(_\d+)?/", node.name):
-            axis, whole, places = (f"{output}/{part}" for part in ("axis", "whole", "places"))
+            axis, ids, places = (f"{output}/{part}" for part in ("axis", "whole", "places"))
             graph.initializer.append(helper.make_tensor(axis, _INT64, [1], [-1]))
-            cast = helper.make_node("Cast", [node.input[1]], [whole], whole, to=_INT64)
-            column = helper.make_node("Unsqueeze", [whole, axis], [places], places)
+            cast = helper.make_node("Cast", [node.input[1]], [ids], ids, to=_INT64)
+            column = helper.make_node("Unsqueeze", [ids, axis], [places], places)
             node.CopyFrom(helper.make_node("GatherND", [table, places], [output], node.name))
             graph.node.insert(place, column)
             graph.node.insert(place, cast)
         for number, name in enumerate(node.input if node.op_type in ("Min", "Max") else ()):
             if name in shared & constants.keys():
-                own = graph.initializer.add()
-                own.CopyFrom(constants[name])
-                own.name = node.input[number] = f"{output}/{number}"
+                copy = graph.initializer.add()
+                copy.CopyFrom(constants[name])
+                copy.name = node.input[number] = f"{output}/{number}"
             shared.add(name)
 
 
 def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> None:
-    """Makes the graph fail unless all inputs that it reads have as many rows.
+    """Makes the graph fail unless all inputs that it reads have the same number of rows.
 
-    ONNX Runtime itself compares ranks and widths with the file. Here, each input but the first is
-    therefore only reshaped to the rows of the first: one node an input, beside one a width.
+    ONNX Runtime compares ranks and widths with the file. So each input except the first is only
+    reshaped to the rows of the first: one node for each input, and one for each width.
 
     Args:
         model: The graph; its nodes are changed to read the reshaped inputs.
@@ -145,7 +145,7 @@ def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> N
     shapes: dict[tuple[int | None, ...], str] = {(): rows}
     for name in others:
         width = tuple(inputs[name].shape[1:])
-        # Of widths that are not fixed, the request's own is kept.
+        # A width that is not fixed is that of the request.
         key = width if None not in width else (None, len(shapes))
         if key not in shapes:
             shapes[key] = shape = f"{CHECK}/shape_{len(shapes)}"
@@ -157,7 +157,7 @@ def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> N
             nodes.append(helper.make_node("Concat", [rows, size], [shape], shape, axis=0))
         checked = f"{CHECK}/{name}/values"
         _rename(graph, name, checked)
-        # Without `allowzero`, a size of 0 means the input's own.
+        # Without `allowzero`, a size of 0 means that of the input.
         nodes.append(
             helper.make_node("Reshape", [name, shapes[key]], [checked], checked, allowzero=1)
         )
@@ -176,6 +176,6 @@ def tensors_read(graph: onnx.GraphProto) -> Iterator[str]:
 def _rename(graph: onnx.GraphProto, name: str, new: str) -> None:
     """Makes all nodes that read a tensor, also those in branches, read another."""
     for node in graph.node:
-        node.input[:] = [new if each == name else each for each in node.input]
+        node.input[:] = [new if tensor == name else tensor for tensor in node.input]
         for attribute in node.attribute:
             _rename(attribute.g, name, new)

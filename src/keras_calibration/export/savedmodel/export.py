@@ -41,20 +41,20 @@ def export_savedmodel(
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
     The SavedModel runs without Keras and without this package. It has three signatures, for any
-    number of rows. Their outputs are float32 (batch, 1), or (batch, K) for K classes, where softmax
-    takes the place of σ:
+    number of rows. Their outputs are float32 (batch, 1), or (batch, K) for K classes, with softmax
+    in place of σ:
 
-    - `serving_default` takes the model's inputs, by name (`signature_input`) and in their own
-      dtypes. It returns `probability`, the calibrated probability σ(η(l) + g(x));
+    - `serving_default` takes the model's inputs, by name (`signature_input`) and in their dtypes.
+      It returns `probability`, the calibrated probability σ(η(l) + g(x));
       `uncalibrated_probability`, σ(l); and `logit`, the base model's l.
     - `raw` takes the same inputs and returns `uncalibrated_probability` and `logit`, without the
       head.
-    - `calibrate` takes `logit` and the features that the head is called with, and returns
-      `probability`. Use it if the base model runs elsewhere.
+    - `calibrate` takes `logit` and the features of the head, and returns `probability`. Use it if
+      the base model runs elsewhere.
 
-    If the model has other outputs than the calibrated one, `serving_default` and `raw` also return
-    these, unchanged, by their names. Of several heads, all calibrate in `serving_default`; the one
-    of `calibrated_output` also has `calibrate` and can be refreshed.
+    `serving_default` and `raw` also return the other outputs of the model, unchanged, by their
+    names. If several outputs have a head, all are calibrated in `serving_default`; only that of
+    `calibrated_output` has the signature `calibrate` and can be refreshed.
 
     With `interval=0.95`, `serving_default` and `calibrate` also return `probability_lower` and
     `probability_upper`, the 95 % interval of the calibrated probability (`Head.interval`).
@@ -64,39 +64,38 @@ def export_savedmodel(
 
     The SavedModel is written to a temporary folder, loaded in a new process with TensorFlow alone,
     and compared with the Keras model on sample rows. Only then is it moved into place, in one step.
-    If the process is killed, there is either a complete version or none, and a folder `.export-…`
-    beside it, which servers ignore. Logits may differ by 4e-6 of the largest absolute logit (at
-    least 1), probabilities by a quarter of that; for a base model in half precision, by 1/128
-    (float16) or 1/16 (bfloat16).
+    A killed process leaves a complete version or none; a folder `.export-…` may remain, which
+    servers ignore. Logits may differ by 4e-6 of the largest absolute logit (at least 1),
+    probabilities by a quarter of that; for a base model in half precision, by 1/128 (float16) or
+    1/16 (bfloat16).
 
     **Invalid input at serving.** An id or string outside the vocabulary of a field of the head is
-    the field's "other" value. The base model handles it in its own way: Keras' `Embedding` rejects
+    the field's "other" value. The base model may treat it differently: Keras' `Embedding` rejects
     an id outside its table on a CPU, returns zeros on a GPU, and uses the nearest id under XLA. A
     missing feature or a wrong dtype is an error of the request, which names the input. One value
-    per row may come as (n,) or (n, 1), whatever the signature declares; any other shape, or numbers
-    of rows that differ, of inputs that the answer depends on is an error that the graph raises when
-    it runs, in every server. NaN in a
-    numeric column of the head's `FieldNetwork` is a missing value. A NaN logit gives a NaN
-    probability, never an error. Rows do not affect each other.
+    per row may come as (n,) or (n, 1), whatever the signature declares. For inputs that the answer
+    depends on, any other shape, or different numbers of rows, is an error of the graph, in every
+    server. NaN in a numeric column of the head's `FieldNetwork` is a missing value. A NaN logit
+    gives a NaN probability, never an error. Rows do not affect each other.
 
-    **XLA.** `jit_compile=True` compiles the base model and the head, each if possible: parts with
-    strings or lookups are not compiled, and the provenance says so. It is off by default, because
-    TensorFlow Serving compiles on a CPU only with `--xla_cpu_compilation_enabled=true` and
+    **XLA.** `jit_compile=True` compiles the base model and the head, each if possible. Parts with
+    strings or lookups are not compiled, and the provenance records this. It is off by default,
+    because TensorFlow Serving compiles on a CPU only with `--xla_cpu_compilation_enabled=true` and
     otherwise rejects every request to a compiled model. XLA compiles again for every batch size,
-    which takes up to a second: use it with a server that sends few different sizes, as TensorFlow
-    Serving does with `allowed_batch_sizes`.
+    which takes up to a second: use it with a server that sends few different sizes, for example
+    TensorFlow Serving with `allowed_batch_sizes`.
 
     Args:
         model: A Functional or Sequential model with a head, whose output is the head's logit, or
             its sigmoid or softmax; for example a `CalibratedModel`.
         path: The folder to create; it must not exist. For TF Serving, its name must be a version
             number. With `version`, the model's folder, in which the version is created.
-        sample: Input rows for the comparison, in the form that the model takes; at most 64 are
+        sample: Input rows for the comparison, in the form of the model's inputs; at most 64 are
             used. The default is random rows.
         version: Number of the version to create in `path`; `"next"` for one more than the highest
             there, which is safe with concurrent exports; None if `path` is the version's folder.
         jit_compile: Whether to compile with XLA where possible.
-        interval: Level of the intervals to return as well, in (0, 1); None returns none.
+        interval: Level of the intervals to return too, in (0, 1); None returns none.
         calibrated_output: Key, index or name of the output to calibrate, if several have a head.
 
     Returns:
@@ -105,8 +104,8 @@ def export_savedmodel(
     Raises:
         ValueError: If the path exists, an argument is out of its range, the model has no head (or
             several, and `calibrated_output` names none), Keras does not run on TensorFlow, another
-            output of the model has the name of an output above or depends on the head, or intervals
-            are asked for and the head has none. Nothing is written.
+            output of the model has the name of an output above or depends on the head, or
+            `interval` is set and the head has no intervals. Nothing is written.
         RuntimeError: If outputs of the SavedModel differ from the Keras model by more than rounding
             can explain, or it does not load. Nothing is left at `path`.
 
@@ -126,7 +125,7 @@ def export_savedmodel(
         ...     path.name, sorted(entry.name for entry in (path / "assets.extra").iterdir())
         ('1', ['head.keras', 'provenance.json'])
     """
-    spec = Spec.of(model, sample, interval, calibrated_output)
+    spec = Spec.from_model(model, sample, interval, calibrated_output)
     instance("jit_compile", jit_compile, bool, "a bool")
     target = Target(Path(path), version)
     target.check()
@@ -139,12 +138,12 @@ class SavedModelFormat(Format):
     """A SavedModel with its provenance in `assets.extra`.
 
     Attributes:
-        told: The provenance, but for the files and the comparison.
-        rows_are: What the rows of the comparison are, for the provenance.
+        provenance: The provenance, without the hash of the files and the comparison.
+        rows_are: The kind of the compared rows, for the provenance.
     """
 
     kind = "SavedModel"
-    told: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     rows_are: str
 
     def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
@@ -155,7 +154,7 @@ class SavedModelFormat(Format):
         """Writes the provenance, with the hash of the files and the differences."""
         verification = {"rows": self.rows_are, "largest_differences": differences}
         hashed = {"files_sha256": files_sha256(path), "verification": verification}
-        text = provenance_text({**self.told, **describe_versions(), **hashed})
+        text = provenance_text({**self.provenance, **describe_versions(), **hashed})
         (path / EXTRA / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -169,7 +168,7 @@ class _SavedModel(SavedModelFormat):
     def write(self, path: Path) -> None:
         """Writes the signatures and the head."""
         xla = write_signatures(self.spec, path, self.jit_compile)
-        self.told = {**describe_model(self.spec), "xla": xla}
+        self.provenance = {**describe_model(self.spec), "xla": xla}
         self.rows_are = "random" if self.spec.sample is None else "sample"
         (path / EXTRA).mkdir()
-        SavedHead.of(self.spec).model.save(path / EXTRA / HEAD_FILE)
+        SavedHead.from_spec(self.spec).model.save(path / EXTRA / HEAD_FILE)

@@ -39,12 +39,12 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
 
     dtypes = _reader(savedmodel).get_variable_to_dtype_map()
     prefix, names = str(savedmodel / "variables" / "variables"), sorted(dtypes)
-    whole = [""] * len(names)
+    slices = [""] * len(names)  # all of each tensor
     # From tensor to tensor: an embedding may take gigabytes, which arrays would double.
     tensors = tf.raw_ops.RestoreV2(
         prefix=prefix,
         tensor_names=names,
-        shape_and_slices=whole,
+        shape_and_slices=slices,
         dtypes=[dtypes[name] for name in names],
     )
     tensors = [
@@ -53,7 +53,7 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
     ]
     for file in (savedmodel / "variables").iterdir():
         file.unlink()
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=whole, tensors=tensors)
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=tensors)
     write_fingerprint(str(savedmodel))
 
 

@@ -41,7 +41,7 @@ from keras_calibration.layers.posterior import without_posterior
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
-# Provenance entries kept from the previous version, including its own `refreshed_from`.
+# Provenance entries kept from the previous version, including its `refreshed_from`.
 _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
 
@@ -59,34 +59,33 @@ def refresh_savedmodel(
 ) -> Path:
     """Fits the head of an exported model to new rows, and writes the next version.
 
-    It needs neither the Keras model nor its inputs, only what the base model predicted for logged
-    rows, their labels, and the features that the head reads. The head's own `fit` replaces the
-    earlier fit. The graph and the base model's weights stay the same, bit for bit. So does the
-    vocabulary of each field: values that it lacks, a new site, share one correction. To add them,
-    call `calibrate` or `calibrate_scores`, and export again. The old version is unchanged.
+    It needs neither the Keras model nor its inputs, only the base model's predictions for logged
+    rows, their labels, and the features that the head reads. The head's `fit` replaces the earlier
+    fit. The graph and the base model's weights stay the same, bit for bit. So does the vocabulary
+    of each field: field values that it lacks, such as a new site, share one correction. To add
+    them, call `calibrate` or `calibrate_scores`, and export again. The old version is unchanged.
 
     The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
-    the figures of this fit: the log loss of the head that was served, and the cross-fitted change
-    from it (`FitSummary`); the fit is used whether it is better or not. The figures of the
-    previous version are under `"refreshed_from"`.
+    the figures of this fit: the log loss of the previous head, and its cross-fitted change
+    (`FitSummary`). The fit is used whether it is better or not. The figures of the previous version
+    are under `"refreshed_from"`.
 
     Args:
-        path: The version to start from, a folder named by its number, or the model's folder, which
-            means its highest version. The next version is created beside it.
+        path: The version to start from, a folder named by its number, or the model's folder, for
+            its highest version. The next version is created in the model's folder.
         predictions: The base model's probabilities, (n,) or (n, 1): the served output
             `uncalibrated_probability`. With `from_logits=True` its logits, the output `logit`,
-            which have more digits near 0 and 1; these for K classes, (n, K).
+            which have more digits near 0 and 1. For K classes, logits (n, K).
         labels: Labels in [0, 1] (n,) or (n, 1). For K classes: class numbers (n,) or (n, 1), or
             one-hot or soft labels (n, K).
         features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
-            model's own names, or a data frame. Not needed for a logit-only calibrator.
-        sample_weight: Sample weights (n,), not negative, importances unless `weights_are` says
-            otherwise; ones by default.
-        from_logits: Whether `predictions` holds logits. Must be True for K classes, whose
-            probabilities leave open a constant of each row.
+            names of the model's inputs, or a data frame. Not needed for a logit-only calibrator.
+        sample_weight: Sample weights (n,), not negative, see `weights_are`; ones by default.
+        from_logits: Whether `predictions` holds logits. Must be True for K classes, because
+            probabilities determine class logits only up to a constant for each row.
         time: The time of each row (n,), numbers or dates; the name of a column of `features`; or
-            `"order"`, if the rows are in order of time. A head that follows time, as `calibrate`
-            makes with `time`, needs it; any other ignores it.
+            `"order"`, if the rows are in order of time. Required for a head that follows time, as
+            `calibrate` makes with `time`; other heads ignore it.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
             `Head.fit`.
         settings: How to train the head's network, if it has one.
@@ -101,8 +100,8 @@ def refresh_savedmodel(
 
     Warns:
         UserWarning: If logits look like probabilities; if the median logit lies outside the
-            range of the previous version's logits; if a field has values that are not in its
-            vocabulary: more than 1 % of the rows, or one whose rate is off by more than chance.
+            range of the previous version's logits; if field values that are not in the vocabulary
+            have more than 1 % of the rows, or one has a rate that is off by more than chance.
 
     Example:
         >>> import tempfile
@@ -131,12 +130,11 @@ def refresh_savedmodel(
     saved = SavedHead.read(source / EXTRA / HEAD_FILE)
     if is_of_classes(predictions) and not from_logits:
         raise ValueError(
-            "Argument `from_logits` must be True for classes, because the probabilities leave open "
-            "a constant of each row, on which the scales of the head depend. Received: "
-            f"from_logits=False and predictions of shape {np.shape(predictions)}. Pass the logged "
-            "`logit`."
+            "Argument `from_logits` must be True for classes, because probabilities leave open a "
+            "constant of the logits of each row. Received: from_logits=False and "
+            f"predictions of shape {np.shape(predictions)}. Pass the logged `logit`."
         )
-    # What `calibrate` has chosen, which may follow no time, is refreshed by the same call.
+    # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
     time = time if saved.head.follows_time else None
     read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
     read |= {"time": time, "argument": "predictions"}
@@ -147,7 +145,7 @@ def refresh_savedmodel(
     sample = first_rows({"logit": rows.logits, **rows.features}, tensor_specs(saved.inputs))
     with tf.device("CPU:0"):
         expected = head_outputs(saved.head, sample, before["interval"])
-    told = {
+    provenance = {
         **before,
         "head": describe_head(saved.head),
         "fit": describe_fit(summary),
@@ -155,7 +153,7 @@ def refresh_savedmodel(
         "refreshed_from": {"version": source.name, **{n: before[n] for n in _KEPT if n in before}},
     }
     request = Request(CALIBRATE, by_signature(sample), lambda _: expected)
-    form = _Refreshed(source, saved, told)
+    form = _Refreshed(source, saved, provenance)
     return publish(Target(source.parent, NEXT), form, [request], tolerance_for(sample["logit"]))
 
 
@@ -165,7 +163,7 @@ class _Refreshed(SavedModelFormat):
 
     source: Path
     saved: SavedHead
-    told: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     rows_are = "fit"
 
     def write(self, path: Path) -> None:
@@ -173,7 +171,7 @@ class _Refreshed(SavedModelFormat):
         shutil.copytree(self.source, path)
         head = self.saved.head
         weights = head.weights
-        weights = without_posterior(weights) if self.told["interval"] is None else weights
+        weights = without_posterior(weights) if self.provenance["interval"] is None else weights
         values = [*map(ops.convert_to_numpy, weights), *tables_of(head)]
         keys = collection_keys(self.source, HEAD_WEIGHTS)
         replace_tensors(path, dict(zip(keys, values, strict=True)))
@@ -186,12 +184,12 @@ def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) 
         warn(
             f"The median of the logits, {np.median(logits):g}, is outside the range of the "
             f"previous version's logits, {before['min']:g} to {before['max']:g}. Check that they "
-            "are of the same base model.",
+            "are from the same base model.",
         )
 
 
 def _entering(saved: SavedHead, rows: Rows) -> Rows:
-    """The rows with the features that a head reads in the dtypes of its inputs."""
+    """The rows with the head's features in the dtypes of its inputs."""
     inputs, ids = saved.inputs, id_fields(saved.head.field_readers())
     names = sorted(name for name in inputs if name != "logit")
     columns = select_features(rows.features, names, "The head")
@@ -210,8 +208,8 @@ def _version(path: Path) -> Path:
     if not ((source / "saved_model.pb").is_file() and is_number):
         raise ValueError(
             "Argument `path` must be the folder of a SavedModel, named by its version number, or "
-            f"the folder of its versions. Received: path={str(path)!r}. Rename a SavedModel of "
-            "another name, to 1 in a folder of its own."
+            f"the folder of its versions. Received: path={str(path)!r}. Move a SavedModel with "
+            "another name to a new folder, and name it 1."
         )
     return source
 
@@ -221,8 +219,8 @@ def _provenance_of(source: Path) -> dict[str, Any]:
     try:
         before = dict(json.loads((source / EXTRA / PROVENANCE_FILE).read_text(encoding="utf-8")))
         if before["files_sha256"] != files_sha256(source):
-            raise ValueError("files have changed since the export: their hash is another")
-        # What the refresh reads from it.
+            raise ValueError("files have changed since the export: their hash differs")
+        # The entries that the refresh reads.
         _ = before["logits"], before["interval"]
     except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
         raise ValueError(

@@ -19,7 +19,7 @@ from keras_calibration.layers.served_curve import curves_as_tables
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# The variable collection with the weights of the head, by which a refresh finds them.
+# The variable collection in which a refresh finds the weights of the head.
 HEAD_WEIGHTS = "head_weights"
 # TensorFlow Serving compiles on a CPU only if enabled, and otherwise rejects compiled models.
 _NOT_ASKED_FOR = (
@@ -36,22 +36,22 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
     Returns:
         "base" and "head" → "on", or the reason why it is not compiled.
     """
-    calibrate: _Function = lambda given: head_outputs(spec.head, given, spec.interval)  # noqa: E731
+    calibrate: _Function = lambda rows: head_outputs(spec.head, rows, spec.interval)  # noqa: E731
     raw: _Function = lambda rows: spec.base_outputs(rows)[0]  # noqa: E731
     before: Callable[[_Rows], Any] = spec.base_outputs
-    told = dict.fromkeys(("base", "head"), _NOT_ASKED_FOR)
+    xla = dict.fromkeys(("base", "head"), _NOT_ASKED_FOR)
     with curves_as_tables(spec.head) as tables:
         if jit_compile:
-            raw, told["base"] = _compiled_if_possible(raw, spec.rows)
-            calibrate, told["head"] = _compiled_if_possible(calibrate, spec.head_rows)
-            before = _compiled(before) if told["base"] == "on" else before
+            raw, xla["base"] = _compiled_if_possible(raw, spec.rows)
+            calibrate, xla["head"] = _compiled_if_possible(calibrate, spec.head_rows)
+            before = _compiled(before) if xla["base"] == "on" else before
 
         def serving(rows: _Rows) -> dict[str, Tensor]:
-            outputs, given = before(rows)
-            return {**calibrate(given), **outputs}
+            outputs, head_rows = before(rows)
+            return {**calibrate(head_rows), **outputs}
 
         _write({SERVING: serving, RAW: raw, CALIBRATE: calibrate}, spec, tables, path)
-    return told
+    return xla
 
 
 def _write(
@@ -60,14 +60,14 @@ def _write(
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
-    # They contain the lookup tables. Keras writes each weight of a layer that it tracks itself
-    # twice, as the layer's and as the function's; of those in a module it writes the function's.
+    # The parts hold the lookup tables. Keras would write each weight of a tracked layer twice, for
+    # the layer and for the function; for a tracked module, it writes each once.
     parts = tf.Module()
     parts.base, parts.head, parts.tables = spec.base, spec.head, tables
     archive.track(parts)
     weights = spec.head.weights
     weights = without_posterior(weights) if spec.interval is None else weights
-    archive.add_variable_collection(HEAD_WEIGHTS, [*(each.value for each in weights), *tables])
+    archive.add_variable_collection(HEAD_WEIGHTS, [*(weight.value for weight in weights), *tables])
     for name, endpoint in endpoints.items():
         inputs = dict(spec.head_inputs if name == CALIBRATE else spec.inputs)
         archive.add_endpoint(name, with_checked_inputs(endpoint, inputs), input_signature=[inputs])
@@ -93,7 +93,7 @@ def _compiled_if_possible(function: _Function, rows: _Rows) -> tuple[_Function, 
 
 
 def _compiled(function: Callable[[_Rows], Any]) -> Callable[[_Rows], Any]:
-    """The function compiled with XLA, once for every number of rows that is asked for."""
+    """The function compiled with XLA, once for each number of rows in a request."""
     import tensorflow as tf
 
     compiled: Callable[[_Rows], Any] = tf.function(function, jit_compile=True, autograph=False)
