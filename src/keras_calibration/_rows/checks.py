@@ -99,8 +99,7 @@ def check_rows(
     counts = np.ones(num_rows, bool) if weights is None else weights > 0
     given = scores if weights is None else scores[counts]
     if from_logits:
-        is_bad = ~np.isfinite(scores)
-        is_bad = is_bad.any(axis=1) if of_classes else is_bad
+        is_bad = (~np.isfinite(scores)).any(axis=tuple(range(1, scores.ndim)))
         remedy = "Check these rows for missing features."
         refuse_rows(is_bad, scores, "Logits must be finite.", remedy, counts)
     else:
@@ -114,8 +113,9 @@ def check_rows(
         rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
         positives = rows.labels.sum(axis=0)
-        totals = positives if of_classes else [len(rows) - positives, positives]
-        refuse_absent_classes(totals, num_rows)
+        refuse_absent_classes(
+            positives if of_classes else [len(rows) - positives, positives], num_rows
+        )
     if from_logits:
         _warn_of_probabilities(given, rows.labels)
     else:
