@@ -1,9 +1,15 @@
 """The line by which a fit reads scores, against a line written from its formula."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import scipy.optimize
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+import keras_calibration._solvers.reference_line as module
 from keras_calibration._rows.checks import check_rows
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.reference_line import bins_of, class_line, reference_line
@@ -51,6 +57,30 @@ def test_far_scores_do_not_move_the_bins():
     np.testing.assert_allclose(bins_of(far)(logits), bins_of(logits)(logits), atol=0.05)
     line = line_of(np.r_[logits, 1e9], np.r_[labels, 1.0])
     np.testing.assert_allclose(line.scale, line_of(logits, labels).scale, rtol=0.05)
+
+
+scores_of_any_kind = st.one_of(
+    arrays(np.float64, st.integers(1, 300), elements=st.floats(-1e308, 1e308)),
+    arrays(np.float64, st.integers(1, 300), elements=st.sampled_from([0.0, -1.0, 7.0])),
+)
+
+
+@given(scores=scores_of_any_kind, sample_size=st.integers(1, 400))
+def test_quantiles_are_those_of_numpy_whatever_the_sample_of_rows(scores, sample_size):
+    with mock.patch.object(module, "_SAMPLE_SIZE", sample_size):
+        found = module._quantiles(scores, None)
+    assert found == np.quantile(scores, (0.16, 0.5, 0.84), method="inverted_cdf").tolist()
+
+
+@pytest.mark.parametrize("order", ["by chance", "sorted", "of a period"])
+def test_quantiles_of_many_rows_are_those_of_numpy(order):
+    scores = np.random.default_rng(0).normal(size=300_000)
+    if order == "sorted":
+        scores.sort()
+    elif order == "of a period":  # every row of the sample is far above the others
+        scores[::6] += 1e3
+    expected = np.quantile(scores, (0.16, 0.5, 0.84), method="inverted_cdf")
+    assert module._quantiles(scores, None) == expected.tolist()
 
 
 def test_weights_have_no_unit_and_rows_of_weight_0_do_not_count():

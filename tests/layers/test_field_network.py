@@ -129,6 +129,7 @@ def test_ids_outside_the_vocabulary_share_one_row_that_learns():
         (lambda: keras.layers.StringLookup(None, 0, vocabulary=["a", "b"]), ["a", "b"], None),
         (lambda: keras.layers.IntegerLookup(vocabulary=[70, -5]), [70, -5], [7]),
         (lambda: keras.layers.Hashing(num_bins=50), ["a", "b"], None),
+        (lambda: keras.layers.Discretization([0.0, 1.0]), [0.5, -0.5], [2.0]),
     ],
 )
 def test_lookup_fields(lookup, values, outside, reload):

@@ -77,7 +77,7 @@ def test_it_prints_its_summary(capsys):
     x, y = draw(5_000)
     summary = kc.fit_head(make_model(), x, y, verbose=1)
     shown = capsys.readouterr().out
-    assert "Computing the base logits of 5,000 rows:" in shown
+    assert "5,000/5,000 base logits, 0:00" in shown
     assert shown.endswith(f"{summary}\n")
     kc.fit_head(make_model(), x, y, verbose=0)
     assert capsys.readouterr().out == ""

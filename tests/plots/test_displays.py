@@ -131,6 +131,9 @@ def test_field_plot_draws_observed_minus_predicted_by_frequency(rows, axes):
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 0}, "num_bins"),
         (FieldDisplay.from_predictions, ([0, 1], [0.1, 0.2], [0]), {}, "field"),
         (FieldDisplay.from_predictions, ([0], [0.1], [0]), {"num_values_shown": 0}, "num_values"),
+        (group_rates, ([0], [0.1], [-1], 3), {}, "groups"),
+        (group_rates, ([0], [0.1], np.array([-1]).astype("uint32"), 3), {}, "groups"),
+        (group_rates, ([0], [0.1], [0.5], 3), {}, "groups"),
     ],
 )
 def test_bad_rows_are_refused(make, arguments, options, message):

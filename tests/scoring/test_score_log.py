@@ -197,6 +197,7 @@ def with_one(values, row, value):
         ({"weight": with_one(W, 3, -1)}, {"sample_weight": "weight"}, "a weight of -1.0 in row 3"),
         ({"probability": [[1]] * N}, {}, "3,000 invalid predictions"),
         ({}, {"label": "click", "fields": ["country"]}, "no columns .'click', 'country'."),
+        ({"": np.ones(N)}, {"fields": [""]}, "must have names"),
         ({}, {"where": "no_column > 1"}, "`where`"),
         ({}, {"where": "label > 5"}, "no rows to score"),
         ({"at": ["yesterday"] * N}, {"timestamp": "at"}, "3,000 invalid times .* in row 0"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from calibration_records._check import confidence_level, integer, known, one_of, positive, refused
-from calibration_records.runs.metric_names import DIRECTIONS, direction_of
+from calibration_records.runs.metric_names import DIRECTIONS, direction_of, main_metric
 from calibration_records.runs.run_record import RunRecord
 
 MAX_LOOKS = 50
@@ -90,5 +90,7 @@ def resolve_metric(metric: str, names: Sequence[str]) -> str:
     for candidate in (f"val_{metric}", metric):
         if candidate in names:
             return candidate
-    known("Argument `metric` must be recorded for both pipelines", [metric], names)
+    shown = main_metric(names) or next(iter(names), None)
+    remedy = f"Pass metric={shown!r}, for example." if shown else ""
+    known("Argument `metric` must be recorded for both pipelines", [metric], names, remedy)
     return metric

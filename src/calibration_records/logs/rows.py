@@ -157,6 +157,9 @@ def used_columns(log: ScoredLog) -> list[str]:
 
 def check_columns(log: ScoredLog, columns: Sequence[str]) -> None:
     """Raises if the log names columns that are not there, or two have one name for DuckDB."""
+    if "" in used_columns(log):
+        remedy = "SQL has no empty name: rename the column."
+        raise ValueError(f"Columns of a log must have names. Received: ''. {remedy}")
     if missing := [name for name in used_columns(log) if name not in columns]:
         raise ValueError(f"The log has no columns {missing}. Received: columns {[*columns]}.")
     folded = [name.casefold() for name in columns]

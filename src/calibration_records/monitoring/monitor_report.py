@@ -56,7 +56,7 @@ class RateCheck:
         rows, since, why = self.since or self, "", f"interval of the ratio {self._interval}"
         if self.since is not None:
             since = f" since {rows.name}"
-            why = f"by chance less than once in {min(self.years, 1e6):,.0f} years"
+            why = f"less often than once in {min(self.years, 1e6):,.0f} years by chance"
         verb = "over" if rows.predicted > rows.observed else "under"
         rates = f"{rows.predicted:.4g} predicted, {rows.observed:.4g} observed"
         return f"{self.name}: {verb}-predicts{since}: {rates}, {rows.num_rows:,} rows; {why}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import keras
 
-from calibration_records._progress import is_live
-from calibration_records._warn import without_notices
+from calibration_records._progress import ProgressBar
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 
@@ -20,11 +19,16 @@ class LogitModel(keras.Model):
     """A Functional model that returns base logits and ignores other inputs."""
 
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
-        """The outputs for the rows of arrays or of a data set, as arrays."""
-        verbose = verbose if is_live() else 0  # in a file, Keras' bar has a line for each step
-        # Each model is traced once, but TensorFlow would warn of retracing after several models.
-        with without_notices("tensorflow", logging.ERROR):
-            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose)
+        """The outputs for the rows of arrays or of a data set, as arrays; of arrays, with a bar."""
+        num_rows = getattr(keras.tree.flatten(inputs)[0], "shape", (0,))[0]
+        bar = ProgressBar(num_rows, "base logits", bool(verbose and num_rows))
+
+        def show(batch: int, logs: Any) -> None:
+            bar.show(min(_BATCH_SIZE * (batch + 1), num_rows))
+
+        shown = [keras.callbacks.LambdaCallback(on_predict_batch_end=show)]
+        with throwaway_layers():  # The first call traces.
+            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=0, callbacks=shown)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

@@ -268,13 +268,8 @@ def _are_few(rows: Tensor) -> bool:
 
 
 def _num_parts(line: Tensor, num_lines: int) -> int:
-<<<<<<< HEAD
-    """In how many parts the rows of each line are summed."""
-    if _are_few(line):
-=======
     """The number of parts in which the rows of each line are summed."""
-    if line.shape[0] is not None and line.shape[0] < _FEW_ROWS:
->>>>>>> wt-text
+    if _are_few(line):
         return _NUM_PARTS_OF_FEW_ROWS
     return min(_NUM_PARTS_ON_GPU, _MOST_SUMS_ON_GPU // num_lines) if runs_on_gpu() else _NUM_PARTS
 

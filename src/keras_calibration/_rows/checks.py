@@ -90,16 +90,16 @@ def check_rows(
     """
     of_classes = is_of_classes(logits)
     scores = numbers_of(logits, "Logits") if of_classes else flat_numbers(logits, "logits")
-    scores, weights = scores.astype(np.float64), checked_weights(sample_weight)
+    scores, weights = np.asarray(scores, np.float64), checked_weights(sample_weight)
     if not (num_rows := len(scores)):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
     columns = {"logits": scores, "labels": labels, "weights": weights}
     sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
     check_same_rows("Logits, labels and weights", sizes)
     counts = np.ones(num_rows, bool) if weights is None else weights > 0
-    given = scores[counts]
+    given = scores if weights is None else scores[counts]
     if from_logits:
-        is_bad = ~np.isfinite(scores).reshape(num_rows, -1).all(axis=1)
+        is_bad = (~np.isfinite(scores)).any(axis=tuple(range(1, scores.ndim)))
         remedy = "Check these rows for missing features."
         refuse_rows(is_bad, scores, "Logits must be finite.", remedy, counts)
     else:
@@ -112,7 +112,10 @@ def check_rows(
     if not counts.all():
         rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
-        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
+        positives = rows.labels.sum(axis=0)
+        refuse_absent_classes(
+            positives if of_classes else [len(rows) - positives, positives], num_rows
+        )
     if from_logits:
         _warn_of_probabilities(given, rows.labels)
     else:
@@ -201,6 +204,8 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
+    if max(-rows.logits.min(), rows.logits.max()) < _FARTHEST_LOGIT - 1e-4:
+        return
     of_classes = rows.logits.ndim == 2
     least = rows.logits if of_classes else -np.abs(rows.logits)
     are_ends = np.abs(least + _FARTHEST_LOGIT) < 1e-4  # as float32 holds them

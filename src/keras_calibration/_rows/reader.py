@@ -96,10 +96,7 @@ class Reader:
         if weights is not None and not weights.all():
             numbers = np.flatnonzero(weights)
             inputs, labels, weights = take((inputs, labels, weights), numbers)
-        is_long = bool(verbose) and len(labels) > _MANY_ROWS
-        if is_long:
-            print(f"Computing the base logits of {len(labels):,} rows:")
-        logits, features = self.compute(inputs, verbose if is_long else 0)
+        logits, features = self.compute(inputs, verbose if len(labels) > _MANY_ROWS else 0)
         rows = read_rows(logits, labels, weights, weights_are=weights_are)
         features = {name: as_array(column) for name, column in features.items()}
         rows = replace(rows, features=features, numbers=numbers, num_given=num_given)

@@ -51,7 +51,8 @@ class Rows:
     @property
     def num_meant(self) -> int:
         """How many rows are meant: the sum of the weights, if they are counts."""
-        return round(self.row_weights.sum()) if are_counts(self.weights) else len(self)
+        is_counted = self.weights is not None and are_counts(self.weights)
+        return round(self.weights.sum()) if is_counted else len(self)
 
     @property
     def num_effective(self) -> float:

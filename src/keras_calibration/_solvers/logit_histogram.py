@@ -46,7 +46,7 @@ _BIN_ABOVE_ZERO = NUM_BINS // 2
 _FEW_ROWS, _LARGEST_RATIO = 20, 100.0
 
 # Arrays of this many rows fit into the processor's cache.
-_CHUNK_SIZE = 1 << 15
+_CHUNK_SIZE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _on_bins(logits: np.ndarray, bins: Line) -> np.ndarray:
     """The logits as the bins hold them."""
     if bins == IDENTITY and max(-logits.min(), logits.max()) <= LARGEST_LOGIT:
         return logits
-    return np.clip(bins(logits.astype(np.float64)), -LARGEST_LOGIT, LARGEST_LOGIT)
+    return np.clip(bins(np.asarray(logits, np.float64)), -LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 def _add_rows(
@@ -292,7 +292,7 @@ def _numbers_and_offsets(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     whole = np.floor(position)
     bin_number = whole.astype(np.intp) + _BIN_ABOVE_ZERO
     position -= whole
-    offset = (position.astype(np.float64) - 0.5) / BINS_PER_UNIT
+    offset = (np.asarray(position, np.float64) - 0.5) / BINS_PER_UNIT
     if outside:
         (rows,) = np.nonzero((logits < -INNER_LIMIT) | (logits >= INNER_LIMIT))
         far = np.clip(logits[rows].astype(np.float64), -LARGEST_LOGIT, LARGEST_LOGIT)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import keras
 import numpy as np
-from keras import ops
 
+from calibration_records._progress import ProgressBar
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.logistic_fit import row_log_losses
@@ -14,6 +14,7 @@ from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_trainer import NetworkTrainer, copy_of
 
@@ -68,19 +69,23 @@ def cross_fit(
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
+    # One copy for all folds: JAX compiles each for itself.
+    copied = None if calibrator is None else copy_of(calibrator)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))
     epochs: list[int] = []
     members: list[list[np.ndarray]] = []
-    progress = keras.utils.Progbar(num_folds, verbose=verbose, unit_name="fold")
+    progress = ProgressBar(num_folds, "folds", verbose)
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        curve = _fitted_curve(calibrator, rows, fitted)
+        curve = rows.logits
+        if copied is not None:
+            copied.fit_checked(rows.take(fitted))
+            curve = head_logits(copied, rows.logits, {})
         epoch, both[held_out], learnt = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
         epochs, members = [*epochs, epoch], [*members, learnt]
-        loss = row_log_losses(rows.labels[held_out], both[held_out]).mean()
-        progress.update(fold + 1, [("log_loss", loss)])
+        progress.add()
     curve_loss, both_loss = (row_log_losses(rows.labels, each) for each in (curves, both))
     change, standard_error = mean_and_error(both_loss - curve_loss, weights)
     helps = change < -standard_error
@@ -117,18 +122,9 @@ def _cross_fitted_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
     """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""
-    logits = corrections.copy()
+    logits, curve = corrections.copy(), copy_of(calibrator)
     for fold in range(int(folds.max()) + 1):
-        curve, fitted = copy_of(calibrator), folds != fold
+        fitted = folds != fold
         fit_under(curve, rows.take(fitted), corrections[fitted])
-        logits[~fitted] += ops.convert_to_numpy(curve(rows.logits[~fitted]))
+        logits[~fitted] += head_logits(curve, rows.logits[~fitted], {})
     return logits
-
-
-def _fitted_curve(calibrator: Head | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
-    """η of all rows (n,), fitted to the rows with the given numbers."""
-    if calibrator is None:
-        return rows.logits
-    curve = copy_of(calibrator)
-    curve.fit_checked(rows.take(fitted))
-    return ops.convert_to_numpy(curve(rows.logits)).reshape(-1)

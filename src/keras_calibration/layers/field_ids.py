@@ -158,12 +158,16 @@ def vocabulary_sizes(fields: Fields) -> dict[str, int]:
         >>> vocabulary_sizes({"site": 3, "page": keras.layers.Hashing(num_bins=8)})
         {'site': 3, 'page': 8}
     """
-    sizes = {}
-    for name, vocabulary in fields.items():
-        size = getattr(vocabulary, "vocabulary_size", None)
-        lookup = size() if callable(size) else getattr(vocabulary, "num_bins", 0)
-        sizes[name] = vocabulary if isinstance(vocabulary, int) else int(lookup)
-    return sizes
+    return {name: _vocabulary_size(vocabulary) for name, vocabulary in fields.items()}
+
+
+def _vocabulary_size(vocabulary: Vocabulary) -> int:
+    if isinstance(vocabulary, int):
+        return vocabulary
+    if hasattr(vocabulary, "vocabulary_size"):
+        return int(vocabulary.vocabulary_size())
+    boundaries = getattr(vocabulary, "bin_boundaries", None)
+    return len(boundaries) + 1 if boundaries else int(getattr(vocabulary, "num_bins", 0))
 
 
 def ids_of_field(reader: Any, features: Features, field: str) -> Tensor:

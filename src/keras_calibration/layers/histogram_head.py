@@ -81,6 +81,12 @@ class HistogramHead(Head):
         free = {"has_scale": self.has_free_scale, "has_shift": self.has_free_shift}
         return self.fit_histogram(seen_as_logits(histogram, **free))
 
+    def fit_checked(self, rows: Rows, *args: Any, **kwargs: Any) -> FitSummary:
+        """As `Head.fit_checked`, which builds a head by a call: longer than a fit to few rows."""
+        self.check_logits(rows.logits.shape)
+        self.ensure_built()
+        return super().fit_checked(rows, *args, **kwargs)
+
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits the curve to the histogram of checked rows."""
         self.histogram = None

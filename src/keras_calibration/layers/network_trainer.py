@@ -66,7 +66,7 @@ class NetworkTrainer:
         self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
         optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
-        self._steps = self._graph_of_steps() if is_tensorflow else self._one_by_one
+        self._steps = self._graph_of_steps() if is_tensorflow else self._scan_of_steps()
 
     def train(
         self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
@@ -115,6 +115,7 @@ class NetworkTrainer:
             # A copy: JAX's next step donates the buffers of both the weight and its average.
             variable.assign(ops.copy(ops.convert_to_tensor(variable)))
 
+    @throwaway_layers()
     def logits(self, chosen: np.ndarray) -> np.ndarray:
         """`η + g(x)` of the rows with these numbers, (m,), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
@@ -126,13 +127,31 @@ class NetworkTrainer:
     def _inputs(self, order: np.ndarray) -> list[np.ndarray]:
         return [self.curve[order], *(columns[order] for columns in self._together)]
 
-    def _one_by_one(self, batches: np.ndarray) -> None:
-        """One step per batch of row numbers (batches, size)."""
-        for batch in batches:
-            self.model.train_on_batch(self._inputs(batch), self.labels[batch], self.weights[batch])
+    def _scan_of_steps(self) -> Callable[[np.ndarray], None]:
+        """One step per batch of row numbers (batches, size), on JAX in one program."""
+        import jax
+
+        model, tree = self.model, keras.tree.map_structure
+        variables = model.trainable_variables, model.non_trainable_variables
+        variables += model.optimizer.variables, model.metrics_variables
+
+        @jax.jit
+        def train(state: Any, batches: Tensor, columns: Any) -> Any:
+            def step(state: Any, batch: Tensor) -> tuple[Any, Any]:
+                logs, state = model.train_step(state, tree(lambda column: column[batch], columns))
+                return state, logs
+
+            return jax.lax.scan(step, state, batches)[0]
+
+        def train_epoch(batches: np.ndarray) -> None:
+            columns = [self.curve, *self._together], self.labels, self.weights
+            state = train(tree(lambda variable: variable.value, variables), batches, columns)
+            tree(lambda variable, value: variable.assign(value), variables, state)
+
+        return train_epoch
 
     def _graph_of_steps(self) -> Callable[[np.ndarray], None]:
-        """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
+        """As `_scan_of_steps`, on TensorFlow: single steps take several times as long."""
         import tensorflow as tf
 
         model, together = self.model, list(map(ops.convert_to_tensor, self._together))

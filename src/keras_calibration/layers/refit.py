@@ -57,8 +57,6 @@ def refit(
     """
     if draws_by_chance(head):  # its fit scores each separate row
         rows, *_ = rows_apart(rows, settings and settings.folds)
-    first = rows.take(np.arange(1))
-    head(first.logits, first.features)  # builds the head and checks the shapes
     losses = _losses(head, rows)
     before, is_known = float(np.average(losses, weights=rows.weights)), is_fitted_to(head, rows)
     restore_previous = restorer(head)

@@ -92,7 +92,7 @@ class CrossFittedMetric(AdditiveMetric):
 
 
 def numbers_of_rows(weights: Tensor, all_count: bool = False) -> Tensor:
-        """The row numbers of a batch from 0, int32; rows of weight 0 have arbitrary numbers.
+    """The row numbers of a batch from 0, int32; rows of weight 0 have arbitrary numbers.
 
     Args:
         weights: Weights, shape `(n,)`.

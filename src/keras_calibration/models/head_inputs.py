@@ -24,7 +24,7 @@ def base_logits(
         x: Inputs: arrays, a data frame, or a data set of batches. Columns that are not inputs of
             the model are ignored.
         calibrated_output: Key, index or name of the output with the head, if several have one.
-        verbose: As for `keras.Model.predict`.
+        verbose: 1 or `"auto"` shows the progress over arrays; 0 shows nothing.
 
     Returns:
         Logits (n, 1), or (n, K) for K classes, in the dtype of the head, usually float32.

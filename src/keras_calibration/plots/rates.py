@@ -139,6 +139,9 @@ def group_rates(
         (array([0.5, 1. ]), array([0.4, 0.9]))
     """
     labels, groups = np.asarray(labels, np.float64), np.asarray(groups)
+    is_whole = groups.dtype.kind in "iu"
+    if not (is_whole and ((groups >= 0) & (groups < num_groups)).all()):
+        raise refused("groups", f"whole numbers from 0 to {num_groups - 1}", groups)
     weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
 
     def total(values: Floats) -> Floats:

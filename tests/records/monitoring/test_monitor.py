@@ -338,12 +338,12 @@ Field-RCE 0.6158; noise floor 0.06127 ± 0.035, bound 0.3968 !
 
 Relative errors up to 0.05 do not matter; false alarms a year: 0.01; times: UTC.
 ALERT, 5 out of bounds:
-! all: over-predicts since 2026-03-02: 0.3 predicted, 0.1 observed, 400 rows; by chance less than
-  once in 1,000,000 years
+! all: over-predicts since 2026-03-02: 0.3 predicted, 0.1 observed, 400 rows; less often than once
+  in 1,000,000 years by chance
 ! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed, 400 rows; interval of the ratio
   1.644–6.654
 ! site: Field-RCE 0.6158 is above its bound 0.3968
-! site a: over-predicts since 2026-03-02: 0.2 predicted, 0 observed, 200 rows; by chance less than
-  once in 1,000,000 years
-! site b: over-predicts since 2026-03-02: 0.4 predicted, 0.2 observed, 200 rows; by chance less than
-  once in 197 years"""
+! site a: over-predicts since 2026-03-02: 0.2 predicted, 0 observed, 200 rows; less often than once
+  in 1,000,000 years by chance
+! site b: over-predicts since 2026-03-02: 0.4 predicted, 0.2 observed, 200 rows; less often than
+  once in 197 years by chance"""

@@ -3,7 +3,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from keras_calibration.seeds import Ledger
+from keras_calibration.seeds import Ledger, compare
 
 FRAME = pd.DataFrame(
     {
@@ -75,6 +75,12 @@ def test_a_wrong_frame_is_refused_as_a_whole(tmp_path, change, message):
         with pytest.raises(ValueError, match="`directions` must"):
             Ledger.from_frame(FRAME, tmp_path, directions=directions)
     assert len(Ledger(tmp_path)) == 0
+
+
+def test_a_comparison_names_a_metric_of_the_frame(tmp_path):
+    ledger = Ledger.from_frame(FRAME, tmp_path)
+    with pytest.raises(ValueError, match="Pass metric='val_loss'"):
+        compare(ledger, "dcn", "deepfm")
 
 
 def test_a_run_of_the_ledger_is_refused(tmp_path):
