@@ -333,8 +333,7 @@ class Head(keras.layers.Layer):
             )
         columns = features_of(self, features, len(values))
         bounds = []
-        # At least one part, so that the layer is called, and built, also without rows.
-        for part in row_parts(max(len(values), 1)):
+        for part in row_parts(max(len(values), 1)):  # also without rows, so that it is built
             inputs = values[part], take(columns, part)
             pair = self(*inputs), self.logit_standard_deviation(*inputs)
             logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)
