@@ -57,7 +57,7 @@ class Splits:
     def weighted(self, rows: Rows) -> Rows:
         """The scored ones of all rows; with `is_forward`, weighted by the share that is fitted.
 
-        The final calibration is fitted to all rows, so fits on few rows say less about it.
+        The final calibration is fitted to all rows, so fits on few rows count less.
         """
         if not self.is_forward:
             return rows.take(self.scored)
