@@ -51,17 +51,16 @@ def calibrate(
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
     this one, so that every row is scored by a fit that did not see it. All are compared with the
     model as it was passed, `"identity"`, with its head if it has one. The result is a weighted
-    mean of the candidates' logits (`report.weights`). For each fold, the weights are found on the
-    other folds. Each is the mean of two: that in the mean that predicts these rows best, and the
-    probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
-    more probable than all others together, it has the weight 1. The report scores the fold with
-    these weights; the model gets their mean over the folds. The candidates with a weight are then
-    fitted to all rows. Candidates that gain nothing, or need more rows, are left out; the report
-    lists them.
+    mean of the candidates' logits (`report.weights`). For each fold, the weights are estimated on
+    the other folds. Each is the mean of two numbers: the candidate's weight in the mean that
+    predicts these rows best, and the probability that the candidate alone predicts best. "No
+    change" is a candidate too. If it is more probable than all others together, its weight is 1.
+    The report scores the fold with these weights; the model gets their mean over the folds. The
+    candidates with a weight are then fitted to all rows. Candidates that gain nothing, or need more
+    rows, are left out; the report lists them.
 
-    Without evidence, nothing is changed: the model stays as it is unless the gain that the report
-    scores is above its standard error. The last line of the report then says which gain these rows
-    could have shown.
+    The model stays as it is unless the gain in the report is above its standard error. The last
+    line of the report then gives the gain that these rows could have shown.
 
     The candidates, simplest first:
 
@@ -78,34 +77,32 @@ def calibrate(
     - `"neural"`, with fields or numeric columns: η(l) + g(x).
 
     For a model of K classes: `"identity"`; `"temperature"`; and `"vector"`, a scale and a bias per
-    class. No candidate for classes uses fields or numeric columns: they are reported on.
+    class. No candidate for classes uses fields or numeric columns; the report has their errors.
 
     Args:
-        model: A trained Keras model that ends in a sigmoid, a softmax or a linear layer; of one
-            that does not, make a `CalibratedModel`, and pass that. If it ends in a head of this
-            package, the candidates are fitted to the logit before that head. It is kept, replaced,
-            or has a weight in the mean, by how well it predicts these rows; if it was fitted to
-            them, by how well fits of it to the other folds do. (A head that reads what the model
-            computes from its inputs stays in the model, below the new one.) The model stays frozen
-            as long as the calibrated model is used; to train it again afterwards, set
-            `model.trainable = True` and compile it.
+        model: A trained Keras model that ends in a sigmoid, a softmax or a linear layer; for
+            another one, pass a `CalibratedModel` of it. If it ends in a head of this package, the
+            candidates are fitted to the logit before that head. The head competes as `"identity"`;
+            if it was fitted to these rows, fits of it to the other folds are scored. (A head that
+            reads what the model computes from its inputs stays in the model, below the new one.)
+            The model stays frozen as long as the calibrated model is used; to train it again
+            afterwards, set `model.trainable = True` and compile it.
         x: Inputs of the development set, which the model was not trained on: arrays by name with
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
-            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Of a model with several
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). For a model with several
             outputs, a dictionary with the labels of the one to calibrate, `{"click": labels}`, also
             in the batches of a data set.
-        sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
-            holds arrays.
+        sample_weight: Sample weights (n,), if `x` holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs that `"additive"`, `"trees"` and `"neural"` may also use.
         methods: Which candidates to compare.
 
-            - `"default"`: all that are possible but `"neural"`, which takes most of the time and
-              rarely adds to the trees.
-            - `"quick"`: not the trees either.
-            - `"thorough"`: the network too, and five folds.
+            - `"default"`: all that are possible except `"neural"`, which takes most of the time and
+              rarely improves on the trees.
+            - `"quick"`: as the default, without the trees.
+            - `"thorough"`: all, with five folds.
             - The name of a candidate, which is then used whatever its score.
             - A list of names: these and `"identity"` are compared.
         folds: How to split the rows; None for three folds, or five with `methods="thorough"`.
@@ -119,18 +116,17 @@ def calibrate(
         time: The time of each row: the name of an input or of another column of `x`; an array (n,)
             of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
             eight blocks of time, each scored by a fit on all earlier ones and weighted by that
-            fit's share of the rows, so that a correction that does not last has no weight. And
-            `"ilps"`, `"field_bias"` and `"additive"` are tried with a level that follows time too
+            fit's share of the rows, so that a correction that does not last gets no weight. And
+            `"ilps"`, `"field_bias"` and `"additive"` also compete with a level that follows time
             (`FieldBias`), as `"ilps+level"` and so on. The result needs no time to predict: it has
             the level of the last rows. Models of K classes have no level.
 
             Or a pair `(time, gap)`: the gap is the time from the last row of a fit to the first
-            that it predicts, in days if times are dates, else in their unit. It is a week, where
-            labels take a week to come.
+            that it predicts, in days if times are dates, else in their unit. If labels arrive after
+            a week, pass a gap of a week.
         weights_are: `"importance"`, known up to a common factor, or `"counts"`: a row of weight 2
             is two rows (see `Head.fit`).
-        verbose: `"auto"` or 1 shows a progress bar over the candidates, the report and the last fit
-            included as one; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
@@ -141,10 +137,10 @@ def calibrate(
 
     Warns:
         UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
-            increases the cross-fitted log loss by more than one standard error; if rows are there
-            several times, as after a join gone wrong; if a field has values that are not in the
-            vocabulary passed; if the logits look like probabilities; if labels contradict
-            probabilities of exactly 0 or 1.
+            increases the cross-fitted log loss by more than one standard error; if rows are
+            repeated, as after a wrong join; if a field has values that are not in the vocabulary
+            passed; if the logits look like probabilities; if labels contradict probabilities of
+            exactly 0 or 1.
 
     Example:
         >>> import numpy as np

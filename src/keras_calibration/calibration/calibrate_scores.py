@@ -55,31 +55,29 @@ def calibrate_scores(
 ) -> CalibratedModel:
     """Calibrates the scores of any model: LightGBM, scikit-learn, PyTorch, or a table of requests.
 
-    As `calibrate`, but it takes the scores in place of a Keras model. The result has an input for
-    the score, `"score"`, and one for each feature that is used. It predicts, saves and exports as
+    Works as `calibrate`, but takes scores in place of a Keras model. The result has an input for
+    the score, `"score"`, and one for each feature that is used. It predicts, saves and exports like
     any `CalibratedModel`: the exported model takes the score and the features and returns the
     calibrated probability.
 
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
-            of at least 3, (n, K). They are fitted as they are; the model takes them in float32,
-            which rounds probabilities near 1: those of float64 above 1 - 6e-8 are better passed as
-            logits.
+            of at least 3, (n, K). The fit reads them in their dtype; the model takes float32, which
+            rounds probabilities above 1 - 6e-8 to 1. For such scores, pass logits.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
             columns are ignored.
-        sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise; None
-            for ones.
-        from_logits: Whether the scores are logits, or any real numbers that increase with the
-            probability, in any unit and from any zero. The exported model takes the same, in
-            float32. `"identity"`, `"bias"`, `"temperature"` and `"beta"` take them as logits: on
-            scores of another unit they lose to the others.
+        sample_weight: Sample weights (n,); None for ones.
+        from_logits: Whether the scores are logits, or other real numbers that increase with the
+            probability, such as margins. The exported model takes the same numbers, in float32.
+            `"identity"`, `"bias"`, `"temperature"` and `"beta"` need true logits: on other scores
+            they lose to the other candidates.
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
-        numeric: Names of numeric columns that the trees, for example, may also use. The model, and
-            what is exported of it, take them in float32, NaN for a missing value.
+        numeric: Names of numeric columns that `"additive"`, `"trees"` and `"neural"` may also use.
+            The model takes them in float32, NaN for a missing value.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
@@ -93,7 +91,7 @@ def calibrate_scores(
 
     Raises:
         ValueError: If an argument or a row is invalid; if probabilities are outside [0, 1]; if a
-            named column is missing, or features are given and none is named.
+            named column is missing, or `features` is passed and no column is named.
 
     Warns:
         UserWarning: If logits look like probabilities, or scores and labels look swapped; if pandas
@@ -102,7 +100,7 @@ def calibrate_scores(
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
-        >>> probabilities = rng.beta(2, 5, 4000)  # of a model that predicts too much
+        >>> probabilities = rng.beta(2, 5, 4000)  # too high
         >>> sites = rng.choice(["news", "games"], 4000)
         >>> rates = probabilities * np.where(sites == "news", 0.9, 0.4)
         >>> clicks = rng.random(4000) < rates

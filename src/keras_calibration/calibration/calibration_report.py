@@ -25,8 +25,8 @@ _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/
 class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
-    A "blend" scores each fold with the weights of the other folds, so its weights did not see the
-    row either.
+    A "blend" scores each fold with weights from the other folds, so its weights did not see the row
+    either.
 
     Args:
         name: Name of the candidate.
@@ -56,7 +56,7 @@ class CandidateScore:
     seconds: float
 
     def as_chosen(self, by_chance: float, error: float) -> Self:
-        """The figures of what was chosen for them: less chance, and with the error of a choice."""
+        """The figures of the chosen calibration, corrected for the chance in its choice."""
         return replace(
             self,
             log_loss=self.log_loss + by_chance,
@@ -88,7 +88,7 @@ class CalibrationReport(ShownAsText):
             Field-RCE, if the chosen calibration's probabilities were the true ones. For classes,
             means over them, which is an upper bound for the standard deviations.
         weights: Name of each candidate that is used → its weight in the mean of the logits.
-        left_out: Name of each candidate that could not be fitted, or was not worth it → why.
+        left_out: Name of each candidate that could not be fitted, or gained nothing → why.
         still_off: Segments in which the chosen calibration is off beyond chance, the most
             significant first: values of the fields, ranges of the numeric columns, and their pairs
             (`scoring.multicalibration_error`). `print(report.still_off)` shows a table. Empty
@@ -97,14 +97,13 @@ class CalibrationReport(ShownAsText):
         time_unit: `"day"` if the times are dates, else empty.
         present: Name of the head that the model had when it was passed, if any. `"identity"` is
             the model with this head.
-        is_present_cross_fitted: Whether that head was fitted to these very rows. `"identity"` is
-            then scored by fits of it to the other folds, as all candidates are.
-        smallest_gain: If the model stays as it is: the gain, in nats a row, that these rows could
+        is_present_cross_fitted: Whether that head was fitted to these rows. `"identity"` is then
+            scored by fits of it to the other folds, like all candidates.
+        smallest_gain: If the model stays as it is: the gain, in nats per row, that these rows could
             have shown; else 0.
-        displays: Pictures of the cross-fitted predictions before and after, not drawn: the
+        displays: Pictures of the cross-fitted predictions before and after, for `plot`: the
             `plots.FieldDisplay` of each field by its name, and a `plots.ReliabilityDisplay` by the
-            name "reliability". Empty for classes and soft labels. `plot` draws them; `to_dict`
-            leaves them out.
+            name "reliability". Empty for classes and soft labels. `to_dict` leaves them out.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:

@@ -61,7 +61,7 @@ _NUM_MEMBERS = 3
 
 @dataclass(frozen=True)
 class Asked:
-    """What `calibrate` is asked for, beside the rows: its arguments of these names."""
+    """The arguments of `calibrate`, of the same names, except the rows."""
 
     methods: str | Sequence[str]
     fields: Fields | Sequence[str]

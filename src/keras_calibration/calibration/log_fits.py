@@ -1,4 +1,4 @@
-"""fit_calibrator, update_calibrator: calibrators fitted to a scored log, without its rows."""
+"""fit_calibrator, update_calibrator: fit calibrators to sums of a scored log."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ def fit_calibrator(
       a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows,
       except that knots lie on multiples of 1/64.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
-      that have the same field values and nearly the same logit, each represented by two negatives
-      and two positives with the means and variances of the logit of either. Logits are divided into
-      64 bins a unit. A head that follows time is fitted to such groups of each day in UTC, by the
-      log's `timestamp`.
-    - If there are more than two million groups, as with many fields, logits are divided into 16, 4
-      or 1 bins a unit; offsets then differ from those of a fit to all rows, by less than their
-      standard errors. Of numeric columns that take a value of their own in each row, the groups are
-      as many as the rows, and must fit into memory: draw a sample with `where`.
+      that have the same field values and nearly the same logit, with 64 bins per unit of the logit.
+      Two negatives and two positives represent each group; they have the means and variances of its
+      logits. A head that follows time is fitted to such groups of each day in UTC, by the log's
+      `timestamp`.
+    - If there are more than two million groups, as with many fields, there are 16, 4 or 1 bins per
+      unit; offsets then differ from those of a fit to all rows by less than their standard errors.
+      If a numeric column has a different value in each row, there are as many groups as rows, and
+      they must fit into memory: draw a sample with `where`.
 
     Args:
         layer: The head. Its features are columns of the log.
         log: The log, or the sums of `calibrator_queries`. Columns named in its `fields` are not
             needed.
         verbose: 1 shows a progress bar, 0 does not.
-        weights_are: What the log's weights are: `"importance"`, known up to a common factor, or
-            `"counts"` of rows, see `Head.fit`.
+        weights_are: `"importance"`, weights known up to a common factor, or `"counts"` of rows, see
+            `Head.fit`.
 
     Returns:
         The `FitSummary`; its log losses are those of the groups.
@@ -132,15 +132,15 @@ def update_calibrator(
 ) -> FitSummary:
     """Adds the rows of a log to those of earlier fits, as the head's `update`.
 
-    Other heads with a direct fit have no `update`: keep the `LogSums` of `calibrator_queries`, add
-    those of the new rows, and call `fit_calibrator` with the sum.
+    For heads without `update`, keep the `LogSums` of `calibrator_queries`, add those of the new
+    rows, and call `fit_calibrator` with the sum.
 
     Args:
         layer: A head with `update`, a calibrator of logits alone, such as `ILPS`.
         log: The log of the new rows, or its sums.
         forget: Share of the weight of all earlier rows to drop first, in [0, 1].
         verbose: 1 shows a progress bar, 0 does not.
-        weights_are: What the log's weights are, see `fit_calibrator`.
+        weights_are: `"importance"` or `"counts"`, see `fit_calibrator`.
 
     Raises:
         ValueError: As `update` of the layer.
@@ -169,7 +169,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
 
     Args:
         layer: The head.
-        bins_per_unit: Number of bins of a unit of the logit, for heads without `update`.
+        bins_per_unit: Number of bins per unit of the logit, for heads without `update`.
 
     Raises:
         ValueError: If the layer has no direct fit.

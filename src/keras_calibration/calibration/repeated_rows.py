@@ -8,7 +8,8 @@ from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.segments import distinct_values
 
-# Copies are told by so many groups of them, of which at most this share have labels that differ.
+# Rows count as copies if this many groups are expected to have different labels by chance, and at
+# most this share of that number have.
 _LEAST_EXPECTED, _MOST_OF_EXPECTED = 10, 0.1
 # The logits of equal inputs differ by rounding, if these are in different batches.
 _ROUNDING = 1e-6

@@ -57,7 +57,7 @@ class Splits:
     def weighted(self, rows: Rows) -> Rows:
         """The scored ones of all rows; with `is_forward`, weighted by the share that is fitted.
 
-        The final calibration is fitted to all rows, so fits on few rows say less about it.
+        The final calibration is fitted to all rows, so fits on few rows count less.
         """
         if not self.is_forward:
             return rows.take(self.scored)
@@ -71,8 +71,8 @@ def time_and_gap(time: Any, folds: Folds | None) -> tuple[ArrayLike | str | None
     """The argument `time` of `calibrate` as times and a gap; raises if there are folds too."""
     if time is not None and folds is not None:
         raise ValueError(
-            "Argument `folds` must be None with `time`, which says what the folds are: blocks of "
-            f"time, each scored by a fit on earlier ones. Received: folds={folds!r}."
+            "Argument `folds` must be None with `time`: the folds are then blocks of time, each "
+            f"scored by a fit on the earlier ones. Received: folds={folds!r}."
         )
     if not (isinstance(time, tuple) and len(time) == 2):
         return time, 0.0

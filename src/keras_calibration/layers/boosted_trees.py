@@ -170,14 +170,14 @@ class BoostedTrees(Head):
         features = {} if features is None else features
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
-        inputs = self._tree_columns(self.head, columns, inner, features)
-        trees = tree_sums(inputs, *self._trees)
+        seen = self._tree_columns(self.head, columns, inner, features)
+        trees = tree_sums(seen, *self._trees)
         return inner + ops.cast(trees, inner.dtype)
 
     def _tree_columns(
         self, head: Head, logits: Tensor, inner: Tensor, features: Features
     ) -> Tensor:
-        """The inputs of the trees for rows with this inner head, (batch, columns), float32."""
+        """What the trees see of rows whose inner head is `head`, (batch, columns), float32."""
         columns = [logits, inner]
         if head.effect_names:
             columns.append(head.effects(features))
