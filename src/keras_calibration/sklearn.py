@@ -126,7 +126,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         encoder = LabelEncoder().fit(getattr(base, "classes_", y) if is_frozen else y)
         labels, self.classes_ = encoder.transform(y), encoder.classes_
         if len(self.classes_) < 2:
-            raise ValueError(f"Labels must be of two classes or more. Received: {self.classes_}.")
+            received = f"Received: one class, {self.classes_}."
+            raise ValueError(f"Labels must be of two classes or more. {received}")
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -174,7 +175,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely class of each row."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        best = np.argmax(self.predict_proba(X), axis=1)  # raises before `fit`
+        return self.classes_[best]
 
     def __sklearn_tags__(self) -> Any:
         """The tags for the number of classes and for X are those of the classifier."""

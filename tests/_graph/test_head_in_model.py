@@ -342,11 +342,9 @@ def test_calibrate_replaces_a_head():
     model = functional(head)
     model.get_layer("base_logit").set_weights([np.full((1, 1), 2.0), np.zeros(1)])
     calibrated = kc.calibrate(model, X, LABELS, fields=["site_id"], methods="field_bias", verbose=0)
-    assert calibrated.report.replaced == head.name
-    assert "replaces the head" in str(calibrated.report)
+    assert calibrated.head is not head
     np.testing.assert_allclose(kc.base_logits(calibrated, X), 2 * X["price"], atol=1e-5)
     again = kc.calibrate(calibrated, X, LABELS, fields=["site_id"], methods="quick", verbose=0)
-    assert again.report.replaced == calibrated.head.name
     np.testing.assert_allclose(kc.base_logits(again, X), 2 * X["price"], atol=1e-5)
     assert again.report.before.log_loss == pytest.approx(calibrated.report.before.log_loss)
 

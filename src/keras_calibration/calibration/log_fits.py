@@ -292,6 +292,8 @@ def _feature_values(
         return numbers_of(values, feature)
     if values.dtype.kind == "f":  # a missing value makes floats of a column of ids
         return np.where(np.isnan(values), -1.0, values)
+    if isinstance(fields.get(feature), keras.layers.StringLookup):
+        values = values.astype(object)  # whole numbers that the layer knows as texts
     if values.dtype != object:
         return values
     ids, texts = whole_numbers(values), [each for each in values.tolist() if isinstance(each, str)]
@@ -301,6 +303,6 @@ def _feature_values(
             f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
             f"Received: {texts[:3]}."
         )
-    if ids is not None and (are_ids or not texts):
+    if ids is not None and are_ids:
         return ids
     return np.array(["" if each is None else str(each) for each in values.tolist()])

@@ -66,7 +66,8 @@ def test_false_alerts_are_as_rare_as_promised():
         n = 1000
         p = 1 / (1 + np.exp(-rng.normal(-2, 1.5, n)))
         columns = {"label": rng.random(n) < p, "probability": p, "site": rng.integers(0, 20, n)}
-        log = pa.table({**columns, "timestamp": rng.integers(0, 4, n) * 86400})
+        times = START + rng.integers(0, 4, n) * np.timedelta64(1, "D")
+        log = pa.table({**columns, "timestamp": times})
         # A fifth in the four days.
         budget = 0.2 * 365.25 / 4
         report = monitor(log_of(log, "site"), tolerance=0.0, false_alarms_per_year=budget)
