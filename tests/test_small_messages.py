@@ -4,6 +4,7 @@ import re
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 import keras_calibration as kc
@@ -23,6 +24,9 @@ def base():
 
 
 X = {"site": SITE, "price": PRICE[:, None]}
+DAY = np.datetime64("2026-01-01") + np.arange(N)
+DAY_P = np.linspace(0.1, 0.9, N)
+FRAME = pd.DataFrame({"clicked": Y, "p": DAY_P})
 
 
 def test_a_single_name_is_a_name():
@@ -51,6 +55,26 @@ HINTS = {
         lambda: kc.layers.PlattScaling().fit(np.linspace(0, 1, N), Y),
         "from_logits=False to the head",
         "nothing else",
+    ),
+    "a field that the model does not read": (
+        lambda: kc.calibrate(base(), X | {"age": SITE}, Y, fields=["age"], **QUICK),
+        "pass its scores to `calibrate_scores`",
+        "ScoredLog",
+    ),
+    "a date as a field": (
+        lambda: kc.calibrate_scores(DAY_P, Y, {"day": DAY}, fields=["day"], **QUICK),
+        "the month as a string",
+        "`numeric`",
+    ),
+    "another field of a head": (
+        lambda: kc.layers.FieldBias({"site": 20}).get_offsets("sight"),
+        r"one of the fields, \['site'\]\. Received: \['sight'\]",
+        "not in list",
+    ),
+    "columns of a log by other names": (
+        lambda: kc.monitor(kc.logs.ScoredLog(FRAME, timestamp="time")),
+        r"Received: \['label', 'probability', 'time'\]\. Name them: ScoredLog",
+        "SQL",
     ),
 }
 

@@ -212,7 +212,8 @@ def column_of(values: Any, name: str) -> np.ndarray:
         for value in set(array.reshape(-1).tolist()):
             text_of(value, name)
     if array.dtype.kind not in "biufOSU" and array.dtype.name not in EXACT_WHOLE_NUMBERS:
-        raise _refused_input(name, "hold numbers or strings", f"dtype {array.dtype}")
+        received = f"dtype {array.dtype}. Convert it, a date for example to the month as a string"
+        raise _refused_input(name, "hold numbers or strings", received)
     return array
 
 

@@ -64,10 +64,10 @@ def _excluded_notes(runs: PipelineRuns) -> list[str]:
         (runs.num_diverged, "diverged"),
         (runs.num_unfinished, "never finished"),
         (runs.num_without_metric, "lacked the metric at that epoch"),
-        (runs.num_repeated, "were repeated later"),
+        (runs.num_repeated, "repeated later"),
     )
     found = [f"{number} {reason}" for number, reason in reasons if number]
-    return [f"{runs.pipeline}: of its runs, {', '.join(found)}: excluded"] if found else []
+    return [f"{runs.pipeline}: excluded runs: {', '.join(found)}"] if found else []
 
 
 def _seed_notes(runs: PipelineRuns, metric: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from calibration_records._check import known
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records.logs.columns import (
     WHOLE,
@@ -157,11 +158,9 @@ def used_columns(log: ScoredLog) -> list[str]:
 
 def check_columns(log: ScoredLog, columns: Sequence[str]) -> None:
     """Raises if the log names columns that are not there, or two have one name for DuckDB."""
-    if missing := [name for name in used_columns(log) if name not in columns]:
-        raise ValueError(f"The log has no columns {missing}. Received: columns {[*columns]}.")
+    remedy = "Name them: ScoredLog(…, label=…, probability=…, timestamp=…)."
+    known("A ScoredLog must name columns of its source", used_columns(log), columns, remedy)
     folded = [name.casefold() for name in columns]
     if twice := sorted({name for name in columns if folded.count(name.casefold()) > 1}):
-        raise ValueError(
-            "Columns must have different names, whether in upper or lower case. Received twice: "
-            f"{twice}."
-        )
+        expected = "Columns must have different names, whether in upper or lower case"
+        raise ValueError(f"{expected}. Received twice: {twice}.")

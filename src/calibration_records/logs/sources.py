@@ -123,9 +123,8 @@ def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     ).fetchall()
     paths = [path for (path,) in found]
     if not paths:
-        raise ValueError(
-            f"Argument `source` must name existing files. Received: {name!r}, which names none."
-        )
+        expected = "Argument `source` must name existing files"
+        raise ValueError(f"{expected}. Received: {name!r}, which names none.")
     if not is_folder:
         return paths
     # Names that begin with . or _ are of files that are being written, or lie beside the data.

@@ -97,10 +97,8 @@ class LogSums:
             return cls()
         for part in parts[1:]:
             if part.names != parts[0].names:
-                raise ValueError(
-                    "Sums can be added if they were computed by the same queries. Received: "
-                    f"{parts[0].names} and {part.names}."
-                )
+                received = f"{parts[0].names} and {part.names}"
+                raise ValueError(f"Sums must come from the same queries. Received: {received}.")
         return cls({n: merged([part._tables[n] for part in parts]) for n in parts[0].names})
 
     def to_bytes(self) -> bytes:

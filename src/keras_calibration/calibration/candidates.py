@@ -132,7 +132,8 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
         {'site': 5}
     """
     names = names_of(fields)
-    known("Argument `fields` must name inputs of the model", names, sorted(columns))
+    remedy = "For columns that it does not read, pass its scores to `calibrate_scores`."
+    known("Argument `fields` must name inputs of the model", names, sorted(columns), remedy)
     for name in names:
         one_column(name, tuple(columns[name].shape))
     if not isinstance(fields, Mapping):

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import positive, refused
+from calibration_records._check import known, positive, refused
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
@@ -150,6 +150,7 @@ class FieldHead(Head):
     def _rows_of(self, field: str) -> slice:
         """The rows of a field's values in the table of all fields; builds the layer."""
         self.ensure_built()
+        known("Argument `field` must be one of the fields", [field], self.fields)
         start = self._starts()[list(self.fields).index(field)]
         return slice(start, start + self.num_values[field])
 

@@ -56,7 +56,8 @@ class SegmentError(ShownAsText):
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.num_rows:,} rows, predicted {self.mean_prediction:.4g}, observed "
-            f"{self.observed_rate:.4g} ({self.deviations:.1f} standard deviations)"
+            f"{self.observed_rate:.4g}, error {self.error:.4g} "
+            f"({self.deviations:.1f} standard deviations)"
         )
 
     def _cells(self) -> list[str]:

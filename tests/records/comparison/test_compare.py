@@ -238,7 +238,7 @@ def test_runs_that_do_not_count_are_counted(ledger):
     b = comparison.b
     assert (len(b), b.num_diverged, b.num_unfinished) == (6, 2, 1)
     assert (b.num_repeated, b.num_without_metric) == (1, 1)
-    assert "dcn: of its runs, 2 diverged" in str(comparison)
+    assert "dcn: excluded runs: 2 diverged" in str(comparison)
     # Of the runs with one seed the latest counts.
     assert b.values["val_calibrated_log_loss"][0] == losses(9, 1)[0]["val_calibrated_log_loss"]
 
