@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from sphinx.util import inspect
 
@@ -47,11 +48,12 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 nb_output_stderr = "remove"  # progress bars, and what TensorFlow says of the machine
 
-# No further pages come yet from a pattern; cells that do not run have no language.
-suppress_warnings = ["toc.empty_glob", "myst-nb.lexer"]
+suppress_warnings = ["myst-nb.lexer"]  # cells that do not run have no language
 
 autosummary_generate = True
 autosummary_context = {
+    # Pages with a picture, which the program of their name draws.
+    "pictures": [path.stem for path in (DOCS / "reference" / "pictures").glob("*.py")],
     # A class page lists the members that a user calls: none of these bases of other packages,
     "foreign_bases": "Layer, Metric, Model, Functional, Callback, BaseEstimator, ClassifierMixin, "
     "MetaEstimatorMixin, Operation, KerasSaveable, Enum, tuple, object",
@@ -65,14 +67,14 @@ autosummary_context = {
         add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
         fit_checked fit_curve fit_histogram fit_sums fit_trees has_free_scale has_free_shift
         logit_spread num_posterior_columns posterior posterior_spread shift update_sums
-        with_features add_row_count add_rows add_sum add_variable check_ids count_rows error
-        has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
-        as_chosen by_period columns field_ids metrics of_given uses_row_key
+        with_features add_row_count add_rows add_sum add_sums add_variable check_ids count_rows
+        error has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
+        sum_shapes as_chosen by_period columns field_ids metrics of_given uses_row_key
     """,
     # and on the page of `Head` alone those that a subclass may define.
     "for_subclasses": """
-        check_logits curve draws_by_chance effect_names effects field_readers finalize fit_rows
-        parts starts_from_whole summary_of
+        check_logits draws_by_chance effect_names effects feature_names field_readers fit_rows
+        follows_time logit_standard_deviation parts starts_from_whole summary_of
     """,
 }
 for _key in ("not_called", "for_subclasses"):
@@ -87,6 +89,9 @@ add_module_names = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Call arguments", "params_style"), ("Reference", "References")]
+
+plot_formats = [("png", 144)]
+plot_html_show_formats = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "keras-calibration"
@@ -196,6 +201,16 @@ def signature_of_class(
     return inspect.stringify_signature(own, show_annotation=False), ""
 
 
+class NoPlot(Directive):
+    """The directive `plot` of a draft, which runs no programs."""
+
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Draws nothing."""
+        return []
+
+
 def _is_linked(node: nodes.Node) -> bool:
     parent = node.parent
     while parent is not None:
@@ -207,6 +222,10 @@ def _is_linked(node: nodes.Node) -> bool:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the functions above to the build."""
+    if app.config.nb_execution_mode == "off":
+        app.add_directive("plot", NoPlot)
+    else:
+        app.setup_extension("matplotlib.sphinxext.plot_directive")
     app.connect("source-read", include_files)
     app.connect("doctree-resolved", link_names)
     app.connect("autodoc-process-signature", signature_of_class)

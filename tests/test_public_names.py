@@ -61,10 +61,9 @@ OTHER_ROOMS = {
 RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
-    Level
-    CalibrationReport CandidateScore Comparison FitSummary
-    MonitorReport MulticalibrationError Outcome Rates
-    SegmentError Table Verdict
+    CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport FitSummary
+    Level MetricComparison MonitorReport MulticalibrationError Outcome PeriodReport PipelineRuns
+    RateCheck Rates SeedNoise SegmentError SegmentErrors Table Verdict
 """
 # Results and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = "plots.STYLES"
