@@ -63,8 +63,10 @@ def test_figures_from_the_studies_stand_on_their_pages():
 
 
 def cells_of(page):
-    """The code cells of a page in docs/, in their order."""
+    """The code cells of a page in docs/, in their order; of a program, the whole."""
     text = (ROOT / "docs" / page).read_text("utf-8")
+    if page.endswith(".py"):
+        return [text]
     cells = re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [re.sub(r"^:[\w-]+:.*\n", "", cell, flags=re.MULTILINE) for cell in cells]
 
@@ -85,6 +87,16 @@ def run_page(tmp_path, monkeypatch):
     matplotlib.use("agg")
     yield run
     matplotlib.pyplot.close("all")
+
+
+PICTURES = ROOT / "docs" / "reference" / "pictures"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("picture", sorted(path.name for path in PICTURES.glob("*.py")))
+def test_a_picture_of_the_reference(picture, run_page):
+    run_page(f"reference/pictures/{picture}")
+    assert matplotlib.pyplot.get_fignums()
 
 
 # Those with a test of their own below.

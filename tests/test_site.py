@@ -29,6 +29,8 @@ def test_the_reference_lists_every_public_name_once():
     public -= {"__version__", *ROOMS}
     assert len(listed) == len(set(listed))
     assert set(listed) == public | {"NeuralCalibrator", *RESULTS.split()}
+    pictures = {path.stem for path in (ROOT / "docs" / "reference" / "pictures").glob("*.py")}
+    assert {"FieldBias", "ILPS", "calibrate"} <= pictures <= set(listed)
 
 
 def slugs_of(page):
