@@ -52,8 +52,11 @@ suppress_warnings = ["myst-nb.lexer"]  # cells that do not run have no language
 
 autosummary_generate = True
 autosummary_context = {
-    # Pages with a picture, which the program of their name draws.
-    "pictures": [path.stem for path in (DOCS / "reference" / "pictures").glob("*.py")],
+    # The programs that draw the picture of the page of their name → its caption.
+    "pictures": {
+        path.stem: path.read_text("utf-8").split('"""')[1]
+        for path in (DOCS / "reference" / "pictures").glob("*.py")
+    },
     # A class page lists the members that a user calls: none of these bases of other packages,
     "foreign_bases": "Layer, Metric, Model, Functional, Callback, BaseEstimator, ClassifierMixin, "
     "MetaEstimatorMixin, Operation, KerasSaveable, Enum, tuple, object",
@@ -67,15 +70,22 @@ autosummary_context = {
         add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
         fit_checked fit_curve fit_histogram fit_sums fit_trees has_free_scale has_free_shift
         logit_spread num_posterior_columns posterior posterior_spread shift update_sums
-        with_features add_row_count add_rows add_sum add_sums add_variable check_ids count_rows
-        error has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
-        sum_shapes as_chosen by_period columns field_ids metrics of_given uses_row_key
+        with_features add_row_count add_rows add_sum add_variable check_ids count_rows error
+        has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
+        as_chosen by_period columns field_ids metrics of_given uses_row_key
+        add_sums sum_shapes
     """,
     # and on the page of `Head` alone those that a subclass may define.
     "for_subclasses": """
-        check_logits draws_by_chance effect_names effects feature_names field_readers fit_rows
-        follows_time logit_standard_deviation parts starts_from_whole summary_of
+        check_logits draws_by_chance effect_names effects field_readers fit_rows
+        parts starts_from_whole summary_of
+        feature_names follows_time logit_standard_deviation
     """,
+    # These do something in a few classes alone.
+    "only_in": {
+        "finalize": ["Head", "FieldILPS", "NeuralCalibration"],
+        "level": ["Head", "FieldBias", "BlendedHead"],
+    },
 }
 for _key in ("not_called", "for_subclasses"):
     autosummary_context[_key] = ", ".join(autosummary_context[_key].split())
@@ -90,7 +100,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Call arguments", "params_style"), ("Reference", "References")]
 
-plot_formats = [("png", 144)]
+plot_formats = [("png", 100)]
 plot_html_show_formats = False
 
 html_theme = "pydata_sphinx_theme"
@@ -204,7 +214,7 @@ def signature_of_class(
 class NoPlot(Directive):
     """The directive `plot` of a draft, which runs no programs."""
 
-    optional_arguments = 1
+    required_arguments, has_content = 1, True
 
     def run(self) -> list[nodes.Node]:
         """Draws nothing."""

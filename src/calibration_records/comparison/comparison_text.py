@@ -125,7 +125,7 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
         _mean_and_std(metric.mean_a, metric.std_a),
         _mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        "" if beats is None else interval(beats, ".0%").replace("%", ""),
+        "" if beats is None else interval(beats, ".0%").replace("%", "").replace(", ", "–"),
         "" if p_value is None else f"{p_value:.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 
