@@ -96,6 +96,7 @@ autodoc_inherit_docstrings = False
 autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 88
 add_module_names = False
+toc_object_entries_show_parents = "hide"  # `fit()`, as the page is that of the class
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Call arguments", "params_style"), ("Reference", "References")]
