@@ -69,8 +69,6 @@ def cross_fit(
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
-    # One copy for all folds: JAX compiles each for itself.
-    copied = None if calibrator is None else copy_of(calibrator)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))
     epochs: list[int] = []
@@ -78,10 +76,7 @@ def cross_fit(
     progress = ProgressBar(num_folds, "folds", verbose)
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        curve = rows.logits
-        if copied is not None:
-            copied.fit_checked(rows.take(fitted))
-            curve = head_logits(copied, rows.logits, {})
+        curve = _fitted_curve(calibrator, rows, fitted)
         epoch, both[held_out], learnt = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
         epochs, members = [*epochs, epoch], [*members, learnt]
@@ -122,9 +117,18 @@ def _cross_fitted_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
     """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""
-    logits, curve = corrections.copy(), copy_of(calibrator)
+    logits = corrections.copy()
     for fold in range(int(folds.max()) + 1):
-        fitted = folds != fold
+        curve, fitted = copy_of(calibrator), folds != fold
         fit_under(curve, rows.take(fitted), corrections[fitted])
         logits[~fitted] += head_logits(curve, rows.logits[~fitted], {})
     return logits
+
+
+def _fitted_curve(calibrator: Head | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
+    """η of all rows (n,), fitted to the rows with the given numbers."""
+    if calibrator is None:
+        return rows.logits
+    curve = copy_of(calibrator)
+    curve.fit_checked(rows.take(fitted))
+    return head_logits(curve, rows.logits, {})
