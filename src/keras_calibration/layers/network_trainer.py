@@ -131,8 +131,8 @@ class NetworkTrainer:
         import jax
 
         model, tree = self.model, keras.tree.map_structure
-        variables = model.trainable_variables, model.non_trainable_variables
-        variables += model.optimizer.variables, model.metrics_variables
+        of_model = model.trainable_variables, model.non_trainable_variables
+        variables = *of_model, model.optimizer.variables, model.metrics_variables
 
         @jax.jit
         def train(state: Any, batches: Tensor, columns: Any) -> Any:
