@@ -143,7 +143,7 @@ def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
         middle = place * len(sample) // len(scores)
         low, high = sample[np.clip([middle - margin, middle + margin], 0, len(sample) - 1)]
         place_inside, parts = place, []
-        for part in row_parts(len(scores), ()):
+        for part in row_parts(len(scores)):
             is_below = scores[part] < low
             place_inside -= int(np.count_nonzero(is_below))
             parts.append(scores[part][np.flatnonzero(is_below ^ (scores[part] <= high))])

@@ -17,7 +17,7 @@ _SMALLEST_CURVATURE = 1e-16
 _ROWS_IN_CACHE, _MOST_ROWS = 1 << 16, 1 << 20
 
 
-def row_parts(num_rows: int, num_values: Sequence[int]) -> Iterator[slice]:
+def row_parts(num_rows: int, num_values: Sequence[int] = ()) -> Iterator[slice]:
     """Parts of the rows that are a block each: larger where sums by value are long.
 
     Example:

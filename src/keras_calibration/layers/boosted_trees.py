@@ -16,6 +16,7 @@ from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import boost, tables_of
+from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for
@@ -31,7 +32,6 @@ from keras_calibration.layers.field_ids import (
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_column
 from keras_calibration.layers.network_trainer import copy_of
@@ -280,7 +280,7 @@ class BoostedTrees(Head):
         """Logits of h (n,), and what the trees see (n, C), of folds with a head each."""
         crossed, columns = rows.logits.copy(), None
         for fold, head in zip(folds, heads, strict=True):
-            for part in row_slices(len(fold)):
+            for part in row_parts(len(fold)):
                 own = rows.take(fold[part])
                 logits = ops.cast(as_column(own.logits), self.compute_dtype)
                 inner = head(logits, own.features)

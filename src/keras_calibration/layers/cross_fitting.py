@@ -69,6 +69,8 @@ def cross_fit(
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
+    # One copy for all folds: JAX compiles each for itself.
+    copied = None if calibrator is None else copy_of(calibrator)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))
     epochs: list[int] = []
@@ -76,7 +78,10 @@ def cross_fit(
     progress = ProgressBar(num_folds, "folds", verbose)
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        curve = _fitted_curve(calibrator, rows, fitted)
+        curve = rows.logits
+        if copied is not None:
+            copied.fit_checked(rows.take(fitted))
+            curve = head_logits(copied, rows.logits, {})
         epoch, both[held_out], learnt = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
         epochs, members = [*epochs, epoch], [*members, learnt]
@@ -117,18 +122,9 @@ def _cross_fitted_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
     """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""
-    logits = corrections.copy()
+    logits, curve = corrections.copy(), copy_of(calibrator)
     for fold in range(int(folds.max()) + 1):
-        curve, fitted = copy_of(calibrator), folds != fold
+        fitted = folds != fold
         fit_under(curve, rows.take(fitted), corrections[fitted])
         logits[~fitted] += head_logits(curve, rows.logits[~fitted], {})
     return logits
-
-
-def _fitted_curve(calibrator: Head | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
-    """η of all rows (n,), fitted to the rows with the given numbers."""
-    if calibrator is None:
-        return rows.logits
-    curve = copy_of(calibrator)
-    curve.fit_checked(rows.take(fitted))
-    return head_logits(curve, rows.logits, {})

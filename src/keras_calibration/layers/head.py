@@ -16,6 +16,7 @@ from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.row_folds import folds_of
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._typing import Features, Shape, Tensor
@@ -32,7 +33,7 @@ from keras_calibration.layers.fits import (
     unchanged_if_refused,
     warn_of_settings,
 )
-from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
+from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.logits import (
     calibration_dtype,
     check_column,
@@ -333,7 +334,7 @@ class Head(keras.layers.Layer):
         columns = features_of(self, features, len(values))
         bounds = []
         # At least one part, so that the layer is called, and built, also without rows.
-        for part in row_slices(max(len(values), 1)):
+        for part in row_parts(max(len(values), 1)):
             inputs = values[part], take(columns, part)
             pair = self(*inputs), self.logit_standard_deviation(*inputs)
             logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)

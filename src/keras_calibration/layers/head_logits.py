@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -10,26 +10,14 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._rows.columns import take
+from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.softmax_fit import log_losses
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.field_ids import called_features
 
-_ROWS_TOGETHER = 1 << 16
-
-
-def row_slices(num_rows: int) -> Iterator[slice]:
-    """Slices of many rows that are computed together.
-
-    Example:
-        >>> list(row_slices(100_000))
-        [slice(0, 65536, None), slice(65536, 100000, None)]
-    """
-    for start in range(0, num_rows, _ROWS_TOGETHER):
-        yield slice(start, min(start + _ROWS_TOGETHER, num_rows))
-
 
 def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features) -> np.ndarray:
-    """Calibrated logits of a head as float64, computed `row_slices` at a time.
+    """Calibrated logits of a head as float64, computed `row_parts` at a time.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
@@ -40,7 +28,7 @@ def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features
     is_traceable = head.built and all(isinstance(each, int) for each in fields)
     call = _compiled(head) if is_traceable and keras.backend.backend() == "jax" else head
     calibrated = np.empty(logits.shape)
-    for part in row_slices(len(logits)):
+    for part in row_parts(len(logits)):
         outputs = call(logits[part], take(features, part))
         calibrated[part] = ops.convert_to_numpy(outputs).reshape(logits[part].shape)
     return calibrated
