@@ -156,7 +156,7 @@ def _uncounted_traces() -> Iterator[None]:
     many. Public: none.
     """
     module = sys.modules.get("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    manager = getattr(module, "_frequent_tracing_detector_manager", None)
+    manager: Any = getattr(module, "_frequent_tracing_detector_manager", None)
     counts = getattr(manager, "_detectors", None)
     if counts is not None:
         manager._detectors = type(counts)()

@@ -18,7 +18,7 @@ from keras_calibration import metrics
 from metric_cases import CASES
 from metric_references import Rows
 
-NUM_ROWS = 1201
+NUM_ROWS = 601
 RNG = np.random.default_rng(0)
 WIDE = FLOATS[-1]
 

@@ -187,11 +187,7 @@ class Ledger:
         self._write(run_id, started["created"], record)
 
     def runs(
-        self,
-        pipeline: str | None = None,
-        *,
-        status: str | None = None,
-        skip_damaged: bool = False,
+        self, pipeline: str | None = None, *, status: str | None = None, skip_damaged: bool = False
     ) -> list[dict[str, Any]]:
         """Reads the runs in the order in which they were appended.
 

@@ -5,12 +5,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from calibration_records._check import confidence_level
-from calibration_records.statistics.estimate import (
-    Estimate,
-    RunValues,
-    check_paired,
-    check_runs,
-)
+from calibration_records.statistics.estimate import Estimate, RunValues, check_paired, check_runs
 
 # Smallest number of seeds for which the effect of sharing them is estimated.
 _MIN_SHARED = 10

@@ -151,10 +151,7 @@ def _cross_products(x: Array, y: Array) -> Array:
 
 
 def _check_losses(
-    plain: Sequence[RunValues],
-    calibrated: Sequence[RunValues],
-    paired: bool,
-    confidence: float,
+    plain: Sequence[RunValues], calibrated: Sequence[RunValues], paired: bool, confidence: float
 ) -> list[Array]:
     """The losses of each pipeline, shape (2, runs), in a unit that keeps squares in range.
 

@@ -20,10 +20,7 @@ from keras_calibration._graph.outputs import (
     symbolic_output,
 )
 from keras_calibration._keras import position_of, source_of
-from keras_calibration._ops.losses import (
-    class_logits_from_probabilities,
-    logits_from_probabilities,
-)
+from keras_calibration._ops.losses import class_logits_from_probabilities, logits_from_probabilities
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.logits import calibration_dtype
 

@@ -21,20 +21,12 @@ from calibration_records._columns import (
     refuse_rows,
     suggestion,
 )
-from keras_calibration._rows.columns import (
-    column_of,
-    column_that_counts,
-    is_sparse,
-    is_symbolic,
-)
+from keras_calibration._rows.columns import column_of, column_that_counts, is_sparse, is_symbolic
 from keras_calibration._typing import Inputs, Tensor
 
 
 def inputs_of(
-    x: Any,
-    expected: Any,
-    ids: Collection[str] = (),
-    standing_in: np.ndarray | None = None,
+    x: Any, expected: Any, ids: Collection[str] = (), standing_in: np.ndarray | None = None
 ) -> Any:
     """Arrays and tables in the form that a model expects, without columns that it does not read.
 

@@ -11,12 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import (
-    by_name,
-    check_same_rows,
-    is_table,
-    warn_of_other_order,
-)
+from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, as_csr, is_sparse, numbers_of, take
 from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
@@ -113,10 +108,7 @@ class Reader:
 
 
 def as_inputs(
-    x: Data,
-    expected: Inputs,
-    ids: Collection[str] = (),
-    standing_in: np.ndarray | None = None,
+    x: Data, expected: Inputs, ids: Collection[str] = (), standing_in: np.ndarray | None = None
 ) -> Data:
     """Arrays and tables as a model takes them; data sets are returned unchanged."""
     if is_batches(x):

@@ -51,8 +51,9 @@ class Rows:
     @property
     def num_meant(self) -> int:
         """How many rows are meant: the sum of the weights, if they are counts."""
-        is_counted = self.weights is not None and are_counts(self.weights)
-        return round(self.weights.sum()) if is_counted else len(self)
+        if self.weights is None or not are_counts(self.weights):
+            return len(self)
+        return round(self.weights.sum())
 
     @property
     def num_effective(self) -> float:

@@ -145,7 +145,7 @@ def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
         place_inside, parts = place, []
         for part in row_parts(len(scores)):
             is_below = scores[part] < low
-            place_inside -= np.count_nonzero(is_below)
+            place_inside -= int(np.count_nonzero(is_below))
             parts.append(scores[part][np.flatnonzero(is_below ^ (scores[part] <= high))])
         inside = np.concatenate(parts)
         if not 0 <= place_inside < len(inside):  # rows in an order that the sample does not see

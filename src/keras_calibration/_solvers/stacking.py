@@ -22,10 +22,7 @@ SMALLEST_WEIGHT = 0.02
 
 
 def cross_fitted_weights(
-    logits: Sequence[np.ndarray],
-    rows: Rows,
-    fold: np.ndarray,
-    clusters: np.ndarray | None = None,
+    logits: Sequence[np.ndarray], rows: Rows, fold: np.ndarray, clusters: np.ndarray | None = None
 ) -> np.ndarray:
     """For each fold, `combined_weights` of the rows of the other folds: (folds, m).
 

@@ -16,12 +16,7 @@ from keras import ops
 
 from calibration_records._warn import warn
 from keras_calibration._graph.base_logits import with_all_outputs
-from keras_calibration._graph.head_in_model import (
-    LOGIT_OUTPUT,
-    HeadInModel,
-    depends_on,
-    find_head,
-)
+from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, HeadInModel, depends_on, find_head
 from keras_calibration._graph.outputs import output_names, symbolic_input, symbolic_output
 from keras_calibration._keras import flatten_layers
 from keras_calibration._ops.losses import probabilities_from_logits
@@ -240,7 +235,7 @@ class Spec:
             warn(
                 f"The head {self.head.name!r} changes no probability. It seems that it has never "
                 "been fitted, and the exported model would serve uncalibrated probabilities. Fit "
-                "it before the export, with kc.fit_head or kc.calibrate.",
+                "it before the export, with kc.fit_head or kc.calibrate."
             )
 
 

@@ -120,20 +120,19 @@ class NetworkTrainer:
         """`η + g(x)` of the rows with these numbers, (m,), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
-        batches = (self._inputs(rows) for rows in filled.reshape(-1, size))
-        parts = [self.model.predict_on_batch(inputs) for inputs in batches]
+        parts = [
+            self.model.predict_on_batch([self.curve[rows], *(c[rows] for c in self._together)])
+            for rows in filled.reshape(-1, size)
+        ]
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
-
-    def _inputs(self, order: np.ndarray) -> list[np.ndarray]:
-        return [self.curve[order], *(columns[order] for columns in self._together)]
 
     def _scan_of_steps(self) -> Callable[[np.ndarray], None]:
         """One step per batch of row numbers (batches, size), on JAX in one program."""
         import jax
 
         model, tree = self.model, keras.tree.map_structure
-        variables = model.trainable_variables, model.non_trainable_variables
-        variables += model.optimizer.variables, model.metrics_variables
+        of_model = model.trainable_variables, model.non_trainable_variables
+        variables = *of_model, model.optimizer.variables, model.metrics_variables
 
         @jax.jit
         def train(state: Any, batches: Tensor, columns: Any) -> Any:

@@ -131,11 +131,7 @@ def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y
 
 
 def _fit(
-    head: Head,
-    rows: Rows,
-    settings: FitSettings | None,
-    verbose: int | str,
-    only_if_better: bool,
+    head: Head, rows: Rows, settings: FitSettings | None, verbose: int | str, only_if_better: bool
 ) -> FitSummary:
     """Fits a head to checked rows; warns if mean prediction and mean label differ."""
     summary = refit(head, rows, settings, int(bool(verbose)), only_if_better)

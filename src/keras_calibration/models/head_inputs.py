@@ -47,11 +47,7 @@ def base_logits(
 
 
 def interval(
-    model: keras.Model,
-    x: Data,
-    *,
-    level: float = 0.95,
-    calibrated_output: str | int | None = None,
+    model: keras.Model, x: Data, *, level: float = 0.95, calibrated_output: str | int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes an interval of the calibrated probability of each row; see `Head.interval`.
 

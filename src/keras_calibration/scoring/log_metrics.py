@@ -21,11 +21,7 @@ from calibration_records.logs.query import (
 )
 from calibration_records.logs.scored_log import field_name
 from calibration_records.logs.sums import whole_numbers
-from keras_calibration._ops.field_sums import (
-    field_ece_from_sums,
-    field_rce_from_sums,
-    known_ids,
-)
+from keras_calibration._ops.field_sums import field_ece_from_sums, field_rce_from_sums, known_ids
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.log_sums import LogitMoments

@@ -15,11 +15,7 @@ from calibration_records._columns import text_of
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.onnx.graph import onnx_packages, to_onnx
 from keras_calibration.export.onnx.lookups import why_not
-from keras_calibration.export.provenance import (
-    describe_model,
-    describe_versions,
-    provenance_text,
-)
+from keras_calibration.export.provenance import describe_model, describe_versions, provenance_text
 from keras_calibration.export.publish import Format, Request, named_errors, publish
 from keras_calibration.export.spec import OWN_OUTPUTS, Spec
 from keras_calibration.export.target import Target
