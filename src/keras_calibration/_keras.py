@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -142,29 +141,10 @@ def throwaway_layers() -> Iterator[None]:
     # TensorFlow keeps 35 kB for each new name of a variable, in its cache of eager kernels.
     names = restart_names()
     try:
-        with _unnumbered_variables(), _without_replica_sums(), _uncounted_traces():
+        with _unnumbered_variables(), _without_replica_sums():
             yield
     finally:
         restart_names(names)
-
-
-@contextlib.contextmanager
-def _uncounted_traces() -> Iterator[None]:
-    """Traces inside the block do not count where TensorFlow warns of functions traced too often.
-
-    It counts by line of source, so that one more trace of the user's own model would be one too
-    many. Public: none.
-    """
-    module = sys.modules.get("tensorflow.python.eager.polymorphic_function.polymorphic_function")
-    manager: Any = getattr(module, "_frequent_tracing_detector_manager", None)
-    counts = getattr(manager, "_detectors", None)
-    if counts is not None:
-        manager._detectors = type(counts)()
-    try:
-        yield
-    finally:
-        if counts is not None:
-            manager._detectors = counts
 
 
 @contextlib.contextmanager

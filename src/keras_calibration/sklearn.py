@@ -126,8 +126,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         encoder = LabelEncoder().fit(getattr(base, "classes_", y) if is_frozen else y)
         labels, self.classes_ = encoder.transform(y), encoder.classes_
         if len(self.classes_) < 2:
-            received = f"Received: one class, {self.classes_}."
-            raise ValueError(f"Labels must be of two classes or more. {received}")
+            raise ValueError(
+                f"Labels must be of two classes or more, not 1 class: {self.classes_}."
+            )
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)

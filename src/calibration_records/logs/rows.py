@@ -159,8 +159,7 @@ def used_columns(log: ScoredLog) -> list[str]:
 def check_columns(log: ScoredLog, columns: Sequence[str]) -> None:
     """Raises if the log names columns that are not there, or two have one name for DuckDB."""
     if "" in used_columns(log):
-        remedy = "SQL has no empty name: rename the column."
-        raise ValueError(f"Columns of a log must have names. Received: ''. {remedy}")
+        raise ValueError("Columns of a log must have names. Received: ''. Rename the column.")
     remedy = "Name them: ScoredLog(…, label=…, probability=…, timestamp=…)."
     known("A ScoredLog must name columns of its source", used_columns(log), columns, remedy)
     folded = [name.casefold() for name in columns]

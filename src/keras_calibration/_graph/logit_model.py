@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import keras
 
 from calibration_records._progress import ProgressBar
-from keras_calibration._keras import throwaway_layers
+from calibration_records._warn import without_notices
 from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
 
@@ -22,13 +23,12 @@ class LogitModel(keras.Model):
         """The outputs for the rows of arrays or of a data set, as arrays; of arrays, with a bar."""
         num_rows = getattr(keras.tree.flatten(inputs)[0], "shape", (0,))[0]
         bar = ProgressBar(num_rows, "base logits", bool(verbose and num_rows))
-
-        def show(batch: int, logs: Any) -> None:
-            bar.show(min(_BATCH_SIZE * (batch + 1), num_rows))
-
-        shown = [keras.callbacks.LambdaCallback(on_predict_batch_end=show)]
-        with throwaway_layers():  # The first call traces.
-            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=0, callbacks=shown)
+        shown = keras.callbacks.LambdaCallback(
+            on_predict_batch_end=lambda batch, _: bar.show(min(_BATCH_SIZE * (batch + 1), num_rows))
+        )
+        # Each model is traced once, but TensorFlow would warn of retracing after several models.
+        with without_notices("tensorflow", logging.ERROR):
+            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=0, callbacks=[shown])
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

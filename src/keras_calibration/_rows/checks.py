@@ -112,10 +112,7 @@ def check_rows(
     if not counts.all():
         rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
-        positives = rows.labels.sum(axis=0)
-        refuse_absent_classes(
-            positives if of_classes else [len(rows) - positives, positives], num_rows
-        )
+        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
     if from_logits:
         _warn_of_probabilities(given, rows.labels)
     else:
@@ -204,8 +201,6 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
-    if max(-rows.logits.min(), rows.logits.max()) < _FARTHEST_LOGIT - 1e-4:
-        return
     of_classes = rows.logits.ndim == 2
     least = rows.logits if of_classes else -np.abs(rows.logits)
     are_ends = np.abs(least + _FARTHEST_LOGIT) < 1e-4  # as float32 holds them

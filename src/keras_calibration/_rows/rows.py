@@ -51,9 +51,7 @@ class Rows:
     @property
     def num_meant(self) -> int:
         """How many rows are meant: the sum of the weights, if they are counts."""
-        if self.weights is None or not are_counts(self.weights):
-            return len(self)
-        return round(self.weights.sum())
+        return round(self.row_weights.sum()) if are_counts(self.weights) else len(self)
 
     @property
     def num_effective(self) -> float:
@@ -99,8 +97,7 @@ def describe_logits(
     weights = np.ones(len(values)) if weights is None else weights
     # All logits of a row count together as one row.
     shares = np.broadcast_to(weights[:, None] / values.shape[1], values.shape)
-    is_finite = np.isfinite(values)
-    values, shares = values[is_finite], shares[is_finite]
+    values, shares = (column[np.isfinite(values)] for column in (values, shares))
     if not len(values):
         return {"rows": rows, "num_rows": 0}
     levels = (0.01, 0.1, 0.5, 0.9, 0.99)

@@ -18,7 +18,6 @@ from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
 from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
-from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.softmax_fit import fit_temperature
 
 # Shares of the weight between which the scores spread by two standard deviations, if normal.
@@ -142,13 +141,9 @@ def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
     for place in places:
         middle = place * len(sample) // len(scores)
         low, high = sample[np.clip([middle - margin, middle + margin], 0, len(sample) - 1)]
-        place_inside, parts = place, []
-        for part in row_parts(len(scores)):
-            is_below = scores[part] < low
-            place_inside -= int(np.count_nonzero(is_below))
-            parts.append(scores[part][np.flatnonzero(is_below ^ (scores[part] <= high))])
-        inside = np.concatenate(parts)
-        if not 0 <= place_inside < len(inside):  # rows in an order that the sample does not see
-            inside, place_inside = scores, place
-        found.append(float(np.partition(inside, place_inside)[place_inside]))
+        is_below = scores < low
+        inside, num_below = scores[is_below ^ (scores <= high)], int(is_below.sum())
+        if not num_below <= place < num_below + len(inside):  # an order that the sample misses
+            inside, num_below = scores, 0
+        found.append(float(np.partition(inside, place - num_below)[place - num_below]))
     return found

@@ -66,7 +66,7 @@ class NetworkTrainer:
         self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
         optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
-        self._steps = self._graph_of_steps() if is_tensorflow else self._scan_of_steps()
+        self._steps = self._graph_of_steps() if is_tensorflow else self._one_by_one
 
     def train(
         self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
@@ -126,31 +126,14 @@ class NetworkTrainer:
         ]
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
 
-    def _scan_of_steps(self) -> Callable[[np.ndarray], None]:
-        """One step per batch of row numbers (batches, size), on JAX in one program."""
-        import jax
-
-        model, tree = self.model, keras.tree.map_structure
-        of_model = model.trainable_variables, model.non_trainable_variables
-        variables = *of_model, model.optimizer.variables, model.metrics_variables
-
-        @jax.jit
-        def train(state: Any, batches: Tensor, columns: Any) -> Any:
-            def step(state: Any, batch: Tensor) -> tuple[Any, Any]:
-                logs, state = model.train_step(state, tree(lambda column: column[batch], columns))
-                return state, logs
-
-            return jax.lax.scan(step, state, batches)[0]
-
-        def train_epoch(batches: np.ndarray) -> None:
-            columns = [self.curve, *self._together], self.labels, self.weights
-            state = train(tree(lambda variable: variable.value, variables), batches, columns)
-            tree(lambda variable, value: variable.assign(value), variables, state)
-
-        return train_epoch
+    def _one_by_one(self, batches: np.ndarray) -> None:
+        """One step per batch of row numbers (batches, size)."""
+        for rows in batches:
+            columns = [self.curve[rows], *(column[rows] for column in self._together)]
+            self.model.train_on_batch(columns, self.labels[rows], self.weights[rows])
 
     def _graph_of_steps(self) -> Callable[[np.ndarray], None]:
-        """As `_scan_of_steps`, on TensorFlow: single steps take several times as long."""
+        """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
         import tensorflow as tf
 
         model, together = self.model, list(map(ops.convert_to_tensor, self._together))
