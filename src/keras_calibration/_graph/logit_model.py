@@ -21,10 +21,10 @@ class LogitModel(keras.Model):
 
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
         """The outputs for the rows of arrays or of a data set, as arrays; of arrays, with a bar."""
-        num_rows = getattr(keras.tree.flatten(inputs)[0], "shape", (0,))[0]
-        bar = ProgressBar(num_rows, "base logits", bool(verbose and num_rows))
+        total = getattr(keras.tree.flatten(inputs)[0], "shape", (0,))[0]
+        bar = ProgressBar(total, "base logits", bool(verbose and total))
         shown = keras.callbacks.LambdaCallback(
-            on_predict_batch_end=lambda batch, _: bar.show(min(_BATCH_SIZE * (batch + 1), num_rows))
+            on_predict_batch_end=lambda batch, logs: bar.show(min(_BATCH_SIZE * (batch + 1), total))
         )
         # Each model is traced once, but TensorFlow would warn of retracing after several models.
         with without_notices("tensorflow", logging.ERROR):
