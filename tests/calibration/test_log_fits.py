@@ -172,7 +172,7 @@ def test_logits_beyond_all_bins_are_refused(layer, far):
 @pytest.mark.parametrize(
     ("layer", "arguments", "message"),
     [
-        (layers.FieldBias({"absent": 3}), {}, "no columns .'absent'."),
+        (layers.FieldBias({"absent": 3}), {}, "must name columns of its source.*'absent'"),
         (layers.ILPS(), {"where": "label = 1"}, "must hold both classes"),
         (layers.FieldNetwork({"site": 3}), {}, "direct fit"),
     ],

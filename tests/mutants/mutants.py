@@ -121,8 +121,8 @@ MUTANTS = (
         ("test_field_sums", "test_exact_ids"),
     ),
     Mutant(
-        "return ops.where(following < value, curve, ops.minimum(curve, following))",
-        "return ops.minimum(curve, following)",
+        "return bounded if has_bounds else ops.where(following < value, curve, bounded)",
+        "return bounded",
         ("test_piecewise_linear",),
     ),
     Mutant(
@@ -166,8 +166,8 @@ MUTANTS = (
         ("test_refusals",),
     ),
     Mutant(
-        "found[output] = max(found.get(output, 0.0), difference)",
-        "found[output] = difference",
+        "differences[output] = max(differences.get(output, 0.0), difference)",
+        "differences[output] = difference",
         ("test_publish", "test_export_savedmodel"),
     ),
     Mutant(

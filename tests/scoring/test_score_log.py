@@ -196,7 +196,11 @@ def with_one(values, row, value):
         ({"label": pa.array([None] + [1] * (N - 1))}, {}, "a label of None in row 0"),
         ({"weight": with_one(W, 3, -1)}, {"sample_weight": "weight"}, "a weight of -1.0 in row 3"),
         ({"probability": [[1]] * N}, {}, "3,000 invalid predictions"),
-        ({}, {"label": "click", "fields": ["country"]}, "no columns .'click', 'country'."),
+        (
+            {},
+            {"label": "click", "fields": ["country"]},
+            "must name columns of its source.*'click', 'country'",
+        ),
         ({"": np.ones(N)}, {"fields": [""]}, "must have names"),
         ({}, {"where": "no_column > 1"}, "`where`"),
         ({}, {"where": "label > 5"}, "no rows to score"),

@@ -286,15 +286,15 @@ def _feature_values(
 ) -> np.ndarray:
     """Values of a column of a log as those of a feature: numbers, or strings, "" if missing.
 
-    Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
+    Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1. For a
+    `StringLookup`, they are texts.
     """
     if feature in numeric:
         return numbers_of(values, feature)
     if values.dtype.kind == "f":  # a missing value makes floats of a column of ids
         return np.where(np.isnan(values), -1.0, values)
-    if isinstance(fields.get(feature), keras.layers.StringLookup):
-        values = values.astype(object)  # whole numbers that the layer knows as texts
-    if values.dtype != object:
+    takes_texts = isinstance(fields.get(feature), keras.layers.StringLookup)
+    if values.dtype != object and not takes_texts:
         return values
     ids, texts = whole_numbers(values), [each for each in values.tolist() if isinstance(each, str)]
     are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
@@ -303,6 +303,6 @@ def _feature_values(
             f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
             f"Received: {texts[:3]}."
         )
-    if ids is not None and are_ids:
+    if ids is not None and (are_ids or not (texts or takes_texts)):
         return ids
     return np.array(["" if each is None else str(each) for each in values.tolist()])

@@ -240,7 +240,8 @@ class FieldBias(FieldHead):
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
-        return ops.convert_to_numpy(self._offsets)[self._rows_of(field)]
+        rows = self._rows_of(field)  # checks the name, also before the layer is built
+        return ops.convert_to_numpy(self._offsets)[rows]
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
         """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""

@@ -343,5 +343,10 @@ def test_ids_of_csv_files_are_ids(tmp_path):
     ids = np.where(np.arange(N) == 0, -1, site)  # "other"
     streamed = score((Y, P, None, {"site": ids}), (), {"site": FieldECE(3)}, verbose=0)
     same(score(ScoredLog(gaps), (), {"site": FieldECE(3)}, verbose=0), streamed)
+    hashed, by_rows = (FieldBias({"site": keras.layers.Hashing(8)}) for _ in range(2))
+    fit_calibrator(hashed, ScoredLog(gaps), verbose=0)
+    fit_calibrator(by_rows, ScoredLog(frame(site=ids)), verbose=0)
+    for ours, theirs in zip(hashed.get_weights(), by_rows.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     texts = FieldBias({"site": keras.layers.StringLookup(vocabulary=["0", "1", "2"])})
     fit_calibrator(texts, ScoredLog(tmp_path / "a.csv"), verbose=0)
