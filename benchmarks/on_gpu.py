@@ -1,11 +1,14 @@
 """Everything that a GPU is measured by: `KERAS_BACKEND=jax python benchmarks/on_gpu.py`.
 
-On a machine with a GPU and JAX, in under five minutes: the kernels, ways to sum, a training step
-with head and metric, `fit_head`, and the tests of kernels, metrics and layers with the reasons of
-failures. A kernel's time is that of many runs launched one after the other, until the last has
-ended; medians of rounds in turns. For each: the share of the bandwidth of a copy, the ratio to a
-sigmoid of the same pass, and the largest difference from the same kernel on the machine's CPU,
-relative to the largest entry. The tables are Markdown.
+On a machine with a GPU and JAX: the kernels, ways to sum, a training step with head and metric,
+`fit_head`, and the tests of kernels, metrics and layers with the reasons of failures. All parts
+take longer than five minutes: on an H100 with 16 cores, the tests alone took more than 165 s.
+`--parts` selects some.
+
+A kernel's time is that of many runs launched one after the other, until the last has ended; medians
+of rounds in turns. For each: the share of the bandwidth of a copy, the ratio to a sigmoid of the
+same pass, and the largest difference from the same kernel on the machine's CPU, relative to the
+largest entry. The tables are Markdown.
 
 The package's folder and its dependencies are enough; TensorFlow is not needed, except by a few of
 the tests. Sizes for a CPU: `--rows 1e5 --steps 4 --fit 2000 --tests tests/_ops/test_folds.py`.
@@ -185,7 +188,7 @@ def medians(
 
     def rounds() -> Iterator[tuple[Any, float]]:
         for number in range(num_rounds):
-            # Whoever comes first in a round is slower.
+            # Each is first in a round in turn.
             first = number % len(calls)
             for name, function in (list(calls.items()) * 2)[first : first + len(calls)]:
                 start = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from calibration_records._progress import ProgressBar
+from calibration_records._progress import ProgressBar, is_live
 from calibration_records._warn import without_notices
 from keras_calibration._rows.inputs import expected_inputs
 from keras_calibration._typing import Data, Inputs, Tensor
@@ -20,7 +20,7 @@ class LogitModel(keras.Model):
     """A Functional model that returns base logits and ignores other inputs."""
 
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
-        """The outputs for the rows of arrays or of a data set, as arrays; of arrays, with a bar."""
+        """The outputs for the rows of arrays or of a data set, as arrays."""
         total = getattr(keras.tree.flatten(inputs)[0], "shape", (0,))[0]
         bar = ProgressBar(total, "base logits", bool(verbose and total))
         shown = keras.callbacks.LambdaCallback(
@@ -28,7 +28,9 @@ class LogitModel(keras.Model):
         )
         # Each model is traced once, but TensorFlow would warn of retracing after several models.
         with without_notices("tensorflow", logging.ERROR):
-            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=0, callbacks=[shown])
+            # The length of a data set is unknown: Keras' bar, which in a file has a line a step.
+            verbose = 0 if total or not is_live() else verbose
+            return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose, callbacks=[shown])
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

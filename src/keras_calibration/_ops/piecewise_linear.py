@@ -21,7 +21,8 @@ are constants, without a gradient.
 - Two columns are summed by line in interleaved parts. This keeps float32 accurate over many rows,
   fixes the order of the sum on a CPU, and keeps additions from waiting for each other.
 - On a GPU, additions to an address are atomic, and still wait. Up to 32 knots need none: the sum of
-  each hat function is the difference of two sums over all rows, which XLA computes in one pass.
+  each hat function is the difference of two sums over all rows, which XLA computes in one pass. For
+  fewer than 262,144 rows, XLA would launch a kernel for each sum: they are summed by line too.
 """
 
 from __future__ import annotations

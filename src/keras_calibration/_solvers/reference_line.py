@@ -137,7 +137,7 @@ def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
 def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
     """`np.sort(scores)[places]`: most rows are only compared with two ends about each place."""
     sample = np.sort(scores[:: len(scores) // _SAMPLE_SIZE + 1])
-    margin, found = round(2 * math.sqrt(len(sample))), []
+    margin, statistics = round(2 * math.sqrt(len(sample))), []
     for place in places:
         middle = place * len(sample) // len(scores)
         low, high = sample[np.clip([middle - margin, middle + margin], 0, len(sample) - 1)]
@@ -145,5 +145,5 @@ def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
         inside, num_below = scores[is_below ^ (scores <= high)], int(is_below.sum())
         if not num_below <= place < num_below + len(inside):  # an order that the sample misses
             inside, num_below = scores, 0
-        found.append(float(np.partition(inside, place - num_below)[place - num_below]))
-    return found
+        statistics.append(float(np.partition(inside, place - num_below)[place - num_below]))
+    return statistics

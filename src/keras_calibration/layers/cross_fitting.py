@@ -69,7 +69,7 @@ def cross_fit(
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
-    # One copy for all folds: JAX compiles each for itself.
+    # One copy for all folds: a fit replaces the one before.
     copied = None if calibrator is None else copy_of(calibrator)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))

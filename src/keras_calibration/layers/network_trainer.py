@@ -115,22 +115,21 @@ class NetworkTrainer:
             # A copy: JAX's next step donates the buffers of both the weight and its average.
             variable.assign(ops.copy(ops.convert_to_tensor(variable)))
 
-    @throwaway_layers()
     def logits(self, chosen: np.ndarray) -> np.ndarray:
         """`η + g(x)` of the rows with these numbers, (m,), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
-        parts = [
-            self.model.predict_on_batch([self.curve[rows], *(c[rows] for c in self._together)])
-            for rows in filled.reshape(-1, size)
-        ]
+        batches = (self._inputs(rows) for rows in filled.reshape(-1, size))
+        parts = [self.model.predict_on_batch(inputs) for inputs in batches]
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
+
+    def _inputs(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [self.curve[rows], *(columns[rows] for columns in self._together)]
 
     def _one_by_one(self, batches: np.ndarray) -> None:
         """One step per batch of row numbers (batches, size)."""
         for rows in batches:
-            columns = [self.curve[rows], *(column[rows] for column in self._together)]
-            self.model.train_on_batch(columns, self.labels[rows], self.weights[rows])
+            self.model.train_on_batch(self._inputs(rows), self.labels[rows], self.weights[rows])
 
     def _graph_of_steps(self) -> Callable[[np.ndarray], None]:
         """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
