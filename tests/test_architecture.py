@@ -296,7 +296,7 @@ CEILINGS = {
     "keras_calibration/scoring": 459,
     "keras_calibration/seeds": 669,
 }
-ALL_CODE, FILE_LINES, FUNCTION_LINES = 14_490, 400, 69
+ALL_CODE, FILE_LINES, FUNCTION_LINES = 14_480, 400, 69
 NUM_ARGUMENTS = 9
 # Of the front doors.
 ARGUMENTS = dict.fromkeys(("calibrate", "calibrate_scores", "train"), 12)

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Ledger",
-    "Periods",
-    "ScoredLog",
-    "compare",
-    "metric_accuracy",
-    "monitor",
-]
+__all__ = ["Ledger", "Periods", "ScoredLog", "compare", "metric_accuracy", "monitor"]
 # Each is loaded when first used, so that the command starts without NumPy.
 _HOMES = {
     "Ledger": "runs.ledger",

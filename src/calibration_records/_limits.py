@@ -17,9 +17,4 @@ FIELD_RCE_EPSILON = 0.01
 # Bins of `_solvers.logit_histogram`: within ±INNER_LIMIT of equal width, beyond in proportion.
 INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 128, 10
 # Floats hold all whole numbers up to these exactly; two larger ones may be the same float.
-EXACT_WHOLE_NUMBERS = {
-    "bfloat16": 2**8,
-    "float16": 2**11,
-    "float32": 2**24,
-    "float64": 2**53,
-}
+EXACT_WHOLE_NUMBERS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}

@@ -6,11 +6,5 @@ from calibration_records.logs.query import Query
 from calibration_records.logs.scored_log import ScoredLog
 from calibration_records.logs.sums import LogSums
 
-__all__ = [
-    "LogSums",
-    "Periods",
-    "Query",
-    "ScoredLog",
-    "log_sums",
-]
+__all__ = ["LogSums", "Periods", "Query", "ScoredLog", "log_sums"]
 __dir__ = __all__.copy

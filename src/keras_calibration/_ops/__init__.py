@@ -1,10 +1,6 @@
 """Plain functions of tensors, in `keras.ops`, that compile under XLA."""
 
-from keras_calibration._ops.field_sums import (
-    field_ece_from_sums,
-    field_rce_from_sums,
-    field_sums,
-)
+from keras_calibration._ops.field_sums import field_ece_from_sums, field_rce_from_sums, field_sums
 from keras_calibration._ops.losses import log_loss_from_logits, logits_from_probabilities
 from keras_calibration._ops.mean_scores import calibration_ratio, normalized_entropy
 from keras_calibration._ops.piecewise_linear import piecewise_linear

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration._solvers.effects import Effect, Sums, TableEffect, added
+from keras_calibration._solvers.effects import Effect, Sums, TableEffect, added, solved
 from keras_calibration._solvers.row_blocks import RowBlock
 
 # Each curve rises by at least this share of the curve that it deviates from.
@@ -151,13 +151,11 @@ class FieldEffects:
         precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(least.shape[1])
         # The Schur complement of the blocks.
         right = np.concatenate([cross, by_block[:, :, None]], axis=2)
-        # There may be millions of blocks of one.
-        is_single = precision.shape[1] == 1
-        solved = right / precision if is_single else np.linalg.solve(precision, right)
-        reduction = np.tensordot(cross, solved, axes=((0, 1), (0, 1)))
+        solution = solved(precision, right)
+        reduction = np.tensordot(cross, solution, axes=((0, 1), (0, 1)))
         right = gradient - reduction[:, -1]
         step = self._solve(hessian - reduction[:, :-1], right)
-        own_step = solved[:, :, -1] - solved[:, :, :-1] @ step
+        own_step = solution[:, :, -1] - solution[:, :, :-1] @ step
         gain = gradient @ step + float(np.sum(by_block * own_step))
         return self._take_step(step, gain, number, own_step)
 

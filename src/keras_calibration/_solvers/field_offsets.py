@@ -17,7 +17,7 @@ from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve
 from keras_calibration._solvers.field_index import FieldIndex
 from keras_calibration._solvers.field_posterior import FieldPosterior, field_posterior
 from keras_calibration._solvers.field_spreads import improve_spreads
-from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
+from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, one_thread
 from keras_calibration._solvers.numeric_column import NumericColumn
 from keras_calibration._solvers.row_blocks import RowBlock, row_parts
 
@@ -144,6 +144,7 @@ class FieldCurves:
     converged: bool
 
 
+@one_thread
 def fit_field_offsets(
     rows: OffsetRows,
     num_values: Sequence[int],
@@ -222,6 +223,7 @@ def fit_field_offsets(
     )
 
 
+@one_thread
 def fit_field_curves(
     rows: Rows,
     knots: np.ndarray,

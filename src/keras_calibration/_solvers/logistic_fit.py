@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
+from threadpoolctl import ThreadpoolController
 
 from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY
@@ -26,6 +28,10 @@ SMALLEST_SCALE = 1e-6
 _LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse for more
 # A positive below a negative costs 2 log 2 at the least, in nats; separated classes nothing.
 _LEAST_LOSS = 0.5
+
+# Between products of small matrices, further threads would only wait, which takes processor time.
+_F = TypeVar("_F", bound=Callable[..., Any])
+one_thread: Callable[[_F], _F] = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class LogisticFit:
     factor: np.ndarray
 
 
+@one_thread
 def fit_logistic(
     histogram: LogitHistogram,
     design: Callable[[np.ndarray, np.ndarray], np.ndarray],

@@ -3,10 +3,7 @@
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport
-from keras_calibration.calibration.log_fits import (
-    fit_calibrator,
-    update_calibrator,
-)
+from keras_calibration.calibration.log_fits import fit_calibrator, update_calibrator
 
 __all__ = [
     "CalibrationReport",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -17,11 +17,11 @@ from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration.candidates import IDENTITY, NEURAL, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
-from keras_calibration.layers.cross_fitting import enough_for
+from keras_calibration.layers.cross_fitting import cross_fitted, enough_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fits import remember_fit
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.head_logits import head_log_losses
 
 # Of candidates that take the scores as logits: they need not be.
 _OF_OTHER_UNITS = "(TemperatureScaling|BetaCalibration): the best scale of the logit"
@@ -33,8 +33,9 @@ class CandidateFit:
 
     Args:
         logits: Calibrated logits of the scored rows (m,) or (m, K), or None if there are none.
+        effects: The effects of features on the logits of all rows (n, E).
         head: A head fitted to all rows, if cross-fitting produced one.
-        fold_heads: The heads that were fitted for the folds, in their order.
+        part_head: The head that was fitted to the parts one after the other.
         seconds: Time of all fits, in seconds.
         failure: Why there are no logits; empty if there are.
         is_lost: Whether the candidate was left out because it gains nothing, or the rows are too
@@ -42,8 +43,9 @@ class CandidateFit:
     """
 
     logits: np.ndarray | None = None
+    effects: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     head: Head | None = None
-    fold_heads: Sequence[Head] = ()
+    part_head: Head | None = None
     seconds: float = 0.0
     failure: str = ""
     is_lost: bool = False
@@ -106,12 +108,19 @@ class Race:
 
     def head_of(self, name: str) -> Head:
         """A head of the candidate that is fitted to all rows."""
-        candidate, head = self._candidates[name], self.fits[name].head
-        if head is None:
-            head = _fitted_head(candidate, self.rows)
-            self.fits[name] = replace(self.fits[name], head=head)
+        candidate, fit = self._candidates[name], self.fits[name]
+        head = fit.head or fit.part_head or self._new_head(candidate)
+        if fit.head is None and name != IDENTITY:
+            head.fit_checked(self.rows)
+        self.fits[name] = replace(fit, head=head)
         # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
         head.name = candidate.make_head().name
+        return head
+
+    def _new_head(self, candidate: Candidate, *bases: Head) -> Head:
+        head = candidate.make_head(*bases)
+        # A call would build it too, and take longer.
+        head.ensure_built(features_shape={n: c.shape for n, c in self.rows.features.items()})
         return head
 
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
@@ -121,18 +130,14 @@ class Race:
             return self._fit_trees(candidate, is_forced)
         if candidate.name == NEURAL and not self.splits.is_forward:
             return self._fit_network(candidate)
-        # From a fit to all rows, those to parts of them are found in less time.
-        starts_from_whole = candidate.make_head().starts_from_whole
-        whole = _fitted_head(candidate, self.rows) if starts_from_whole else None
-        heads: list[Head] = []
-        logits = np.empty(self.rows.logits.shape)
+        head, whole = self._new_head(candidate), None
+        if head.starts_from_whole:
+            # From a fit to all rows, those to parts of them are found in less time.
+            whole = self._new_head(candidate)
+            whole.fit_checked(self.rows)
         with warnings_of(self.splits.part):
-            for fitted, scored in reversed(self.splits.parts):
-                head = _fitted_head(candidate, self.rows.take(fitted).as_given(), whole)
-                rows = self.rows.take(scored)
-                logits[scored] = head_logits(head, rows.logits, rows.features)
-                heads.insert(0, head)
-        return CandidateFit(logits[self.splits.scored], whole, heads)
+            logits, effects = cross_fitted(head, self.rows, self.splits.parts, whole)
+        return CandidateFit(logits[self.splits.scored], effects, whole, head)
 
     def _fit_network(self, candidate: Candidate) -> CandidateFit:
         """On these folds, the network chooses its epochs, and keeps a member of each."""
@@ -140,7 +145,7 @@ class Race:
             raise _Lost("The network needs at least ten rows of each class per fold.")
         head = candidate.make_head()
         summary = head.fit_checked(self.rows, FitSettings(folds=self.splits.fold))
-        return CandidateFit(summary.cross_fitted_logits, head)
+        return CandidateFit(summary.cross_fitted_logits, head=head)
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
@@ -150,28 +155,27 @@ class Race:
             raise _Lost(fits.failure)
         if not enough_for(self.splits.num_folds, self.rows):
             raise _Lost("Trees need at least ten rows of each class per fold.")
-        head = cast(BoostedTrees, candidate.make_head(self._candidates[base].make_head()))
-        first = self.rows.take(np.arange(1))
-        head(first.logits, first.features)  # builds the head
-        below = self.head_of(base)
-        head.head.set_weights(below.get_weights())
-        summary = head.fit_trees(
+        head = cast(BoostedTrees, self._new_head(candidate, self._candidates[base].make_head()))
+        logits = self.rows.logits.copy()
+        logits[self.splits.scored] = fits.logits
+        boosting = head.fit_trees(
             self.rows,
             self.splits.parts,
-            fits.fold_heads,
+            (cast(Head, fits.part_head), fits.head),
+            (logits, fits.effects),
             FitSettings(),
             self.splits.fold if self.splits.in_order else None,
-            below,
         )
-        if not summary.num_iterations and not is_forced:
-            change = summary.cross_fitted_both - summary.cross_fitted_head
-            figures = f" by a standard error: {change:+.6f} ± {summary.standard_error:.6f}"
+        if not boosting.num_rounds and not is_forced:
+            change = boosting.log_loss_with - boosting.log_loss_without
+            figures = f" by a standard error: {change:+.6f} ± {boosting.standard_error:.6f}"
             raise _Lost(
                 f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
-        remember_fit(head, summary)
-        return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
+        head.head.set_weights(self.head_of(base).get_weights())
+        remember_fit(head, head.keep_trees(boosting, self.rows))
+        return CandidateFit(boosting.logits[self.splits.scored], head=head)
 
     def _best_of(self, names: Sequence[str]) -> str:
         """The first of the candidates, unless a later one is better by a standard error."""
@@ -183,14 +187,3 @@ class Race:
             change, error = mean_and_error(loss - losses[best], rows.weights, self.splits.clusters)
             best = name if change < -error else best
         return best
-
-
-def _fitted_head(candidate: Candidate, rows: Rows, like: Head | None = None) -> Head:
-    """A new head of a candidate, fitted to the rows; `like` is one fitted to all rows."""
-    head = candidate.make_head()
-    # A call would build it too, and take longer.
-    shapes = {name: column.shape for name, column in rows.features.items()}
-    head.ensure_built(features_shape=shapes)
-    if candidate.name != IDENTITY:
-        head.fit_checked(rows, FitSettings(), like=like)
-    return head

@@ -42,6 +42,7 @@ from keras_calibration.calibration.repeated_rows import copies
 from keras_calibration.calibration.report_displays import displays_of
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.cross_fitting import cross_fitted
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.fits import remember_fit
 from keras_calibration.layers.head import Head
@@ -167,12 +168,9 @@ def _logits_of_present(
     if present is None:
         return rows.logits
     rows = present.with_features(rows)
-    logits = head_logits(present, rows.logits, rows.features)
-    for fitted, scored in splits.parts if is_in_sample else ():
-        head, part = copy_of(present), rows.take(scored)
-        head.fit_checked(rows.take(fitted).as_given())
-        logits[scored] = head_logits(head, part.logits, part.features)
-    return logits
+    if is_in_sample:
+        return cross_fitted(copy_of(present), rows, splits.parts)[0]
+    return head_logits(present, rows.logits, rows.features)
 
 
 def _report(

@@ -14,11 +14,7 @@ from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.rank_auc import rank_auc
-from keras_calibration._solvers.stacking import (
-    SMALLEST_WEIGHT,
-    cross_fitted_weights,
-    mean_weights,
-)
+from keras_calibration._solvers.stacking import SMALLEST_WEIGHT, cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._typing import Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore

@@ -39,11 +39,7 @@ _MOST_CELLS = 1 << 21
 
 
 def fit_calibrator(
-    layer: Head,
-    log: ScoredLog | LogSums,
-    verbose: int = 1,
-    *,
-    weights_are: str = "importance",
+    layer: Head, log: ScoredLog | LogSums, verbose: int = 1, *, weights_are: str = "importance"
 ) -> FitSummary:
     """Fits a head to a scored log of any size.
 

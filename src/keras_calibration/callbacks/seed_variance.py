@@ -297,7 +297,7 @@ class SeedVariance(keras.callbacks.Callback):
                 f"Seed {self._record['seed']} of the pipeline {self._record['pipeline']!r} has the "
                 f"same initial weights as the seeds {sorted(seeds)}, so the statistics do not "
                 "include the noise of initialization. Call keras.utils.set_random_seed(seed) "
-                "before the model is built.",
+                "before the model is built."
             )
 
     def _warn_of_missing_metric(self) -> None:

@@ -15,11 +15,10 @@ from calibration_records._check import instance, integer
 from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.boosting import boost, tables_of
-from keras_calibration._solvers.row_blocks import row_parts
+from keras_calibration._solvers.boosting import Boosting, boost, tables_of
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.cross_fitting import enough_for
+from keras_calibration.layers.cross_fitting import Parts, cross_fitted, enough_for
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -170,17 +169,15 @@ class BoostedTrees(Head):
         features = {} if features is None else features
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
-        seen = self._tree_columns(self.head, columns, inner, features)
+        seen = self._tree_columns(columns, inner, features)
         trees = tree_sums(seen, *self._trees)
         return inner + ops.cast(trees, inner.dtype)
 
-    def _tree_columns(
-        self, head: Head, logits: Tensor, inner: Tensor, features: Features
-    ) -> Tensor:
-        """What the trees see of rows whose inner head is `head`, (batch, columns), float32."""
+    def _tree_columns(self, logits: Tensor, inner: Tensor, features: Features) -> Tensor:
+        """What the trees see, (batch, columns), float32."""
         columns = [logits, inner]
-        if head.effect_names:
-            columns.append(head.effects(features))
+        if self.head.effect_names:
+            columns.append(self.head.effects(features))
         for number, name in enumerate(self._categorical):
             categories = ops.convert_to_tensor(self._categories)[number]
             columns.append(ids_of_field(self, features, name)[:, None] == categories)
@@ -194,101 +191,93 @@ class BoostedTrees(Head):
             # h predicts rows well only if they come after the rows of its fit.
             folds = blocks_of_time(np.asarray(rows.times))
         fold = fold_of_rows(folds, rows, settings.seed)
-        num_folds = int(fold.max()) + 1
-        parts, heads = [], []
+        num_folds, parts = int(fold.max()) + 1, []
         for number in range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ():
             fitted = np.flatnonzero(fold < number if self.follows_time else fold != number)
             parts.append((fitted, np.flatnonzero(fold == number)))
-            heads.append(copy_of(self.head))
-            heads[-1].fit_checked(rows.take(fitted), settings)
         self.head.fit_rows(rows, settings, verbose)
+        if not parts:
+            self._set_trees(None)
+            return self.head.summary_of(rows, 0)
+        head = copy_of(self.head)
+        inner = cross_fitted(head, rows, parts, self.head, settings)
         clusters = fold if self.follows_time else None
-        return self.fit_trees(rows, parts, heads, settings, clusters, self.head)
+        boosting = self.fit_trees(rows, parts, (head, self.head), inner, settings, clusters)
+        return self.keep_trees(boosting, rows)
 
     def fit_trees(
         self,
         rows: Rows,
-        parts: Sequence[tuple[np.ndarray, np.ndarray]],
-        heads: Sequence[Head],
+        parts: Parts,
+        heads: tuple[Head, Head | None],
+        inner: tuple[np.ndarray, np.ndarray],
         settings: FitSettings,
         clusters: np.ndarray | None = None,
-        whole: Head | None = None,
-    ) -> FitSummary:
-        """Fits trees on top of h, which is fitted to all rows, and assigns their tables.
+    ) -> Boosting:
+        """Fits trees on top of a cross-fitted h.
 
         Args:
             rows: The rows.
-            parts: Numbers of the rows to fit and to score, of each fold; empty for no trees.
-            heads: For each part, h fitted to its rows.
+            parts: Numbers of the rows to fit and to score, of each fold.
+            heads: A copy of h to fit to parts of the rows, and h fitted to all, if it is.
+            inner: Logits and effects of h, from `cross_fitted`.
             settings: Its seed counts.
             clusters: Which rows are dependent (n,), for the standard error.
-            whole: h as it was fitted to all rows, from which fits to parts of them start.
         """
-        self._set_categories(rows.features)
-        if not parts:
-            self._set_trees(None)
-            return self.head.summary_of(rows, 0)
         folds = [scored for _, scored in parts]
-        crossed, columns = self._crossed(rows, folds, heads)
-        is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
+        self._set_categories(rows.features)
+        logits = rows.logits.reshape(-1, 1)
+        columns = ops.convert_to_numpy(self._tree_columns(logits, logits, rows.features))
+
+        def columns_with(logits: np.ndarray, effects: np.ndarray) -> np.ndarray:
+            parts = columns[:, :1], logits[:, None], effects, columns[:, 2 + effects.shape[1] :]
+            return np.concatenate(parts, axis=1, dtype="float32")
 
         @functools.cache
-        def without(left_out: frozenset[int]) -> Head:
-            """The inner head, fitted to the rows of all other folds."""
-            fitted = np.ones(len(rows), bool)
-            fitted[np.concatenate([folds[number] for number in left_out])] = False
-            head = copy_of(self.head)
-            like = whole if head.starts_from_whole else None
-            head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
-            return head
+        def without(pair: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:
+            """Logits and effects of two folds, by a fit to all others."""
+            scored = np.concatenate([folds[number] for number in pair])
+            fitted = np.setdiff1d(np.arange(len(rows)), scored)
+            return cross_fitted(heads[0], rows, [(fitted, scored)], heads[1], settings)
 
         def training(part: int) -> tuple[np.ndarray, np.ndarray]:
-            others = [number for number in range(len(folds)) if number != part]
-            inner = [without(frozenset({part, number})) for number in others]
-            return self._crossed(rows, [folds[number] for number in others], inner)
+            logits, effects = np.zeros_like(inner[0]), np.zeros_like(inner[1])
+            for number in set(range(len(folds))) - {part}:
+                fold, crossed = folds[number], without(frozenset({part, number}))
+                logits[fold], effects[fold] = crossed[0][fold], crossed[1][fold]
+            return logits, columns_with(logits, effects)
 
+        is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
         boosted = functools.partial(
             boost,
-            replace(rows, logits=crossed),
-            columns,
+            replace(rows, logits=inner[0]),
+            columns_with(*inner),
             [(fitted[is_scored[fitted]], scored) for fitted, scored in parts],
             largest_num_rounds=self.num_rounds,
             seed=settings.seed,
             clusters=clusters,
         )
-        found = boosted()
+        boosting = boosted()
         # An offset that did not see a fold tells, beside one that did, what the labels there are:
         # trees that had both would look better on the fold than on new rows.
         # Where trees look no better even so, the fits to all others are spared.
         is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
-        if is_cross_fit and self.head.effect_names and len(folds) > 2 and found.num_rounds:
-            found = boosted(training=training)
-        self._set_trees(found.model)
+        if is_cross_fit and self.head.effect_names and len(folds) > 2 and boosting.num_rounds:
+            boosting = boosted(training=training)
+        return boosting
+
+    def keep_trees(self, boosting: Boosting, rows: Rows) -> FitSummary:
+        """Assigns the tables of trees on top of h, which is fitted to all rows."""
+        self._set_trees(boosting.model)
         # Without trees, it is h, which takes less time.
-        summary = (self if found.num_rounds else self.head).summary_of(rows, found.num_rounds)
+        summary = (self if boosting.num_rounds else self.head).summary_of(rows, boosting.num_rounds)
         return replace(
             summary,
-            cross_fitted_head=found.log_loss_without,
-            cross_fitted_both=found.log_loss_with,
-            standard_error=found.standard_error,
-            cross_fitted_logits=found.logits,
+            cross_fitted_head=boosting.log_loss_without,
+            cross_fitted_both=boosting.log_loss_with,
+            standard_error=boosting.standard_error,
+            cross_fitted_logits=boosting.logits,
         )
-
-    def _crossed(
-        self, rows: Rows, folds: Sequence[np.ndarray], heads: Sequence[Head]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits of h (n,), and what the trees see (n, C), of folds with a head each."""
-        crossed, columns = rows.logits.copy(), None
-        for fold, head in zip(folds, heads, strict=True):
-            for part in row_parts(len(fold)):
-                own = rows.take(fold[part])
-                logits = ops.cast(as_column(own.logits), self.compute_dtype)
-                inner = head(logits, own.features)
-                seen = ops.convert_to_numpy(self._tree_columns(head, logits, inner, own.features))
-                columns = np.zeros((len(rows), seen.shape[1]), "f4") if columns is None else columns
-                columns[fold[part]] = seen
-                crossed[fold[part]] = ops.convert_to_numpy(inner)[:, 0]
-        return crossed, np.asarray(columns)
 
     def _set_categories(self, features: Mapping[str, np.ndarray]) -> None:
         """Assigns the most frequent ids of the fields that get a column per value; -1 for none."""

@@ -1,9 +1,12 @@
 """Cross-fits a calibrator and a network: how long to train, and whether the network helps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+from keras import ops
 
 from calibration_records._progress import ProgressBar
 from keras_calibration._rows.rows import Rows
@@ -18,6 +21,8 @@ from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_trainer import NetworkTrainer, copy_of
 
+# Numbers of the rows to fit, and of those to score.
+Parts: TypeAlias = Sequence[tuple[np.ndarray, np.ndarray]]
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
 
@@ -56,6 +61,23 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
     totals = weights @ rows.shares
     others = float(totals.sum() - totals.max())
     return others >= _ROWS_OF_OTHER_CLASSES * num_folds
+
+
+def cross_fitted(
+    head: Head, rows: Rows, parts: Parts, like: Head | None = None, settings: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and effects (n, E) of the scored rows of each part, by the head fitted to its others.
+
+    Other rows keep their logits, and get effects of 0. `like` as in `Head.fit_checked`.
+    """
+    logits, effects = rows.logits.copy(), np.zeros((len(rows), len(head.effect_names)))
+    for fitted, scored in reversed(parts):
+        head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
+        own = rows.take(scored)
+        logits[scored] = head_logits(head, own.logits, own.features)
+        if head.effect_names:
+            effects[scored] = ops.convert_to_numpy(head.effects(own.features))
+    return logits, effects
 
 
 def cross_fit(

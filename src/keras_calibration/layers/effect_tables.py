@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from keras import ops
 
 from keras_calibration._solvers.level import NUM_KNOTS, Level
 from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
+
+# Values beyond this count as infinite: the gaps between knots must be finite in float32.
+_LARGEST_NUMBER = 2.0**126
 
 
 def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
@@ -18,6 +22,17 @@ def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
     The value at the last knot is repeated.
     """
     return np.stack([np.r_[c[:-1], np.full(num_knots - len(c) + 1, c[-2]), c[-1]] for c in curves])
+
+
+def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarray]:
+    """Numeric columns (n,) as float64, rounded to a dtype; infinite where they are far."""
+    numbers = []
+    for column in columns:
+        with np.errstate(over="ignore"):
+            values = column.reshape(-1).astype(dtype).astype("float64")
+        is_far = np.abs(values) > _LARGEST_NUMBER
+        numbers.append(np.where(is_far, np.copysign(np.inf, values), values))
+    return numbers
 
 
 def table_of_level(level: Level) -> np.ndarray:
@@ -45,7 +60,7 @@ def line_of_spread(
     sums = np.stack([np.bincount(bins, term, NUM_BINS) for term in (weights, weights * logits)])
     totals, sums = sums[:, sums[0] > 0]
     means = sums / totals
-    curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
+    curve = head_logits(calibrator, means, {})
     columns = np.stack([np.ones(len(means)), curve])
     weighted = columns * totals
     spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")

@@ -38,20 +38,20 @@ from keras_calibration.layers.effect_tables import (
     by_columns,
     level_of_table,
     line_of_spread,
+    rounded_numbers,
     table_of_level,
 )
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields, called_features, check_features
 from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import as_column, check_column, is_not_finite, scaled_logits
 from keras_calibration.layers.posterior import Posterior
 
 # Most knots of all columns together, and the fewest that a column gets in any case.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
-# Values beyond this count as infinite: the gaps between knots must be finite in float32.
-_LARGEST_NUMBER = 2.0**126
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -165,6 +165,19 @@ class FieldBias(FieldHead):
             calibrated = calibrated + self._sum_at_values(offsets, features)[:, None]
         if self.numeric:
             calibrated = calibrated + self._sum_at_numbers(self._curves, features)[:, None]
+        return calibrated
+
+    def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
+        """As `call`, in NumPy, for logits (n,)."""
+        self.ensure_built()
+        curve = head_logits(self.calibrator, logits, {}) if self.calibrator else logits
+        calibrated = float(self._slope) * curve + float(self._bias)
+        if self.fields:
+            places = ops.convert_to_numpy(self._places(features))
+            calibrated += ops.convert_to_numpy(self._offsets)[places].sum(axis=0)
+        for name, numbers in zip(self.numeric, self._numbers_in(features), strict=True):
+            knots, values, missing = self.get_curve(name)
+            calibrated += np.where(np.isnan(numbers), missing, np.interp(numbers, knots, values))
         return calibrated
 
     @property
@@ -285,7 +298,6 @@ class FieldBias(FieldHead):
 
     def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
         """Sums of the numbers of each row's values in the table of all fields (batch,)."""
-        # `take` without an axis flattens first, which makes the gradient dense.
         return ops.sum(ops.take(table, self._places(features)), axis=0)
 
     def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:
@@ -316,9 +328,8 @@ class FieldBias(FieldHead):
         drawn = functools.partial(weights_in_folds, rows=seen)
         fit = fit_field_offsets(own, list(self.num_values.values()), prior, drawn, start)
         self._spreads = fit.spreads
-        no_level = {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
+        last, no_level = 0.0, {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
         kept: dict[str, Any] = no_level if self._follows_time else {}
-        last = 0.0
         if level is not None:
             fit = with_lasting_level(fit, own)
             fit = fit.mapped(line_of_fit(fit, own))
@@ -374,14 +385,7 @@ class FieldBias(FieldHead):
         return [places if len(places) else np.zeros(1) for places in knots]
 
     def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The numeric columns (n,), rounded to the layer's dtype."""
-        numbers = []
-        for name in self.numeric:
-            with np.errstate(over="ignore"):
-                values = features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
-            is_far = np.abs(values) > _LARGEST_NUMBER
-            numbers.append(np.where(is_far, np.copysign(np.inf, values), values))
-        return numbers
+        return rounded_numbers((features[name] for name in self.numeric), self.variable_dtype)
 
     def _check_arguments(self) -> None:
         super()._check_arguments()

@@ -259,8 +259,8 @@ class Head(keras.layers.Layer):
     ) -> FitSummary:
         """As `fit`, for checked rows with features from `with_features`.
 
-        `like` is a head of the same arguments, fitted to rows of which these are a part; only where
-        `starts_from_whole`. In `settings`, folds of each row are those of the rows given to `fit`.
+        `like` is a head of the same arguments, fitted to rows of which these are a part: a start
+        where one `starts_from_whole`. In `settings`, folds are those of the rows given to `fit`.
         """
         if self.follows_time:
             check_fit(self, rows.times)
@@ -271,7 +271,7 @@ class Head(keras.layers.Layer):
         if draws_by_chance(self):
             apart = rows_apart(rows, settings.folds)
             rows, settings = apart[0], replace(settings, folds=folds_of(settings.folds, apart[0]))
-        start = {} if like is None else {"like": like}
+        start = {"like": like} if like is not None and self.starts_from_whole else {}
         with unchanged_if_refused(self):
             summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
         if apart is not None:

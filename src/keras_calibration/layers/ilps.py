@@ -34,7 +34,7 @@ from keras_calibration._solvers.knots import (
 from keras_calibration._solvers.logistic_fit import LogisticFit
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
-from keras_calibration._typing import Shape, Tensor
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.posterior import Posterior
@@ -175,6 +175,14 @@ class ILPS(HistogramHead):
             # Left out, as 0, until the number of rows is known.
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
         return piecewise_linear(logits, knots, values, self.extrapolation)
+
+    def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
+        """As `call`, in NumPy, for logits (n,)."""
+        knots, values = self.get_knots().astype("float64"), self.get_values().astype("float64")
+        logits = np.clip(logits, *knots[[0, -1]]) if self.extrapolation == "constant" else logits
+        segment = np.clip(np.searchsorted(knots, logits) - 1, 0, len(knots) - 2)
+        slopes = np.diff(values) / np.diff(knots)
+        return values[segment] + slopes[segment] * (logits - knots[segment])
 
     def adapt(
         self,

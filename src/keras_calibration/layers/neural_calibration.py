@@ -18,12 +18,7 @@ from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.calibrator import check_calibrator
-from keras_calibration.layers.cross_fitting import (
-    CrossFit,
-    cross_fit,
-    enough_for,
-    fit_under,
-)
+from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary

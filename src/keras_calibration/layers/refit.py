@@ -13,14 +13,10 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration.layers.cross_fitting import cross_fitted
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import (
-    draws_by_chance,
-    is_as_fitted,
-    restorer,
-    warn_of_settings,
-)
+from keras_calibration.layers.fits import draws_by_chance, is_as_fitted, restorer, warn_of_settings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.unknown_values import warn_of_unknown
@@ -102,11 +98,7 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
 
 
 def _cross_fitted_change(
-    head: Head,
-    rows: Rows,
-    before: np.ndarray,
-    settings: FitSettings | None,
-    summary: FitSummary,
+    head: Head, rows: Rows, before: np.ndarray, settings: FitSettings | None, summary: FitSummary
 ) -> tuple[float, float] | None:
     """The change of the log loss by the direct fit on rows that it did not see, and its error.
 
@@ -120,18 +112,14 @@ def _cross_fitted_change(
     fold, scored = _folds(apart, head.follows_time)
     if not scored:
         return None
-    changes = np.zeros(len(apart))
-    for number in scored:
-        is_held_out = fold == number
-        fitted = fold < number if head.follows_time else ~is_held_out
-        try:
-            with warnings.catch_warnings():  # the fit to all rows has warned
-                warnings.simplefilter("ignore")
-                head.fit_checked(apart.take(fitted).as_given(), settings)
-        except ValueError:  # a part of the rows has no fit
-            return None
-        changes[is_held_out] = _losses(head, apart.take(is_held_out))
-        changes[is_held_out] -= before[numbers[is_held_out]]
+    parts = [(fold < n if head.follows_time else fold != n, fold == n) for n in scored]
+    try:
+        with warnings.catch_warnings():  # the fit to all rows has warned
+            warnings.simplefilter("ignore")
+            logits, _ = cross_fitted(head, apart, parts, settings=settings)
+    except ValueError:  # a part of the rows has no fit
+        return None
+    changes = head_log_losses(apart.labels, logits) - before[numbers]
     is_scored = np.isin(fold, scored)
     return mean_and_error(changes[is_scored], apart.row_weights[is_scored])
 

@@ -184,7 +184,7 @@ def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) 
         warn(
             f"The median of the logits, {np.median(logits):g}, is outside the range of the "
             f"previous version's logits, {before['min']:g} to {before['max']:g}. Check that they "
-            "are from the same base model.",
+            "are from the same base model."
         )
 
 
@@ -194,8 +194,7 @@ def _entering(saved: SavedHead, rows: Rows) -> Rows:
     names = sorted(name for name in inputs if name != "logit")
     columns = select_features(rows.features, names, "The head")
     return replace(
-        rows,
-        features={n: entering(c, repr(n), inputs[n], n in ids) for n, c in columns.items()},
+        rows, features={n: entering(c, repr(n), inputs[n], n in ids) for n, c in columns.items()}
     )
 
 
