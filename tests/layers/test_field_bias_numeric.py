@@ -263,3 +263,18 @@ def test_hostile_columns(data):
     line = np.asarray(head(logits, zero))[:, 0] - sum(head.get_curve(n)[2] for n in ("x", "z"))
     np.testing.assert_allclose(received, line + expected, rtol=1e-5, atol=1e-4)
     assert np.all((lower <= sigmoid(received) + 1e-6) & (sigmoid(received) <= upper + 1e-6))
+
+
+def test_few_rows_have_few_knots():
+    """Of all columns together, at most half as many as rows; the same with rows as counts."""
+    generator = np.random.default_rng(0)
+    features = {name: generator.normal(size=400) for name in "abcd"}
+    logits, labels = generator.normal(size=400), np.arange(400) % 2
+    head = FieldBias((), numeric=list(features))
+    head.fit(logits, labels, features)
+    assert [len(head.get_curve(name)[0]) for name in features] == [50] * 4
+    twice = {name: column[:200] for name, column in features.items()}
+    head.fit(logits[:200], labels[:200], twice, np.full(200, 2.0), weights_are="counts")
+    assert [len(head.get_curve(name)[0]) for name in features] == [50] * 4
+    head.fit(logits[:90], labels[:90], {name: column[:90] for name, column in features.items()})
+    assert [len(head.get_curve(name)[0]) for name in features] == [16] * 4

@@ -140,7 +140,9 @@ def _arrays(batch: Any, inputs: Collection[str], time: Any) -> tuple[Any, ...]:
 
 def is_batches(x: Data) -> bool:
     """Whether the inputs are a data set of batches, not arrays."""
-    return isinstance(x, Iterable) and not _is_arrays(x)
+    is_structure = isinstance(x, dict | list | tuple) or is_table(x)
+    is_arrays = is_structure or hasattr(x, "__array__") or ops.is_tensor(x) or is_sparse(x)
+    return isinstance(x, Iterable) and not is_arrays
 
 
 def _one_output(values: Any, names: Collection[str]) -> Any:
@@ -191,11 +193,6 @@ def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
     if not num_rows["labels"]:
         raise ValueError("The development set is empty. Pass at least one row of each class.")
     return num_rows["labels"]
-
-
-def _is_arrays(x: Data) -> bool:
-    is_structure = isinstance(x, dict | list | tuple) or is_table(x)
-    return is_structure or hasattr(x, "__array__") or ops.is_tensor(x) or is_sparse(x)
 
 
 def _as_input(values: Tensor) -> Tensor:

@@ -121,13 +121,13 @@ class FieldEffects:
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
             sets_scales = not settled and gain <= _NEAR_OPTIMUM
-            previous, last_gain, start = self._deviations(), gain, self._parameters()
+            previous, last_gain, start = self.deviations(), gain, self._parameters()
             gain = max(self.improve_effect(n, sets_scales) for n in range(len(self.effects)))
             if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
                 self._extrapolate(start, gain / last_gain if last_gain else 0.0)
             if settled and not self.tighten() and gain <= tolerance:
                 break
-            moved = np.abs(self._deviations() - previous) / np.maximum(previous, _SMALL_SCALE)
+            moved = np.abs(self.deviations() - previous) / np.maximum(previous, _SMALL_SCALE)
             settled = settled or (sets_scales and bool(moved.max() <= scale_tolerance))
             settled = settled or num_passes >= _LARGEST_NUM_SCALE_PASSES
         return num_passes, bool(gain <= _CONVERGED)
@@ -152,7 +152,7 @@ class FieldEffects:
         # The Schur complement of the blocks.
         right = np.concatenate([cross, by_block[:, :, None]], axis=2)
         solution = solved(precision, right)
-        reduction = np.tensordot(cross, solution, axes=((0, 1), (0, 1)))
+        reduction = cross.reshape(-1, len(gradient)).T @ solution.reshape(-1, right.shape[2])
         right = gradient - reduction[:, -1]
         step = self._solve(hessian - reduction[:, :-1], right)
         own_step = solution[:, :, -1] - solution[:, :, :-1] @ step
@@ -278,7 +278,7 @@ class FieldEffects:
             block.fixed = block.curve - block.next
         self._kept, self.loss = {}, sum(block.loss_of(block.curve) for block in self.blocks)
 
-    def _deviations(self) -> np.ndarray:
+    def deviations(self) -> np.ndarray:
         """Standard deviations of all effects."""
         return np.concatenate([effect.deviations for effect in self.effects])
 
@@ -292,7 +292,7 @@ class FieldEffects:
         """A step on β; a parameter at its bound stays there if the step would cross it."""
         free = (self.shared > self.lower) | (right < 0)
         step = np.zeros_like(right)
-        step[free] = np.linalg.lstsq(matrix[np.ix_(free, free)], right[free], rcond=None)[0]
+        step[free] = np.linalg.lstsq(matrix[free][:, free], right[free], rcond=None)[0]
         return step
 
     def _prior(self, effect: Effect | None) -> float:

@@ -65,8 +65,7 @@ def improve_spreads(
         num_effective += float(np.sum(precision / (precision + table.shrinkage)))
     if factor is None and num_effective <= _SPARSE_SHARE * fit.total:
         return 0.0
-    on_grid = np.stack([likelihood(_GRID) for likelihood in likelihoods])
-    spreads = pooled_spreads(on_grid, log_prior)
+    spreads = pooled_spreads(np.stack([likelihood(_GRID) for likelihood in likelihoods]), log_prior)
     if factor is not None:
         _set_spreads(fit, factor * spreads)
         return factor
@@ -75,8 +74,7 @@ def improve_spreads(
     for own in held_out:
         pairs = zip(fit.blocks, np.split(own, ends), strict=True)
         parts.append(fit_to([replace(block, weights=block.weights - w) for block, w in pairs]))
-        for effect, whole in zip(parts[-1].effects, fit.effects, strict=True):
-            effect.deviations = whole.deviations
+        parts[-1].set_deviations(fit.deviations())
     lowest, found = np.zeros(0), 1.0
     for larger in _FACTORS:
         for part in parts:

@@ -196,7 +196,8 @@ def logit_histogram(
     columns += [] if weights is None else [np.asarray(weights)]
     moments = np.zeros((2, NUM_BINS, 3))
     for start in range(0, len(columns[0]), _CHUNK_SIZE):
-        chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
+        chunk = [column[start : start + _CHUNK_SIZE] for column in columns]
+        chunk = [part.astype(np.result_type(part, np.float32), copy=False) for part in chunk]
         _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
     return LogitHistogram(moments, float(len(columns[0])), bins)
 
@@ -248,10 +249,6 @@ FAR_LOGITS_ADVICE = (
     "Leave them out if they are few; else divide all logits by one number, in the fit and in every "
     "call."
 )
-
-
-def _floating(values: np.ndarray) -> np.ndarray:
-    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
 
 
 def _on_bins(logits: np.ndarray, bins: Line) -> np.ndarray:

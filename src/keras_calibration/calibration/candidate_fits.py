@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class CandidateFit:
 
     Args:
         logits: Calibrated logits of the scored rows (m,) or (m, K), or None if there are none.
-        effects: The effects of features on the logits of all rows (n, E).
+        crossed: The logits and effects of all rows, from `cross_fitted`.
         head: A head fitted to all rows, if cross-fitting produced one.
         part_head: The head that was fitted to the parts one after the other.
         seconds: Time of all fits, in seconds.
@@ -43,7 +43,7 @@ class CandidateFit:
     """
 
     logits: np.ndarray | None = None
-    effects: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    crossed: Any = None
     head: Head | None = None
     part_head: Head | None = None
     seconds: float = 0.0
@@ -136,8 +136,8 @@ class Race:
             whole = self._new_head(candidate)
             whole.fit_checked(self.rows)
         with warnings_of(self.splits.part):
-            logits, effects = cross_fitted(head, self.rows, self.splits.parts, whole)
-        return CandidateFit(logits[self.splits.scored], effects, whole, head)
+            crossed = cross_fitted(head, self.rows, self.splits.parts, whole)
+        return CandidateFit(crossed[0][self.splits.scored], crossed, whole, head)
 
     def _fit_network(self, candidate: Candidate) -> CandidateFit:
         """On these folds, the network chooses its epochs, and keeps a member of each."""
@@ -156,13 +156,11 @@ class Race:
         if not enough_for(self.splits.num_folds, self.rows):
             raise _Lost("Trees need at least ten rows of each class per fold.")
         head = cast(BoostedTrees, self._new_head(candidate, self._candidates[base].make_head()))
-        logits = self.rows.logits.copy()
-        logits[self.splits.scored] = fits.logits
         boosting = head.fit_trees(
             self.rows,
             self.splits.parts,
             (cast(Head, fits.part_head), fits.head),
-            (logits, fits.effects),
+            fits.crossed,
             FitSettings(),
             self.splits.fold if self.splits.in_order else None,
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -64,7 +64,11 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
 
 
 def cross_fitted(
-    head: Head, rows: Rows, parts: Parts, like: Head | None = None, settings: Any = None
+    head: Head,
+    rows: Rows,
+    parts: Parts,
+    like: Head | None = None,
+    settings: FitSettings | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits and effects (n, E) of the scored rows of each part, by the head fitted to its others.
 

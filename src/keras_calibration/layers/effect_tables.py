@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from keras import ops
 
+from keras_calibration._rows.weights import are_counts
+from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import NUM_KNOTS, Level
 from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
 from keras_calibration.layers.head_logits import head_logits
@@ -14,6 +16,8 @@ from keras_calibration.layers.histogram_head import HistogramHead
 
 # Values beyond this count as infinite: the gaps between knots must be finite in float32.
 _LARGEST_NUMBER = 2.0**126
+# The fewest knots that a numeric column gets, however many columns and however few rows there are.
+FEWEST_KNOTS = 16
 
 
 def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
@@ -33,6 +37,16 @@ def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarra
         is_far = np.abs(values) > _LARGEST_NUMBER
         numbers.append(np.where(is_far, np.copysign(np.inf, values), values))
     return numbers
+
+
+def knots_of(
+    numbers: Sequence[np.ndarray], weights: np.ndarray | None, num_knots: int
+) -> list[np.ndarray]:
+    """Knots of numeric columns: of all together at most half as many as rows."""
+    counts = weights if weights is not None and are_counts(weights) else np.ones(len(numbers[0]))
+    most = max(int(counts.sum()) // (2 * len(numbers)), FEWEST_KNOTS)
+    knots = [separate_quantile_knots(column, min(num_knots, most), weights) for column in numbers]
+    return [places if len(places) else np.zeros(1) for places in knots]
 
 
 def table_of_level(level: Level) -> np.ndarray:

@@ -28,14 +28,15 @@ from keras_calibration._solvers.field_offsets import (
 )
 from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
-from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.lasting_level import with_lasting_level
 from keras_calibration._solvers.level import NUM_KNOTS, Level, level_column, level_of, line_of_fit
 from keras_calibration._solvers.numeric_column import numeric_column
 from keras_calibration._solvers.row_folds import weights_in_folds
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_tables import (
+    FEWEST_KNOTS,
     by_columns,
+    knots_of,
     level_of_table,
     line_of_spread,
     rounded_numbers,
@@ -50,8 +51,8 @@ from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import as_column, check_column, is_not_finite, scaled_logits
 from keras_calibration.layers.posterior import Posterior
 
-# Most knots of all columns together, and the fewest that a column gets in any case.
-_MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
+# Most knots of all columns together.
+_MOST_KNOTS = 1024
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -92,7 +93,7 @@ class FieldBias(FieldHead):
         prior_scale: Median of the half-Cauchy prior on each s, in logits; for the walk of the
             level, a tenth of it.
         num_knots: Largest number of knots of a numeric column. All columns together have at most
-            1,024, or 16 each.
+            1,024, and at most half of the rows, or 16 each.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -283,7 +284,7 @@ class FieldBias(FieldHead):
             shapes["offsets"] = (sum(number + 1 for number in self.num_values.values()),)
             self._offsets = zeros(name="offsets", shape=shapes["offsets"])
         if number := len(self.numeric):
-            num_knots = min(self.num_knots, max(_MOST_KNOTS // number, _FEWEST_KNOTS))
+            num_knots = min(self.num_knots, max(_MOST_KNOTS // number, FEWEST_KNOTS))
             self._knots = zeros(name="numeric_knots", shape=(number, num_knots), trainable=False)
             # The last value of each column is that of missing values.
             shapes["curves"] = number, num_knots + 1
@@ -379,10 +380,7 @@ class FieldBias(FieldHead):
     def _knots_of(
         self, numbers: Sequence[np.ndarray], weights: np.ndarray | None
     ) -> list[np.ndarray]:
-        """Knots of each numeric column."""
-        num_knots = self._knots.shape[1] if self.numeric else 0
-        knots = [separate_quantile_knots(column, num_knots, weights) for column in numbers]
-        return [places if len(places) else np.zeros(1) for places in knots]
+        return knots_of(numbers, weights, self._knots.shape[1]) if numbers else []
 
     def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return rounded_numbers((features[name] for name in self.numeric), self.variable_dtype)

@@ -176,7 +176,9 @@ class NeuralCalibration(Head):
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
-        rows = self._own_rows(rows)
+        # With only the features that the head reads.
+        names = rows.features if self.feature_names is None else self.feature_names
+        rows = replace(rows, features={name: rows.features[name] for name in names})
         found = self._cross_fit(rows, settings, verbose)
         num_iterations, converged = 0, True
         if self.calibrator is not None:
@@ -215,11 +217,6 @@ class NeuralCalibration(Head):
         if self.calibrator is None or self.field_network is not None:
             return super().logit_standard_deviation(logits, features)
         return self.calibrator.logit_standard_deviation(as_column(logits))
-
-    def _own_rows(self, rows: Rows) -> Rows:
-        """The rows with only the features that the head reads."""
-        names = rows.features if self.feature_names is None else self.feature_names
-        return replace(rows, features={name: rows.features[name] for name in names})
 
     def _cross_fit(self, rows: Rows, settings: FitSettings, verbose: int) -> CrossFit | None:
         """Cross-fits η and the network; None without a network or with too few rows."""
