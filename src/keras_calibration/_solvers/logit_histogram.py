@@ -6,9 +6,9 @@ the centre, separately for negatives and positives.
 
 Bins are 1/64 wide on [-16, 16]. Beyond, they grow in proportion, 128 to an octave, up to ±16384;
 logits farther out count as that far. For a curve that is affine within each bin, the labels count
-exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats a
-row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard deviation,
-which keeps a fit convex.
+exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats
+per row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard
+deviation, which keeps a fit convex.
 """
 
 from __future__ import annotations

@@ -241,6 +241,6 @@ class CalibrationReport(ShownAsText):
         if self.smallest_gain:
             notes.append(
                 f"No evidence for a change: these {self.num_rows:,} rows could have shown a gain "
-                f"of {self.smallest_gain:.5f} nats a row. The model stays as it is."
+                f"of {self.smallest_gain:.5f} nats per row. The model stays as it is."
             )
         return notes

@@ -46,8 +46,8 @@ class Choice:
         reason: Why, in one sentence.
         logits: Their mean logits, for each fold with the weights that the other folds give.
         error: The uncertainty of the choice, as a standard error of the log loss.
-        by_chance: What of the gain of these logits, in nats a row, is taken for chance.
-        smallest_gain: Where no candidate is used for want of evidence: the gain, in nats a row,
+        by_chance: What of the gain of these logits, in nats per row, is taken for chance.
+        smallest_gain: Where no candidate is used for want of evidence: the gain, in nats per row,
             that these rows could have shown; else 0.
     """
 
