@@ -173,7 +173,7 @@ def _with_columns(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'
         )
-    columns = select_features({} if features is None else features, names, "calibrate_scores")
+    columns = select_features({} if features is None else features, names, "`fields` and `numeric`")
     read = {}
     for name, given in columns.items():
         column = column_that_counts(given, repr(name), rows.numbers, rows.num_given)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from calibration_records._columns import names_of, suggestion
+from calibration_records._check import known
+from calibration_records._columns import names_of
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
@@ -216,11 +217,7 @@ def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
     if not names:
         return possible
     by_name = {candidate.name: candidate for candidate in possible}
-    if unknown := [name for name in names if name not in by_name]:
-        raise ValueError(
-            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, or name candidates for these "
-            f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
-            f"{suggestion(unknown, by_name)}"
-        )
+    expected = f"one of {list(_NUM_FOLDS)}, or name candidates for these fields and numeric columns"
+    known(f"Argument `methods` must be {expected}", names, by_name)
     wanted = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
     return [candidate for candidate in possible if candidate.name in wanted]
