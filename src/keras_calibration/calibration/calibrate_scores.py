@@ -154,9 +154,10 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
 
 
 def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
-    """A column as the model takes it, whatever the frame held: a request may have a fraction.
+    """A column in the dtype of the model's input.
 
-    Integers of fields stay as they are: an id in float32 would lose its last digits.
+    Integers become float32, because a request may hold a fraction. Ids of fields stay integers:
+    float32 would lose their last digits.
     """
     if column.dtype.kind in "OSU":
         return column
@@ -175,8 +176,8 @@ def _with_columns(
         )
     columns = select_features({} if features is None else features, names, "`fields` and `numeric`")
     read = {}
-    for name, given in columns.items():
-        column = column_that_counts(given, repr(name), rows.numbers, rows.num_given)
+    for name, values in columns.items():
+        column = column_that_counts(values, repr(name), rows.numbers, rows.num_given)
         if name in ids:
             column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:

@@ -231,7 +231,7 @@ class CalibrationReport(ShownAsText):
             notes.append(
                 f"The level drifted by {slope:+.3g} ± {error:.2g} logits a {unit}. What persists "
                 f"changes by {self.level.walk:.2g} in a {unit} (standard deviation), and "
-                f"{self.level.noise:.2g} does not persist; served is {self.level.last:+.3f}."
+                f"{self.level.noise:.2g} does not persist. The model serves {self.level.last:+.3f}."
             )
         notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
