@@ -84,6 +84,9 @@ ROWS = [
         "Received: no 'site'",
     ),
     (lambda: FieldILPS(SITE)(LOGITS, {"page": np.zeros(4, int)}), "Received: no 'site'"),
+    # In a graph, which is called later.
+    (lambda: FieldBias(SITE)(keras.Input((1,)), {"page": keras.Input((1,))}), "no 'site'"),
+    (lambda: FieldBias(SITE)(keras.Input((1,))), "no 'site'. Available: none"),
     (lambda: BoostedTrees(SITE, ["age"])(LOGITS, {"site": np.zeros(4, int)}), "age"),
     (lambda: FieldBias({}, numeric=["x"])(LOGITS, {"z": LOGITS}), "Received: no 'x'"),
     (
