@@ -272,7 +272,8 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
         return np.array(strings, dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
-        raise _refused_input(name, "hold numbers or strings", f"objects of the types {names}")
+        received = f"objects of the types {names}. Convert the column to numbers or to strings"
+        raise _refused_input(name, "hold numbers or strings", received)
     numbers = np.asarray([np.nan if value is None else value for value in values])
     # Decimals, and whole numbers beyond 64 bits, stay Python objects.
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)

@@ -28,7 +28,7 @@ def test_a_report_draws_the_field_before_and_after_calibration():
         error = weights @ np.abs(rates.observed - rates.predicted)
         assert error == pytest.approx(score.field_ece["site"], abs=1e-6)
     assert set(report.plot("reliability").curves) == {"before", "after"}
-    with pytest.raises(ValueError, match="Received: 'age'. Available: 'site', 'reliability'"):
+    with pytest.raises(ValueError, match=r"Received: 'age'\. Available: 'site', 'reliability'"):
         report.plot("age")
     json.dumps(report.to_dict())
     assert "displays" not in report.to_dict()

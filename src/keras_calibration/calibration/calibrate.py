@@ -182,8 +182,8 @@ def _check_model(model: keras.Model) -> None:
         raise ValueError(
             "Argument `model` must be a trained Keras model with a sigmoid or logit output. "
             f"Received: {type(model).__name__}. To calibrate scores without a Keras model, use "
-            "keras_calibration.calibrate_scores(probabilities, labels); of scikit-learn, "
-            "model.predict_proba(x)[:, 1]."
+            "keras_calibration.calibrate_scores(probabilities, labels), with "
+            "model.predict_proba(x)[:, 1] of scikit-learn."
         )
 
 

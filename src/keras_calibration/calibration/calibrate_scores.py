@@ -193,7 +193,7 @@ def _check_shape(shape: tuple[int, ...]) -> None:
     if len(shape) not in (1, 2) or shape[1:] in ((0,), (2,)):
         raise ValueError(
             "Argument `scores` must have shape (n,) or (n, 1), one score per row, or (n, K) for at "
-            f"least 3 classes. Received: shape {shape}. For two classes, pass of "
-            "scikit-learn's predict_proba the second column, predict_proba(x)[:, 1]; of two "
-            "logits, their difference."
+            f"least 3 classes. Received: shape {shape}. For two classes, pass the second column of "
+            "scikit-learn's predict_proba, predict_proba(x)[:, 1], or the difference of the two "
+            "logits."
         )

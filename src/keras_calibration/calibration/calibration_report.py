@@ -189,7 +189,7 @@ class CalibrationReport(ShownAsText):
     def _cells(self, score: CandidateScore, field_name: str | None) -> list[str]:
         """A row of the table."""
         mark = "* " if score.name == self.chosen else "  "
-        change = f"{score.log_loss_change:+.5f}" if score.log_loss_change else "0.00000"
+        change = f"{score.log_loss_change:+z.5f}" if score.log_loss_change else "0.00000"
         return [
             f"{mark}{score.name}",
             f"{score.log_loss:.5f}",

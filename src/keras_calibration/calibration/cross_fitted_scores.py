@@ -138,7 +138,8 @@ def _no_change(columns: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> 
     changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
     # The gain of a small change is half of its slope, which must exceed so many errors.
     smallest = _errors_of_evidence(clusters) / 2 * min(changes)[1] if changes else 0.0
-    reason = "No candidate gains more than chance or, by blocks of time, drift would."
+    causes = "chance explains" if clusters is None else "chance and drift explain"
+    reason = f"No candidate gains more than {causes}."
     return Choice({IDENTITY: 1.0}, reason, columns[0], smallest_gain=smallest)
 
 

@@ -169,6 +169,11 @@ def test_a_paired_test_needs_six_seeds(ledger, num_runs):
     assert comparison.probability_b_better() > 0.99
 
 
+def test_a_wrong_path_is_told(ledger):
+    with pytest.raises(ValueError, match=r"'deepfm', 'dcn'.*It has no runs: check its path"):
+        compare(ledger, "deepfm", "dcn")
+
+
 @pytest.mark.parametrize(("first", "number"), [(1, 3), (3, 1), (9, 0)])
 def test_few_shared_seeds_are_compared_as_if_independent(ledger, first, number):
     fill(ledger, "deepfm", losses(0, 3), first_seed=1)
