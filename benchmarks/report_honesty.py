@@ -7,7 +7,7 @@ change of the log loss that it reports is compared with the true change of the m
 returns, by the true probabilities of fresh rows.
 
 Printed for each cell: how often the model is changed, and the mean true change over all samples. Of
-the samples that change the model: the reported and the true change, means in 1e-5 nats a row; the
+the samples that change the model: the reported and the true change, means in 1e-5 nats per row; the
 mean of their difference in reported standard errors; how often the true change is within the
 interval of 90 %; and how often the change makes the model worse. A model that is right can only be
 made worse.

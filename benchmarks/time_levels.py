@@ -3,7 +3,7 @@
 `./dev run python benchmarks/time_levels.py [--seeds 10] [--rows 20000]`: a base logit, fifty field
 values, and a level that moves in one of nine ways. The calibrations are fitted to the rows, and
 scored on the next quarter as many: mean and standard error over the seeds of what they lose to the
-truth, in 1e-6 nats a row.
+truth, in 1e-6 nats per row.
 """
 
 import argparse

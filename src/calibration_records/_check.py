@@ -6,6 +6,8 @@ Each kind of check that several functions need is one function, named by what it
 from __future__ import annotations
 
 import contextlib
+import difflib
+import itertools
 import math
 import numbers
 import os
@@ -114,17 +116,45 @@ def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "")
         raise refused(name, expected, value, remedy)
 
 
-def known(what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "") -> None:
-    """Refuses names that are not available; the error lists the available ones.
+def known(
+    what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "", *, no: str = ""
+) -> None:
+    """Refuses names that are not available; `no="no "` if they are missing, not misspelt.
 
     Example:
         >>> known("Argument `numeric` must name columns", ["prise"], ["price", "site"])
         Traceback (most recent call last):
         ...
-        ValueError: Argument `numeric` must name columns, ['price', 'site']. Received: ['prise'].
+        ValueError: Argument `numeric` must name columns. Received: 'prise'. Did you mean 'price'?
+        Available: 'price', 'site'.
     """
-    if missing := [name for name in names if name not in available]:
-        raise ValueError(f"{what}, {[*available][:20]}. Received: {missing}. {remedy}".rstrip())
+    if unknown := [name for name in names if name not in available]:
+        received = f"Received: {no}{_listed(unknown)}.{_suggestion(unknown, available)}"
+        raise ValueError(f"{what}. {received} Available: {_listed(available)}. {remedy}".rstrip())
+
+
+def _suggestion(unknown: Iterable[Any], available: Iterable[Any]) -> str:
+    """A suggestion of similar names, in upper or lower case; empty if there is none.
+
+    Example:
+        >>> _suggestion(["sites"], ["hour", "SITE"])
+        " Did you mean 'SITE'?"
+    """
+    names = {str(name).casefold(): name for name in available}
+    near = [difflib.get_close_matches(str(name).casefold(), names, 2) for name in unknown]
+    unique = list(dict.fromkeys(names[match] for matches in near for match in matches))
+    return f" Did you mean {' or '.join(map(repr, unique))}?" if unique else ""
+
+
+def _listed(names: Collection[Any]) -> str:
+    """The first ten names, and how many more there are.
+
+    Example:
+        >>> _listed(range(12))
+        '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … and 2 more'
+    """
+    first = ", ".join(map(repr, itertools.islice(names, 10))) or "none"
+    return first if len(names) <= 10 else f"{first}, … and {len(names) - 10} more"
 
 
 def one_column(name: str, shape: tuple[int | None, ...]) -> None:

@@ -8,13 +8,13 @@ converted. If the conversion would change a number, an error names the column.
 from __future__ import annotations
 
 import decimal
-import difflib
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from calibration_records._check import known
 from calibration_records._limits import EXACT_WHOLE_NUMBERS
 from calibration_records._warn import warn
 
@@ -70,19 +70,6 @@ def warn_of_other_order(**arguments: Any) -> None:
             return
 
 
-def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
-    """A suggestion of similar names for missing ones; empty if there is none.
-
-    Example:
-        >>> suggestion(["sites"], ["hour", "site"])
-        " Did you mean 'site'?"
-    """
-    names = list(map(str, available))
-    near = [difflib.get_close_matches(str(name), names, 2) for name in missing]
-    unique = list(dict.fromkeys(name for names in near for name in names))
-    return f" Did you mean {' or '.join(map(repr, unique))}?" if unique else ""
-
-
 def select_features(features: Any, names: Iterable[str], reader: str) -> dict[str, Any]:
     """The columns of these names, not converted; raises if one is missing.
 
@@ -90,19 +77,15 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
         >>> select_features({"site": [1], "hour": [2]}, ["sites"], "FieldBias")
         Traceback (most recent call last):
         ...
-        ValueError: Argument `features` must hold all features that FieldBias reads, ['sites'].
-        Received: ['hour', 'site'], without ['sites'].
+        ValueError: Argument `features` must hold all features of FieldBias. Received: no 'sites'.
+        Did you mean 'site'? Available: 'site', 'hour'.
     """
     columns = by_name(features)
     if not isinstance(columns, Mapping):
         expected = "Argument `features` must be a mapping of names to arrays, or a data frame"
         raise ValueError(f"{expected}. Received: {type(columns).__name__}.")
     names = list(names)
-    if missing := [name for name in names if name not in columns]:
-        raise ValueError(
-            f"Argument `features` must hold all features that {reader} reads, {names}. Received: "
-            f"{sorted(map(str, columns))}, without {missing}."
-        )
+    known(f"Argument `features` must hold all features of {reader}", names, columns, no="no ")
     return {name: columns[name] for name in names}
 
 
@@ -289,7 +272,8 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
         return np.array(strings, dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
-        raise _refused_input(name, "hold numbers or strings", f"objects of the types {names}")
+        received = f"objects of the types {names}. Convert the column to numbers or to strings"
+        raise _refused_input(name, "hold numbers or strings", received)
     numbers = np.asarray([np.nan if value is None else value for value in values])
     # Decimals, and whole numbers beyond 64 bits, stay Python objects.
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)

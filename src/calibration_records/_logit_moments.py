@@ -20,7 +20,7 @@ for the linear part, a sum over rows becomes a sum over eight terms a bin.
 the loss for logits in [-16, 16), and 3e-9 nats and 2e-8 of the loss in [-88, 88). Rows in an open
 bin count as if they were on the straight line, which neglects at most `softplus(-x)` at ±88, that
 is e⁻⁸⁸ without a bias. The sum of these bounds is computed with each loss: **the error of a loss is
-at most 1e-6 of it (or 1e-12 nats a row), else the loss is NaN**. It is NaN where a bias moves
+at most 1e-6 of it (or 1e-12 nats per row), else the loss is NaN**. It is NaN where a bias moves
 logits from beyond ±88 close to 0. In float32, rounding adds about 1e-6.
 
 **Arrays and tensors.** A summary has the shape (groups, 418, 8). Functions take `ops`, which is

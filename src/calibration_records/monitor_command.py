@@ -29,7 +29,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         ("timestamp", "timestamp", "column of times"),
         ("period", "day", "hour, day, week, month or year"),
         ("tolerance", 0.05, "largest relative error that does not matter"),
-        ("false-alarms-per-year", 0.01, "probability of a false alarm in a year of calls a period"),
+        ("false-alarms-per-year", 0.01, "chance of a false alarm in a year of one call per period"),
     ):
         text = f"{what}; default: %(default)s"
         parser.add_argument(f"--{name}", default=default, type=type(default), help=text)

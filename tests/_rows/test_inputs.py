@@ -151,7 +151,7 @@ def test_only_columns_that_are_read_are_converted(table):
         np.testing.assert_array_equal(received["price"], np.float32([1, 2, 3]))
     one = inputs_of(x, expected["price"])
     np.testing.assert_array_equal(one["price"], np.float32([1, 2, 3]))
-    with pytest.raises(ValueError, match=r"without \['prices'\]\. Did you mean 'price'\?"):
+    with pytest.raises(ValueError, match=r"no 'prices'\. Did you mean 'price'\?"):
         inputs_of(x, {"prices": keras.Input(())})
 
 
@@ -171,7 +171,7 @@ def test_nested_inputs_are_exact_too():
 def test_tables_that_cannot_be_read_say_so():
     frame = pd.DataFrame([[1, 2, 3]], columns=["site", "site", "price"])
     inputs_of(frame, {"price": keras.Input(())})
-    with pytest.raises(ValueError, match=r"without \['site'\]"):
+    with pytest.raises(ValueError, match=r"Received: no 'site'"):
         inputs_of(frame, {"site": keras.Input(())})
     with pytest.raises(ValueError, match=r"in memory.*LazyFrame.*collect"):
         inputs_of(pl.DataFrame({"site": [1]}).lazy(), {"site": keras.Input(())})

@@ -94,7 +94,7 @@ LOGITS, LABELS, COLUMNS = make_rows()
         (
             (LOGITS, LABELS, COLUMNS),
             {"fields": ["sites"]},
-            r"must hold all features.*without \['sites'\]",
+            r"of `fields` and `numeric`\. Received: no 'sites'\. Did you mean 'site'\?",
         ),
         ((LOGITS, LABELS, LABELS), {"fields": ["site"]}, "mapping of names to arrays"),
         ((LOGITS, LABELS[:-1]), {}, "same number of rows"),

@@ -8,6 +8,7 @@ import pytest
 from scipy import special
 
 import keras_calibration as kc
+from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 
 
 def report_of(**options):
@@ -28,7 +29,7 @@ def test_a_report_draws_the_field_before_and_after_calibration():
         error = weights @ np.abs(rates.observed - rates.predicted)
         assert error == pytest.approx(score.field_ece["site"], abs=1e-6)
     assert set(report.plot("reliability").curves) == {"before", "after"}
-    with pytest.raises(ValueError, match="pictures, \\['site', 'reliability'\\]"):
+    with pytest.raises(ValueError, match=r"Received: 'age'\. Available: 'site', 'reliability'"):
         report.plot("age")
     json.dumps(report.to_dict())
     assert "displays" not in report.to_dict()
@@ -53,3 +54,15 @@ def test_a_warning_of_a_fit_to_some_rows_says_so_once():
     found = [str(each.message) for each in caught]
     assert sum("early blocks of time alone" in text for text in found) == 1
     assert {each.filename for each in caught} == {__file__}
+
+
+def test_a_change_that_rounds_to_0_has_no_minus():
+    figures = {"brier": 0.1, "auc": 0.7, "field_ece": {}, "field_rce": {}, "seconds": 0.0}
+    changes = {"identity": 0.0, "bias": -1e-9}
+    scores = tuple(
+        CandidateScore(name, 0.3, change, 1e-5, calibration_ratio=1.0, **figures)
+        for name, change in changes.items()
+    )
+    text = str(CalibrationReport(100, 3, scores, "identity", "No reason.", {}))
+    assert " 0.00000 ± 0.00001" in text
+    assert "+0.00000 ± 0.00001" in text

@@ -342,7 +342,7 @@ def test_weights_that_were_changed_since_the_fit_are_refused():
 
 def test_refuses_rows():
     head, logits, _ = fitted_head()
-    with pytest.raises(ValueError, match=r"without .'site'."):
+    with pytest.raises(ValueError, match=r"Received: no 'site'"):
         head.interval(logits)
     with pytest.raises(ValueError, match="same number of rows"):
         head.interval(logits, {"site": np.zeros(3, int)})

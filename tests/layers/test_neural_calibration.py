@@ -72,7 +72,7 @@ def two_outputs():
             lambda: NeuralCalibration(ILPS(), two_outputs())(LOGITS, FEATURES),
             "corrections of NeuralCalibration must have shape",
         ),
-        (lambda: some_head()(LOGITS, {"site": FEATURES["site"]}), r"without \['age'\]"),
+        (lambda: some_head()(LOGITS, {"site": FEATURES["site"]}), "Received: no 'age'"),
         (lambda: fit_with(features={**ROWS[2], "age": np.ones(59)}), "'age': 59"),
         (lambda: fit_with(settings=FitSettings(folds=1)), "folds"),
         (lambda: fit_with(2, settings=FitSettings(folds=np.arange(60) % 3)), "num_members"),

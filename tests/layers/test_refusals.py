@@ -79,10 +79,16 @@ ROWS = [
     (lambda: PlattScaling().update(LOGITS, LABELS, np.ones(4)), "mapping of names"),
     (lambda: ILPS().adapt(LOGITS, LABELS, np.ones(4)), "mapping of names"),
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"site": np.zeros(2, int)}), "'site': 2"),
-    (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": np.zeros(4, int)}), r"without .'site'"),
-    (lambda: FieldILPS(SITE)(LOGITS, {"page": np.zeros(4, int)}), r"without .'site'"),
+    (
+        lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": np.zeros(4, int)}),
+        "Received: no 'site'",
+    ),
+    (lambda: FieldILPS(SITE)(LOGITS, {"page": np.zeros(4, int)}), "Received: no 'site'"),
+    # In a graph, which is called later.
+    (lambda: FieldBias(SITE)(keras.Input((1,)), {"page": keras.Input((1,))}), "no 'site'"),
+    (lambda: FieldBias(SITE)(keras.Input((1,))), "no 'site'. Available: none"),
     (lambda: BoostedTrees(SITE, ["age"])(LOGITS, {"site": np.zeros(4, int)}), "age"),
-    (lambda: FieldBias({}, numeric=["x"])(LOGITS, {"z": LOGITS}), "without .'x'"),
+    (lambda: FieldBias({}, numeric=["x"])(LOGITS, {"z": LOGITS}), "Received: no 'x'"),
     (
         lambda: FieldBias({}, numeric=["x"]).fit(LOGITS, LABELS, {"x": np.array(["red"] * 4)}),
         r"'x' must hold numbers.*Received: strings",
@@ -91,7 +97,7 @@ ROWS = [
         (lambda take=take, given=given: take({"site": IDS, **given}), message)
         for take in (NETWORK, NETWORK.adapt)
         for given, message in (
-            ({"x": IDS}, r"Received: \['site', 'x'\], without \['age'\]"),
+            ({"x": IDS}, r"Received: no 'age'\. Available: 'site', 'x'\."),
             ({"age": np.ones((4, 2))}, r"shape \(batch,\) or \(batch, 1\).*\(4, 2\)"),
             ({"age": LOGITS, "site": np.ones((4, 2), int)}, r"shape \(batch,\) or \(batch, 1\)"),
         )

@@ -46,7 +46,7 @@ def separable(base):
 REFUSED = {
     "no such feature": (
         lambda base: kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": 3})),
-        r"without \['site'\]",
+        "Received: no 'site'",
     ),
     "no head": (lambda base: kc.models.CalibratedModel(base, "ilps"), "must be a `Head`"),
     "a head that fails": (lambda base: kc.models.CalibratedModel(base, Failing()), "head fails"),

@@ -104,7 +104,7 @@ def test_a_compiled_base_keeps_its_metrics_to_itself():
 BAD = {
     "label 2": ({"x": X, "y": Y + 1}, "Labels must be in"),
     "empty": (dict(zip("xy", rows(slice(0, 0)), strict=True)), "empty"),
-    "missing feature": ({"x": {"site": X["site"]}, "y": Y}, r"without \['price'\]"),
+    "missing feature": ({"x": {"site": X["site"]}, "y": Y}, "Received: no 'price'"),
     "no dictionary": ({"x": X["price"], "y": Y}, "Received: ndarray"),
     "rows of y": ({"x": X, "y": Y[:-1]}, "same number of rows"),
     "endless data set": ({"x": data_set(X, Y).repeat()}, "must be finite"),

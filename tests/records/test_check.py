@@ -1,5 +1,6 @@
 """The checks of arguments: what they refuse, what they let pass, and what they say."""
 
+import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -55,8 +56,21 @@ def test_names():
         with pytest.raises(ValueError, match="`kind` must be one of"):
             _check.one_of("kind", value, ["a", 1])
     _check.known("Arguments must name columns", ["a", 1], {"a": 0, 1: 0})
-    with pytest.raises(ValueError, match=r"'site'\]\. Received: \['prise', 3\]"):
-        _check.known("Arguments", ["site", "prise", 3], ["price", "site"])
+    message = "Received: 'prise', 3. Did you mean 'Price'? Available: 'Price', 'site'. Look."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        _check.known("Arguments", ["site", "prise", 3], ["Price", "site"], "Look.")
+    with pytest.raises(ValueError, match=r"Received: no 'site'\. Available: none\.$"):
+        _check.known("Arguments", ["site"], {}, no="no ")
+
+
+def test_of_many_names_the_first_ten_are_listed():
+    names = [f"column_{number}" for number in range(33)]
+    with pytest.raises(ValueError, match=r"'column_8', 'column_9', … and 23 more\.$") as told:
+        _check.known("Arguments", ["carrier"], names)
+    assert "Did you mean" not in str(told.value)
+    assert "column_10" not in str(told.value)
+    with pytest.raises(ValueError, match=r"'column_9'\.$"):
+        _check.known("Arguments", ["carrier"], names[:10])
 
 
 def test_shapes():

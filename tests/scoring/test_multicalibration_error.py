@@ -192,6 +192,7 @@ def test_kinds_of_columns(monkeypatch):
     features = {
         "bytes": np.array([b"a", b"b", b"c"], object)[third],
         "objects": np.array(["x", None, 3], object)[third],
+        "texts": np.array(["x", "", "y"])[third],
         "flag": third == 0,
         "amount": amount,
         "few": third.astype("float32"),
@@ -209,6 +210,7 @@ def test_kinds_of_columns(monkeypatch):
         "all rows": 1200,
         **{f"bytes = {value}": 400 for value in "abc"},
         **{f"objects = {value}": 400 for value in ("x", "missing", "3")},
+        **{f"texts = {value}": 400 for value in ("x", "''", "y")},
         **{"flag = True": 400, "flag = False": 800},
         **{f"amount ≤ {median:g}": 585, f"amount > {median:g}": 585, "amount missing": 30},
         **{"few ≤ 1": 800, "few > 1": 400},

@@ -120,7 +120,7 @@ LOSS, SITES = CalibratedLogLoss(), {"site": FieldECE(30)}
         ((Y, LOSS), "Received: ndarray"),
         (([(Y, P), (Y, P)], LOSS), "`update_state` of the metrics"),
         (((Y, np.stack([P, P], axis=1)), LOSS), "`y_pred` must have shape"),
-        (((Y, P, None, {"hour": HOUR}), (), SITES), r"\['hour'\]. Received: \['site'\]"),
+        (((Y, P, None, {"hour": HOUR}), (), SITES), r"Received: no 'site'\. Available: 'hour'\."),
         (((Y, P, None, {"site": SITE[:3]}), (), SITES), "'site': 3"),
         (((Y, P), [FieldECE(30)]), "field_metrics="),
         (((Y, P, None, {"site": SITE.astype(str)}), (), SITES), "strings|JAX value|numeric types"),

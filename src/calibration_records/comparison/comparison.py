@@ -109,7 +109,7 @@ class Comparison(ShownAsText):
         name, sides, seeds = self.metric, (self.a, self.b), self.shared_seeds
         runs = {side.pipeline: side.metric_values(name) for side in sides}
         a, b = (side.metric_values(name, seeds) if seeds else [] for side in sides)
-        unit = " (nats a row)" if name in (self.plain_metric, self.calibrated_metric) else ""
+        unit = " (nats per row)" if name in (self.plain_metric, self.calibrated_metric) else ""
         return ComparisonDisplay(runs, (a, b), self.difference, name, unit).plot(ax)
 
     def probability_b_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:

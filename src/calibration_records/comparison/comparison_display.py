@@ -32,7 +32,7 @@ class ComparisonDisplay(Display):
             are not paired.
         difference: The mean of B − A with its interval; None with too few runs.
         metric: Name of the metric.
-        unit: Its unit, for example " (nats a row)"; empty if unknown.
+        unit: Its unit, for example " (nats per row)"; empty if unknown.
 
     Example:
         >>> runs = {"deepfm": [0.50, 0.52], "dcn": [0.40, 0.43]}

@@ -28,9 +28,12 @@ def comparison_text(comparison: Comparison) -> str:
 
 def _heading(comparison: Comparison) -> str:
     """One line that names the pipelines, their numbers of runs and the pairing."""
-    number = len(comparison.shared_seeds)
-    pairing = f"{number} shared seeds" if number else "independent seeds"
     sides = (comparison.a, comparison.b)
+    number = len(set(comparison.a.seeds) & set(comparison.b.seeds))
+    noun = "seed" if number == 1 else "seeds"
+    pairing = f"{number} shared {noun}" if number else "independent seeds"
+    if number and not comparison.shared_seeds:
+        pairing += ", compared as if independent"
     a, b = (f"{shorten(runs.pipeline, 26)} (m = {len(runs)})" for runs in sides)
     return f"A = {a}, B = {b}, {pairing}"
 

@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     @property
     def method(self) -> str:
         """The method of the intervals in words."""
-        pairing = "paired by seed" if self.paired else "independent seeds"
+        pairing = "paired by seed" if self.paired else "unpaired"
         if self.num_looks is None:
             return f"always-valid t, {pairing}"
         method = f"Student's t, {pairing}" if self.paired else f"Welch's t, {pairing}"
@@ -82,8 +82,11 @@ class Plan(NamedTuple):
         if self.num_runs >= self.fewest:
             return None
         numbers = " and ".join(str(len(runs)) for runs in pipelines)
-        independent = f" ({MIN_RUNS} if they share none)" if self.fewest > MIN_RUNS else ""
-        return f"{numbers} runs; train at least {self.fewest} seeds each{independent}"
+        if self.fewest == MIN_RUNS:
+            return f"{numbers} runs; train at least {MIN_RUNS} seeds each"
+        pairs = f"{self.num_runs} of the {self.fewest} pairs that an exact paired test needs"
+        advice = f"train at least {self.fewest} seeds each ({MIN_RUNS} if they share none)"
+        return f"{numbers} runs make {pairs}; {advice}"
 
 
 def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Plan:

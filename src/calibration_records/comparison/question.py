@@ -50,7 +50,8 @@ def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[s
     """The metrics of the runs of either pipeline."""
     pipelines = sorted({record["pipeline"] for record in records})
     both = (question.a, question.b)
-    known("Arguments `a` and `b` must be pipelines of the ledger", both, pipelines)
+    remedy = "" if pipelines else "It has no runs: check its path."
+    known("Arguments `a` and `b` must be pipelines of the ledger", both, pipelines, remedy)
     compared = [record for record in records if record["pipeline"] in both]
     return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
 

@@ -27,7 +27,7 @@ from calibration_records._logit_moments import (
 from calibration_records.monitoring.sums import Sums
 from calibration_records.statistics.field_noise import drawn_field_sums
 
-# Accuracy of the logit summary, in nats a row.
+# Accuracy of the logit summary, in nats per row.
 _ROUNDING = 1e-8
 # Number of draws, over all values of a field.
 _NUM_DRAWN = 2_000_000
@@ -97,7 +97,7 @@ class PeriodLosses:
         return float(losses[0]) / self.num_rows
 
     def bounds(self, confidence: float) -> tuple[float, float, float]:
-        """The expected Calibrated Log Loss if `σ(l + c)` is right, and its bounds, in nats a row.
+        """The expected Calibrated Log Loss if `σ(l + c)` is right, and its bounds, in nats per row.
 
         The bias c makes the sum of the predictions equal the sum of the labels. The expected loss
         is the mean entropy of `p = σ(l + c)`: of a row `softplus(-|x|) + |x| σ(-|x|)`, x = l + c.

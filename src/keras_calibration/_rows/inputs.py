@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._check import known
 from calibration_records._columns import (
     by_name,
     exact_ids,
@@ -19,7 +20,6 @@ from calibration_records._columns import (
     is_table,
     numbers_or_strings,
     refuse_rows,
-    suggestion,
 )
 from keras_calibration._rows.columns import column_of, column_that_counts, is_sparse, is_symbolic
 from keras_calibration._typing import Inputs, Tensor
@@ -147,13 +147,10 @@ def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
 
 def _check_named(x: Any, named: Mapping[str, Any]) -> None:
     """Raises unless a mapping has all inputs."""
-    columns = x if isinstance(x, Mapping) else {}
-    if missing := [name for name in named if name not in columns]:
-        received = sorted(map(str, x)) if isinstance(x, Mapping) else type(x).__name__
-        raise ValueError(
-            f"The input must be a dictionary with all features of the model, {sorted(named)}. "
-            f"Received: {received}, without {sorted(missing)}.{suggestion(missing, columns)}"
-        )
+    expected = "The input must be a dictionary with all features of the model"
+    if not isinstance(x, Mapping):
+        raise ValueError(f"{expected}, {sorted(named)}. Received: {type(x).__name__}.")
+    known(expected, named, x, no="no ")
 
 
 def input_names(named: Any) -> dict[str, keras.KerasTensor]:

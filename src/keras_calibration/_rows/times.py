@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import not_negative, refused
-from calibration_records._columns import by_name, refuse_rows, suggestion
+from calibration_records._check import known, not_negative, refused
+from calibration_records._columns import by_name, refuse_rows
 from calibration_records._times import DAY, times_of
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
@@ -96,9 +96,7 @@ def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
         return time
     columns = by_name(columns)
     table = columns if isinstance(columns, Mapping) else {}
-    if time not in table:
-        expected = f'a column of the rows, of {sorted(map(str, table))}, an array or "order"'
-        raise refused("time", expected, time, suggestion([time], table).strip())
+    known('Argument `time` must be a column of the rows, an array or "order"', [time], table)
     return table[time]
 
 

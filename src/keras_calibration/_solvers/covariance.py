@@ -2,8 +2,8 @@
 
 import numpy as np
 
-# Parameters of less information than this have the standard deviation 1e12, which no interval
-# tells from infinity, and whose square is within the range of float32.
+# Parameters with less information than this get the standard deviation 1e12. For an interval, this
+# is as good as infinite; its square is within the range of float32.
 _SMALLEST_INFORMATION = 1e-24
 # Smallest eigenvalue of a Hessian scaled to a unit diagonal: less is rounding.
 _SMALLEST_EIGENVALUE = 1e-14

@@ -69,7 +69,7 @@ def segment_figures(
         min_rows: Smallest number of rows of a segment.
         min_positives: Smallest expected number of positives, and of negatives. The labels do not
             decide: segments that enter by observed positives hold too many positives by chance.
-        counts: How many rows each stands for, shape `(n,)`; one by default.
+        counts: How many rows each row stands for, shape `(n,)`; one by default.
     """
     counts = np.ones(len(ids), np.int64) if counts is None else counts
     # NumPy sorts integers of 16 bits by radix, several times faster.
@@ -121,7 +121,7 @@ def _large_enough(
 ) -> np.ndarray:
     """Whether each row, in order of the segments, belongs to a segment that is large enough.
 
-    `numbers` are those of rows and of expected positives (2, n) that each stands for.
+    `numbers` (2, n) has the rows and the expected positives for which each row stands.
     """
     starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
     totals, positives = np.add.reduceat(numbers, starts, axis=1)

@@ -14,14 +14,15 @@ SMALLEST_SHARE = 0.01
 
 _LARGEST_NUM_PASSES = 200
 _LARGEST_NUM_HALVINGS = 30
-# Largest gains of a further pass, in nats a row, at which passes end and a fit counts as converged.
+# Largest gains of a further pass, in nats per row, at which passes end and a fit counts as
+# converged.
 _TOLERANCE = 1e-13
 _CONVERGED = 1e-10
 _CURVE_TOLERANCE = 1e-6
 # A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
-# Standard deviations are set after a pass that gained at most this, in nats a row. Far from the
+# Standard deviations are set after a pass that gained at most this, in nats per row. Far from the
 # optimum, where a step has gone to saturated probabilities, working responses do not tell them.
 _NEAR_OPTIMUM = 1e-3
 # Below this, in logits, a change of a standard deviation counts as if it were this.
@@ -133,7 +134,7 @@ class FieldEffects:
         return num_passes, bool(gain <= _CONVERGED)
 
     def improve_curve(self) -> float:
-        """A Newton step on β; returns the expected gain, in nats a row."""
+        """A Newton step on β; returns the expected gain, in nats per row."""
         gradient, hessian, _ = self.derivatives()
         step = self._solve(hessian, gradient)
         return self._take_step(step, gradient @ step)

@@ -1,4 +1,4 @@
-"""The two ways in which the values of fields are numbered in a fit, and the way between them.
+"""The two numberings of field values in a fit, and the conversion between them.
 
 - *id*: as the rows have it, from 0 to `num_values - 1`; any other number is "other".
 - *place*: among the values of the field that have rows, in the order of ids; "other" is the last.
@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 
 
 def coinciding(ids: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
-    """Pairs of fields, by name, of which each determines the other, from the ids (n,) of each.
+    """Names of pairs of fields that determine each other, from the ids (n,) of each field.
 
     Example:
         >>> ids = {"shop": np.array([0, 1, 2]), "city": np.array([5, 3, 4])}
         >>> list(coinciding(ids))
         [('shop', 'city')]
     """
-    num_seen = {name: np.count_nonzero(np.bincount(own)) for name, own in ids.items()}
+    num_seen = {name: np.count_nonzero(np.bincount(column)) for name, column in ids.items()}
     for one, other in itertools.combinations(ids, 2):
         if num_seen[one] == num_seen[other] > 1:
             partner = np.zeros(int(ids[one].max()) + 1, ids[other].dtype)
@@ -40,8 +40,8 @@ class FieldIndex:
 
     Args:
         num_values: Number of ids of each field.
-        seen: The ids of each field that have rows, by place.
-        places: The place of each row's value (n,), of each field.
+        seen: For each field, the ids that have rows, by place.
+        places: For each field, the place of each row's value (n,).
     """
 
     num_values: Sequence[int]
@@ -52,23 +52,23 @@ class FieldIndex:
     def of(cls, ids: Sequence[np.ndarray], num_values: Sequence[int]) -> FieldIndex:
         """The index of some rows, from the ids (n,) of each field."""
         seen, places = [], []
-        for own, number in zip(ids, num_values, strict=True):
+        for column, number in zip(ids, num_values, strict=True):
             has_rows = np.zeros(number + 1, bool)
-            has_rows[np.minimum(own.astype(np.intp), number)] = True
+            has_rows[np.minimum(column.astype(np.intp), number)] = True
             seen.append(np.flatnonzero(has_rows[:-1]))
             # "Other" is above all of them, so it comes last.
-            places.append(np.searchsorted(seen[-1], own))
+            places.append(np.searchsorted(seen[-1], column))
         return cls(num_values, seen, places)
 
-    def by_id(self, found: Sequence[np.ndarray], unseen_value: ArrayLike = 0.0) -> list[np.ndarray]:
-        """Arrays by id (num_values, …), from what was found for the values that have rows (k, …).
+    def by_id(self, arrays: Sequence[np.ndarray], unseen: ArrayLike = 0.0) -> list[np.ndarray]:
+        """Arrays by id (num_values, …), from arrays by place (k, …).
 
-        All other ids have the unseen value: one number, or one for each field.
+        All other ids get the value `unseen`: one number, or one for each field.
         """
         filled = []
-        others = np.broadcast_to(unseen_value, len(self.seen))
+        others = np.broadcast_to(unseen, len(self.seen))
         for values, ids, number, other in zip(
-            found, self.seen, self.num_values, others, strict=True
+            arrays, self.seen, self.num_values, others, strict=True
         ):
             array = np.full((number, *values.shape[1:]), other)
             array[ids] = values

@@ -79,9 +79,9 @@ class FieldOffsets:
         spreads: The s that were fitted, from which fits to parts of the rows start.
         posterior: The covariance of slope, bias, offsets and curves, of all values. One without
             rows has the variance of the offsets, averaged over s.
-        log_loss: Mean log loss, in nats a row, without the priors.
+        log_loss: Mean log loss, in nats per row, without the priors.
         num_iterations: Number of passes over the fields.
-        converged: Whether a further pass would gain less than 1e-10 nats a row.
+        converged: Whether a further pass would gain less than 1e-10 nats per row.
     """
 
     slope: float
@@ -131,9 +131,9 @@ class FieldCurves:
         deviations: d of each field at the knots (num_values, K).
         scales: s of each field (fields, 3): the standard deviations of levels, slopes and bends.
             Slopes and bends have 0 where the values differ by their levels alone.
-        log_loss: Mean log loss, in nats a row, without the priors.
+        log_loss: Mean log loss, in nats per row, without the priors.
         num_iterations: Number of passes over the fields.
-        converged: Whether a further pass would gain less than 1e-10 nats a row.
+        converged: Whether a further pass would gain less than 1e-10 nats per row.
     """
 
     values: np.ndarray

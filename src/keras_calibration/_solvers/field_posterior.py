@@ -20,13 +20,13 @@ _SPREADS = np.geomspace(1e-3, 10.0, 65)
 class FieldPosterior:
     """The posterior variance `|xᵀF|² + Σ_f t_f[z_f] + Σ_j t_j(x_j)` of the logit.
 
-    Each part is taken given the fitted others. That neglects their covariances, which are negative
-    where values occur in the same rows: the sum is then too large.
+    Each part takes the others as fitted. That neglects their covariances, which are negative for
+    values that occur in the same rows. The sum is then too large.
 
     Args:
         factor: F (q, q): the covariance of β is `F Fᵀ`.
-        variances: t of each field (num_values,): mean squares of the offsets about the fitted ones,
-            averaged over s_f.
+        variances: t of each field (num_values,): mean squared differences of the offsets from the
+            fitted ones, averaged over s_f.
         spreads: Root mean square of s_f of each field (fields,): the standard deviation of the
             offset of a value without rows.
         curve_variances: t of each numeric column, at its knots and of missing values (K + 1,).
@@ -41,36 +41,36 @@ class FieldPosterior:
         """The posterior of the logits times a factor."""
         return FieldPosterior(
             factor=scale * self.factor,
-            variances=[scale**2 * each for each in self.variances],
+            variances=[scale**2 * variance for variance in self.variances],
             spreads=scale * self.spreads,
-            curve_variances=[scale**2 * each for each in self.curve_variances],
+            curve_variances=[scale**2 * variance for variance in self.curve_variances],
         )
 
 
 def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosterior:
     """The posterior of a finished fit with one offset per field value, and curves.
 
-    The fit takes the most probable spread s_f as known. Where that is small, or the positives few,
-    s_f could be several times as large, and intervals given s_f hold the truth in 70 to 85 %
-    instead of 95 %. So t is the mean square of an offset about the fitted one, averaged over the
-    posterior of s_f on a grid. All curves are one block, with the root mean squares of their s_j.
+    The fit takes the most probable spread s_f as known. If it is small, or there are few positives,
+    s_f could be several times as large. Intervals given s_f then hold the truth in 70 to 85 % of
+    the cases instead of 95 %. So t is averaged over the posterior of s_f, on a grid. All curves are
+    one block, with the root mean squares of their s_j.
 
     Args:
         fit: The fit.
-        are_pooled: Whether its spreads are those of `improve_spreads`: their posteriors are then
-            multiplied by factors, to have their modes at these.
+        are_pooled: Whether its spreads come from `improve_spreads`. The posterior of each spread is
+            then scaled so that its mode is this spread.
     """
-    found = [fit.derivatives(number) for number in range(len(fit.effects))]
+    derivatives = [fit.derivatives(number) for number in range(len(fit.effects))]
     variances: list[np.ndarray] = []
     spreads: list[float] = []
     curves: list[np.ndarray] = []
-    for effect, own in zip(fit.effects, found, strict=True):
+    for effect, by_effect in zip(fit.effects, derivatives, strict=True):
         if isinstance(effect, TableEffect):
-            of_offsets, spread = _averaged_over_spread(fit, effect, own, are_pooled)
-            variances, spreads = [*variances, of_offsets], [*spreads, spread]
+            offset_variances, spread = _averaged_over_spread(fit, effect, by_effect, are_pooled)
+            variances, spreads = [*variances, offset_variances], [*spreads, spread]
         elif isinstance(effect, CurvesEffect):
-            curves = _curve_variances(effect, own.sums, fit.log_prior)
-    factor = covariance_factor(found[0].hessian, fit.shared > fit.lower)
+            curves = _curve_variances(effect, by_effect.sums, fit.log_prior)
+    factor = covariance_factor(derivatives[0].hessian, fit.shared > fit.lower)
     return FieldPosterior(factor, variances, np.array(spreads), curves)
 
 
@@ -82,7 +82,7 @@ def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> l
         densities = likelihood(_SPREADS) + 2 * np.log(_SPREADS)
         squares.append(_shares(densities, log_prior) @ _SPREADS**2)
     factor = covariance_factor(precision[0] + np.diag(1 / np.array(squares)[effect.group]))
-    return [np.sum(each**2, axis=1) for each in effect.on_knots(factor)]
+    return [np.sum(curve**2, axis=1) for curve in effect.on_knots(factor)]
 
 
 def _shares(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
@@ -92,14 +92,14 @@ def _shares(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
 
 
 def _averaged_over_spread(
-    fit: FieldEffects, table: TableEffect, found: Derivatives, is_pooled: bool
+    fit: FieldEffects, table: TableEffect, derivatives: Derivatives, is_pooled: bool
 ) -> tuple[np.ndarray, float]:
     """Mean squares of the offsets of a field about the fitted û, and the root of the mean of s².
 
     Given s, the offset of a value has the mean `W e` and the variance `W = 1 / (h + 1 / s²)`, where
-    h is its curvature and `e = h û - g`. The prior of s is here that of the fit times s, flat in s²
-    near 0, because with one flat in s the intervals hold the truth too rarely. The posterior of s,
-    with β and the offsets integrated out, is proportional to its prior times
+    h is its curvature and `e = h û - g`. The prior of s is that of the fit times s, so it is flat
+    in s² near 0. With a prior that is flat in s, intervals hold the truth too rarely. The posterior
+    of s, with β and the offsets integrated out, is proportional to its prior times
 
         exp(½ Σ W e² + ½ bᵀ S⁻¹ b) / sqrt(|S| Π (1 + s² h)),  S = B - Cᵀ W C,
 
@@ -112,7 +112,7 @@ def _averaged_over_spread(
         Density Maximization*, for the prior.
     """
     free = fit.shared > fit.lower
-    gradient, hessian, sums = found
+    gradient, hessian, sums = derivatives
     offsets, gradients = table.coefficients[:-1, 0], sums[0][:-1, 0]
     curvatures, line_cross = sums[1][:-1, 0, 0], sums[2][:-1, 0][:, free]
     scores = curvatures * offsets - gradients

@@ -21,7 +21,7 @@ _POOLING = 0.5
 _GRID = np.geomspace(1e-3, 10.0, 65)
 _FACTORS = np.sqrt(2.0) ** np.arange(5)
 _NUM_FOLDS = 3
-# Gain of a further pass, in nats a row, at which a fit to a part of the rows ends.
+# Gain of a further pass, in nats per row, at which a fit to a part of the rows ends.
 _TOLERANCE = 1e-6
 
 

@@ -75,9 +75,9 @@ def separate_quantile_knots(
 ) -> np.ndarray:
     """At most K distinct knots at quantiles: a value with more rows than its share takes one knot.
 
-    With ties, several quantiles would be the same value, and their knots lost. So K values are
-    always found where there are as many; fewer values are all of them knots. Missing values (NaN)
-    and infinite ones are left out, as are those without weight.
+    With ties, several quantiles can be one value. There are K knots nevertheless, unless there are
+    fewer distinct values: then each value is a knot. Missing values (NaN), infinite values and
+    those without weight are left out.
 
     Example:
         >>> separate_quantile_knots(np.array([0.0] * 90 + [1, 2, 3, 4, 5, 6, 7, 8]), 4)

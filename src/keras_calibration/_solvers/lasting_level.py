@@ -1,4 +1,4 @@
-"""What of a level lasts: how far each walk would have foretold the later knots."""
+"""The part of a level that lasts, by how well each random walk would have predicted later knots."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from scipy import special
 from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
 from keras_calibration._solvers.level import NUM_SPREADS
 
-# Shares of the variance of the walk's steps that are tried; 0 is the mean of all knots.
+# The shares of the variance of the walk's steps to try; 0 gives the mean of all knots.
 _SHARES = np.append(0.25 ** np.arange(8), 0.0)
-# The level to come is that of a quarter as many knots. An eighth of them comes before all scores.
+# A forecast is for a quarter of the knots. The first one is made after an eighth of them.
 _HORIZON, _FIRST = 4, 8
-# A smaller share must foretell so much better. In simulations with 32 knots, 0.8 lost a step at
-# 85 % of the rows in one of ten samples, 0.6 followed two periods of a season in one of five.
+# A smaller share is used if its error is below this part of the full walk's. In simulations with 32
+# knots, 0.8 lost a step at 85 % of the rows in one of ten samples. 0.6 followed a season of two
+# periods in one of five.
 _EVIDENCE = 0.7
 
 
 def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
-    """A fit with a level, its last curve, of which only what would have lasted is served.
+    """The fit, whose level to come is reduced to the part that would have lasted.
 
-    The standard deviation of a walk is learnt from steps between neighbours. A season of a few
-    periods has such steps too, but its last value says nothing of the time to come. So the walk is
-    also judged by all lags up to a quarter of the knots: from each knot on, the filtered level is
-    held against the mean of the next ones. If a walk with a smaller variance foretells them better
-    beyond chance, its last value is served, and what it leaves out counts as not lasting.
+    The standard deviation of a walk is estimated from the steps between neighbouring knots. A
+    season of a few periods has such steps too, but its last value says nothing about the time to
+    come. So the filtered level at each knot is also compared with the mean of the next knots, a
+    quarter of all. If a walk with a smaller variance predicts them clearly better, its last value
+    is served. The rest of the level then counts as not lasting.
 
     Args:
         fit: The fit; the last value of its last curve is the level to come.
@@ -54,19 +55,19 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
 
 
 def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """The level (K, shares), as the knots up to each tell it."""
+    """The level (K, shares) at each knot, estimated from the knots up to it."""
     mean, spread = np.full(len(_SHARES), level[0]), np.full(len(_SHARES), variance[0])
     path = [mean]
-    for value, own, step in zip(level[1:], variance[1:], steps, strict=True):
+    for value, noise, step in zip(level[1:], variance[1:], steps, strict=True):
         spread = spread + _SHARES * step
-        gain = spread / (spread + own)
+        gain = spread / (spread + noise)
         mean, spread = mean + gain * (value - mean), (1 - gain) * spread
         path.append(mean)
     return np.stack(path)
 
 
 def _forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -> np.ndarray:
-    """Sums of squared errors (shares,) of each knot's path, as a forecast of the next ones."""
+    """Sums of squared errors (shares,) if the path at each knot predicts the next knots."""
     num_knots, errors = len(level), np.zeros(path.shape[1])
     horizon = max(num_knots // _HORIZON, 1)
     for knot in range(max(num_knots // _FIRST, 1) - 1, num_knots - 1):

@@ -1,4 +1,4 @@
-"""The level of all rows over time: what persists of it, and what does not."""
+"""The level of all rows over time: the part that persists, and the part that does not."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from keras_calibration._solvers.numeric_column import (
     random_walk_basis,
 )
 
-# With 64, a fit to few rows took the last few for what is to come; with 16, days were lost.
+# With 64 knots, a fit to few rows took the last few rows for the level to come. With 16, it missed
+# single days.
 NUM_KNOTS = 32
 # Median of the prior standard deviation of the walk over all rows, as a share of `prior_scale`.
-# With 1, fits to a sixteenth of four public tables lost up to .03 on the rows to come.
+# With 1, fits to a sixteenth of four public tables lost up to 0.03 on the rows to come.
 _WALK_SCALE = 0.1
 NUM_SPREADS = 2
 _NUM_POINTS = 32  # of the quadrature and of the grid
@@ -68,11 +69,10 @@ class Level:
 
 
 def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line:
-    """The line that takes logits nearest to those of the mean probability under noise.
+    """The line from logits to the logits of the mean probability under noise, by least squares.
 
-    With ε ~ N(0, noise²), `E σ(η + ε)` is nearer to one half than σ(η): a rate that varies from day
-    to day has a larger mean than its median, if it is small. The line is found by least squares
-    over the rows, weighted by the variance of their labels.
+    With ε ~ N(0, noise²), `E σ(η + ε)` is nearer to one half than σ(η): if a small rate varies from
+    day to day, its mean is above its median. Rows are weighted by the variance of their labels.
 
     Args:
         logits: η of the rows (n,).
@@ -117,17 +117,17 @@ def level_column(
 ) -> tuple[np.ndarray, NumericColumn] | None:
     """The level over time: a random walk, and a deviation from it at each knot.
 
-    The walk goes on after the last row, with the first standard deviation. The deviations, such as
-    those of a day or of a session, do not, and have the second; without them, the walk would follow
-    each. What the walk has at the last knot is the level of times to come: the value of the column
-    where the time is missing.
+    The walk has the first standard deviation, and goes on after the last row. The deviations, such
+    as those of a day or of a session, have the second, and do not go on. Without them, the walk
+    would follow each deviation. The walk at the last knot is the level of times to come. It is the
+    value of the column if the time is missing.
 
     Args:
         times: The times (n,), float64.
         weights: Sample weights (n,), or None.
 
     Returns:
-        Its knots and the column; None if all rows are of one time, whose level is their constant.
+        Its knots and the column; None if all rows have one time: their level is the constant.
 
     Example:
         >>> level_column(np.array([0.0, 5.0]), None)[1].basis

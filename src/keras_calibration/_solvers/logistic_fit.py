@@ -19,7 +19,7 @@ from keras_calibration._solvers.logit_histogram import Atoms, LogitHistogram
 # Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 40
-# Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
+# Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
 _TOLERANCE = 1e-15
 _CONVERGED = 1e-11
 
@@ -39,8 +39,8 @@ class LogisticFit:
     """The minimum of a penalised log loss: parameters θ (p,), and how it was found.
 
     `log_loss` is the mean in nats, without the prior. `converged` means that a further step would
-    gain less than 1e-11 nats a row. `leave_one_out` estimates the mean log loss on rows left out of
-    the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
+    gain less than 1e-11 nats per row. `leave_one_out` estimates the mean log loss on rows left out
+    of the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
     gradients of the rows. `factor` is F (p, p): in the Laplace approximation, the posterior
     covariance of θ is `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
     """
@@ -158,7 +158,7 @@ def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> floa
 
 
 def mean_log_loss(histogram: LogitHistogram) -> float:
-    """The mean log loss of the uncalibrated probabilities σ(l), in nats a row."""
+    """The mean log loss of the uncalibrated probabilities σ(l), in nats per row."""
     atoms, line = replace(histogram, view=IDENTITY).atoms(), histogram.bins
     softplus = np.logaddexp(0.0, line.inverse(atoms.means - atoms.spreads))
     softplus += np.logaddexp(0.0, line.inverse(atoms.means + atoms.spreads))

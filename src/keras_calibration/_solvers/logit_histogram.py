@@ -5,10 +5,10 @@ arrays, a few nanoseconds a row. For each bin, it keeps the weight and the first
 the centre, separately for negatives and positives.
 
 Bins are 1/64 wide on [-16, 16]. Beyond, they grow in proportion, 128 to an octave, up to ±16384;
-logits farther out count as that far. For a curve that is affine within each bin, the labels count
-exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats a
-row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard deviation,
-which keeps a fit convex.
+logits farther out count as ±16384. For a curve that is affine within each bin, the labels count
+exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats
+per row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard
+deviation, which keeps a fit convex.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NUM_BINS = len(EDGES) - 1
 _CENTRES = 0.5 * (EDGES[:-1] + EDGES[1:])
 _BIN_ABOVE_ZERO = NUM_BINS // 2
 
-# Of so many rows, weights that differ by more than this factor are hardly in the same unit.
+# From this many rows on, weights that differ by more than this factor hardly have the same unit.
 _FEW_ROWS, _LARGEST_RATIO = 20, 100.0
 
 # Arrays of this many rows fit into the processor's cache.
@@ -68,9 +68,9 @@ class Atoms:
         """The same atoms, with logits mapped by a line."""
         if line == IDENTITY:
             return self
-        means, of_positives = line(self.means), line(self.positive_means)
+        means, positive_means = line(self.means), line(self.positive_means)
         spreads = line.scale * self.spreads
-        return replace(self, means=means, spreads=spreads, positive_means=of_positives)
+        return replace(self, means=means, spreads=spreads, positive_means=positive_means)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LogitHistogram:
             raise refused("other", f"a histogram on the same bins, {self.bins}", other.bins)
         largest = max(self.unit, other.unit)
         units = np.array([self.unit, other.unit]) / largest
-        sums = units * [each.moments[..., 0].sum() for each in (self, other)]  # Σ w
+        sums = units * [part.moments[..., 0].sum() for part in (self, other)]  # Σ w
         unit = units @ sums / sums.sum() if sums.any() else 1.0  # Σ w² / Σ w
         mine, others = units / unit
         moments = mine * self.moments + others * other.moments
@@ -118,7 +118,7 @@ class LogitHistogram:
         return replace(self, moments=factor * self.moments, num_rows=factor * self.num_rows)
 
     def on_bins(self, bins: Line) -> LogitHistogram:
-        """The histogram on the bins of another; each bin counts as two atoms of either class."""
+        """The histogram on other bins; each bin counts as two atoms of either class."""
         if bins == self.bins:
             return self
         moments = np.zeros_like(self.moments)
@@ -178,10 +178,10 @@ class LogitHistogram:
         (filled,) = np.nonzero(total[:, 0])
         weights, first, second = total[filled].T
         offsets = first / weights
-        positives, of_positives, _ = self.moments[1, filled].T
-        of_positives = np.divide(of_positives, positives, out=offsets.copy(), where=positives > 0)
+        positives, sums, _ = self.moments[1, filled].T
+        positive_offsets = np.divide(sums, positives, out=offsets.copy(), where=positives > 0)
         spreads, centres = np.sqrt(np.maximum(second / weights - offsets**2, 0.0)), _CENTRES[filled]
-        atoms = Atoms(centres + offsets, spreads, weights, positives, centres + of_positives)
+        atoms = Atoms(centres + offsets, spreads, weights, positives, centres + positive_offsets)
         return atoms.seen(self.view)
 
 
@@ -203,7 +203,7 @@ def logit_histogram(
 
 
 def warn_of_other_unit(old: LogitHistogram, new: LogitHistogram) -> None:
-    """Warns if the weights of new rows can hardly be in the unit of those of old ones."""
+    """Warns if the weights of new and old rows hardly have the same unit."""
     num_rows = min(part.moments[..., 0].sum() for part in (old, new))
     if num_rows >= _FEW_ROWS and not 1 / _LARGEST_RATIO <= new.unit / old.unit <= _LARGEST_RATIO:
         warn(

@@ -46,8 +46,8 @@ def offset_histogram(
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
     _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)
 
-    def mean(values: np.ndarray, of: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        sums, total = np.bincount(cell, of * values), np.bincount(cell, of)
+    def mean(values: np.ndarray, mass: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        sums, total = np.bincount(cell, mass * values), np.bincount(cell, mass)
         return np.divide(sums, total, out=otherwise.copy(), where=total > 0)
 
     empty = np.zeros(cell.max() + 1)
@@ -62,5 +62,5 @@ def offset_histogram(
         mean(logits, weights * labels, means),
         mean(offsets, weights, empty),
     )
-    found = Atoms(*(each[order] for each in cells))
-    return OffsetHistogram(plain.moments, plain.num_rows, bins, cells=found)
+    atoms = Atoms(*(column[order] for column in cells))
+    return OffsetHistogram(plain.moments, plain.num_rows, bins, cells=atoms)

@@ -1,10 +1,10 @@
-"""The line on which a fit works: scores in any unit, as logits that are nearly calibrated.
+"""The line that maps scores in any unit to nearly calibrated logits, on which the fits work.
 
 A score that a user calls a logit may be the margin of a support vector machine, in thousandths, or
 a credit score from 300 to 850. The fits assume logits: histograms have bins of 1/64, priors expect
-slopes near 1. So each of them first maps the scores by a line, `l' = a l + c`, which is fitted to
-the same rows, fits its curve on l', and writes the result down for l. The line moves with the
-scores: scores `b l + d` have the same l', and so get the same probabilities.
+slopes near 1. So each fit first maps the scores by a line `l' = a l + c`, fitted to the same rows.
+It fits its curve to l' and expresses the result in l. Scores `b l + d` have the same l' as l, and
+so get the same probabilities.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
 from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
 from keras_calibration._solvers.softmax_fit import fit_temperature
 
-# Shares of the weight between which the scores spread by two standard deviations, if normal.
+# Quantiles of the scores. Normal scores have them at -1, 0 and 1 standard deviation.
 _SHARES = (0.16, 0.5, 0.84)
 # Where the median lies on the bins, and how far scores spread there. Neither is round: round scores
 # would lie on edges, where rounding decides the bin.
 _MIDDLE, _SPREAD = 0.0061, 1.93
-# Rows between which the quantiles of all rows are sought.
+# Rows of the sample in which bounds of the quantiles are sought.
 _SAMPLE_SIZE = 50_000
-# Layers get float32, in which closer scores are equal.
+# Layers compute in float32, where closer scores are equal.
 _LEAST_SPREAD = 1e-7
-# Logits must differ, also those of a score that says nothing.
+# Logits must differ, also if the score says nothing about the labels.
 _SMALLEST_SLOPE = 0.05
-# Prior about slope 1 on the bins, in units of summed log likelihood: finite where a threshold
-# separates, and no steeper than a few rows tell, since the fit on the line may be steeper again.
+# Precision of a prior about slope 1 on the bins, in units of summed log likelihood. It keeps the
+# slope finite if a threshold separates the classes. The fit on the line may still be steeper.
 _SLOPE_PRECISION = 10.0
 
 
 def bins_of(logits: np.ndarray, weights: np.ndarray | None = None) -> Line:
-    """The line that maps scores to the bins of a histogram: they then spread by about 2 about 0.
+    """The line that maps scores to the bins of a histogram, where they spread by about 2 about 0.
 
-    From the weighted median, by the range that holds 34 % of the weight beside it, on the denser
-    side, so that single far scores do not count.
+    The weighted median goes to about 0. The unit is the range of the 34 % of the weight next to it,
+    on the denser side, so that single far scores do not count.
 
     Example:
         >>> line, other = bins_of(np.arange(9.0)), bins_of(7 * np.arange(9.0) + 100)
@@ -56,8 +56,8 @@ def seen_as_logits(
 ) -> LogitHistogram:
     """The histogram as a fit sees it: its logits mapped by a line that nearly calibrates them.
 
-    The line is Platt's, under a weak prior; without shift, it runs through 0; without scale, it is
-    that of the logits themselves. Labels of one class have none.
+    The line is Platt's, under a weak prior. Without shift, it runs through 0. Without scale, the
+    fit sees the logits themselves. With labels of one class, it sees the logits on the bins.
     """
     bins = histogram.bins
     if not has_scale:
@@ -129,13 +129,13 @@ def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
         return _order_statistics(scores, [math.ceil(share * len(scores)) - 1 for share in _SHARES])
     order = np.argsort(scores, kind="stable")
     mass = np.cumsum(weights[order])
-    # The mass may be one that the sums reach, up to rounding, whatever the unit of the weights.
+    # A sum may equal the mass up to rounding, whatever the unit of the weights.
     places = np.searchsorted(mass, (1 - 1e-9) * mass[-1] * np.array(_SHARES))
     return scores[order[places]].tolist()
 
 
 def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
-    """`np.sort(scores)[places]`: most rows are only compared with two ends about each place."""
+    """`np.sort(scores)[places]`, but most scores are only compared with two bounds."""
     sample = np.sort(scores[:: len(scores) // _SAMPLE_SIZE + 1])
     margin, statistics = round(2 * math.sqrt(len(sample))), []
     for place in places:

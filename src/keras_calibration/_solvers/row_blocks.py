@@ -11,7 +11,7 @@ from scipy import special
 
 from keras_calibration._solvers.logistic_fit import row_log_losses
 
-# Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
+# Least curvature of a row of weight 1. Saturated rows can have so little that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
 # Rows whose arrays stay in the processor's cache, and the most of any block.
 _ROWS_IN_CACHE, _MOST_ROWS = 1 << 16, 1 << 20
@@ -37,12 +37,12 @@ class RowBlock:
         functions: φ at the rows (q, n).
         labels: Labels (n,).
         weights: Sample weights (n,).
-        places: For each effect, where the rows are in it: see `effects.Effect`.
+        places: For each effect, the places of the rows in it: see `effects.Effect`.
         fixed: A constant part of the curve, a number or (n,).
 
     Attributes:
         curve: The curve of the rows (n,).
-        next: Room for that of a step, which may not be taken.
+        next: The curve after a step that is tried, which may be rejected.
     """
 
     functions: np.ndarray

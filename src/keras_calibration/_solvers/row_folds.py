@@ -13,8 +13,8 @@ from keras_calibration._rows.weights import are_counts
 from keras_calibration._seeds import generator_of
 from keras_calibration._solvers.row_order import are_turned_round, canonical_order, equal_rows
 
-# Blocks of rows; and of time, enough to estimate a standard error: with four scored blocks it would
-# be off by about 40 %.
+# Numbers of blocks of rows and of blocks of time. With four scored blocks of time, a standard error
+# would be off by about 40 %.
 _NUM_BLOCKS, _BLOCKS_OF_TIME = 5, 8
 
 # A number of folds, a name such as "blocks", or the fold of each row.
@@ -22,7 +22,7 @@ Folds: TypeAlias = int | str | ArrayLike
 
 
 def blocks_of_time(times: np.ndarray, num_blocks: int | None = None) -> np.ndarray:
-    """The block of each row (n,): about equally many rows each, rows of one time in one block.
+    """The block of each row (n,). Blocks have about equally many rows; a time is in one block.
 
     Args:
         times: The times (n,).
@@ -75,8 +75,8 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
 def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     """The weight that each row has in each fold (folds, n), drawn by chance.
 
-    A row that is counted several times is drawn as often, so it may be in several folds, as its
-    repetitions would be. Whichever way equal rows are given, the folds of all of them are the same.
+    A row with a count of 3 is drawn three times, like three equal rows, so it may be in several
+    folds. Counted and repeated rows get the same folds.
 
     Example:
         >>> weights_in_folds(2, Rows(np.zeros(1), np.zeros(1), np.array([9.0]))).sum(axis=0)
@@ -88,16 +88,16 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     group = equal_rows(rows, order)
     totals = np.rint(np.bincount(group, counts[order])).astype(np.int64)
     drawn = np.random.default_rng(0).multinomial(totals, np.full(num_folds, 1 / num_folds))
-    # In order, each group takes the places of its rows, and there those of its folds.
+    # In order, a group covers a range of places, which its rows and its folds divide.
     ends, fold_ends = np.cumsum(counts[order]), np.cumsum(drawn).reshape(drawn.shape)[group].T
     starts, fold_starts = ends - counts[order], fold_ends - drawn[group].T
-    found = np.empty(fold_ends.shape)
-    found[:, order] = np.maximum(np.minimum(ends, fold_ends) - np.maximum(starts, fold_starts), 0)
-    return found if is_counted else found * weights
+    overlap = np.empty(fold_ends.shape)
+    overlap[:, order] = np.maximum(np.minimum(ends, fold_ends) - np.maximum(starts, fold_starts), 0)
+    return overlap if is_counted else overlap * weights
 
 
 def folds_of(folds: Folds | None, rows: Rows) -> Folds | None:
-    """The argument `folds` for rows, where it holds the fold of each row that was given.
+    """The argument `folds` for these rows; of a fold for each passed row, those of these rows.
 
     Example:
         >>> some = Rows(np.zeros(4), np.array([0, 1, 0, 1]), None).take(np.array([1, 2]))
@@ -106,5 +106,5 @@ def folds_of(folds: Folds | None, rows: Rows) -> Folds | None:
     """
     if folds is None or isinstance(folds, str | int) or rows.numbers is None:
         return folds
-    given = np.asarray(folds)
-    return given[rows.numbers] if given.shape == (rows.num_given,) else given
+    fold = np.asarray(folds)
+    return fold[rows.numbers] if fold.shape == (rows.num_given,) else fold

@@ -1,4 +1,4 @@
-"""Rows for a fit by chance (folds, batches): in an order, and each apart, whatever their form."""
+"""Brings rows into one order and form, so that draws do not depend on how they were passed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_ROWS = 1 << 20
 def canonical_order(rows: Rows) -> np.ndarray:
     """Row numbers by increasing logit, and of equal logits by label, features and weight.
 
-    Rows that are still equal can be exchanged. So whatever is drawn by chance for the rows in this
-    order does not depend on the order in which they were given; nor on which class is called the
-    positive one, because `are_turned_round` rows are ordered by decreasing logit and label.
+    Rows that are still equal can be exchanged. So random draws for the rows in this order do not
+    depend on the order in which they were passed. Nor do they depend on which class is called
+    positive, because `are_turned_round` rows are ordered by decreasing logit and label.
 
     Args:
         rows: The rows, with their features.
@@ -47,10 +47,10 @@ def canonical_order(rows: Rows) -> np.ndarray:
 
 
 def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
-    """The group of each row in an order (n,), of neighbours that are equal, where weights count.
+    """The group of each row in an order (n,): if weights are counts, equal neighbours are one.
 
-    Equal rows are one row, whose count is the sum of theirs. Importances are each of a row of its
-    own.
+    Equal rows are one row, whose count is the sum of theirs. If weights are importances, every row
+    is a group of its own.
 
     Example:
         >>> rows = Rows(np.array([2.0, 1.0, 1.0]), np.array([0, 1, 1]), np.array([1.0, 4.0, 2.0]))
@@ -65,10 +65,10 @@ def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
 
 
 def are_turned_round(rows: Rows) -> bool:
-    """Whether rows of one logit have more positives than negatives.
+    """Whether rows of one logit have more positives than negatives; false for K classes.
 
-    Of rows, and the same with labels and logits turned round, it is true of one. If both classes
-    weigh as much, the farthest logits decide. Never of rows of K classes.
+    If the classes are exchanged and the logits negated, the answer changes. If both classes have
+    the same weight, the farthest logits decide.
 
     Example:
         >>> are_turned_round(Rows(np.array([2.0, 1.0, 1.0]), np.array([1, 0, 1]), None))
@@ -83,21 +83,21 @@ def are_turned_round(rows: Rows) -> bool:
 
 
 def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.ndarray]:
-    """The rows in an order of their own, each apart: one that is counted twice is there twice.
+    """The rows in canonical order, in which a row with a count of 2 is there twice.
 
-    Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
-    are counted and rows that are repeated are the same rows here. If there are more than a million,
-    equal rows are added up, and those of the largest counts are fewer rows, whose weights are still
-    whole numbers with the same sum. Importances stay as they are.
+    Folds, batches and the leaves of trees are made of rows. So a count of 2 and two equal rows have
+    to be the same here. If there are more than a million rows, equal rows are added up. The rows
+    with the largest counts are then repeated less often; their weights are whole numbers with the
+    same sum. Importances stay as they are.
 
     Args:
         rows: The rows.
-        folds: What the folds will be (`row_folds.Folds`). If these are blocks, the order stays; if
-            they are given for each row, rows are not added up.
+        folds: What the folds will be (`row_folds.Folds`). If these are blocks, the order stays. If
+            there is a fold for each row, rows are not added up.
 
     Returns:
-        The rows (m,); their numbers among those that were given (m,); and for each that was given
-        the number of one that equals it and is there (n,).
+        The rows (m,); their numbers among the passed rows (m,); and for each passed row, the number
+        of an equal one that is there (n,).
 
     Example:
         >>> rows, numbers, _ = rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2])))
@@ -117,9 +117,9 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
             first = numbers[np.diff(group, prepend=-1) > 0]
             source[numbers], numbers = first[group], first
         copies = np.minimum(counts, _most_copies(counts))
-        each, left = np.divmod(counts, copies)
+        weight, left = np.divmod(counts, copies)
         place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
-        weights = np.repeat(each, copies) + (place < np.repeat(left, copies)).astype(np.float64)
+        weights = np.repeat(weight, copies) + (place < np.repeat(left, copies)).astype(np.float64)
         numbers = np.repeat(numbers, copies)
     apart = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
     return apart, numbers, source
@@ -133,10 +133,10 @@ def _most_copies(counts: np.ndarray) -> int:
 
 
 def _ranks(rows: Rows, side: int = 1) -> list[np.ndarray]:
-    """Numbers that sort as all columns but the weights do, and are equal where these are."""
+    """All columns but the weights as numbers with the same order and the same ties."""
     columns = [side * rows.logits, side * rows.labels, *rows.features.values()]
     columns += [] if rows.times is None else [rows.times]
-    parts = [part for each in columns for part in np.reshape(each, (len(rows), -1)).T]
+    parts = [part for column in columns for part in np.reshape(column, (len(rows), -1)).T]
     return [_rank(part) for part in parts]
 
 

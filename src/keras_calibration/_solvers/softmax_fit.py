@@ -21,7 +21,7 @@ PRECISION = 0.1
 _FEW_ROWS = 10
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 40
-# Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
+# Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
 _TOLERANCE = 1e-15
 _CONVERGED = 1e-11
 

@@ -12,8 +12,8 @@ from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.softmax_fit import log_losses, losses_and_probabilities
 from keras_calibration._solvers.standard_errors import mean_and_error
 
-# The first fit is the model as it is. All weight on others costs this log likelihood, in nats; and
-# its prior odds to each of the others are this power of e.
+# The first fit is the model as it is. All weight on others costs this log likelihood, in nats. The
+# prior odds of the first fit against each other fit are e to this power.
 _COST_OF_CHANGE = 1.0
 _PRIOR_OF_NO_CHANGE = 2.0
 _NUM_DRAWS = 1000
@@ -26,10 +26,9 @@ def cross_fitted_weights(
 ) -> np.ndarray:
     """For each fold, `combined_weights` of the rows of the other folds: (folds, m).
 
-    A fold is scored with its own weights, and their mean is used (`mean_weights`). The log loss is
-    convex, so that the mean predicts at least as well as the weights that are scored do on average.
-    It changes the model exactly if one of the folds is scored with a change, so that no choice
-    follows that the score does not know of.
+    Each fold is scored with its own weights. The model gets their mean (`mean_weights`). The log
+    loss is convex, so the mean predicts at least as well as the scored weights do on average. The
+    model changes exactly if some fold is scored with a change. So the score covers every choice.
 
     Example:
         >>> labels = np.arange(1000) % 4 == 0
@@ -39,12 +38,12 @@ def cross_fitted_weights(
         array([[0.26, 0.74],
                [0.26, 0.74]])
     """
-    columns, found = np.stack(logits), []
+    columns, by_fold = np.stack(logits), []
     for number in range(int(fold.max()) + 1):
         others = np.flatnonzero(fold != number)
         groups = None if clusters is None else clusters[others]
-        found.append(combined_weights(list(columns[:, others]), rows.take(others), groups))
-    return np.stack(found)
+        by_fold.append(combined_weights(list(columns[:, others]), rows.take(others), groups))
+    return np.stack(by_fold)
 
 
 def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
@@ -66,8 +65,8 @@ def combined_weights(
 
     The model stays as it is if this is most probable (`_posterior_weights` above one half). Else
     the weights are the mean of those that predict best together (`stacked_weights`) and of the
-    posterior ones: the former know which fits complement each other, the latter how little a small
-    difference means. In 236 comparisons (tables, models and numbers of rows) either alone, or any
+    posterior ones. The former use that fits complement each other; the latter allow for chance in a
+    small difference. In 236 comparisons (tables, models and numbers of rows) either alone, or any
     choice of one fit, was worse; see `benchmarks/README.md`.
 
     With clusters, such as blocks of time, the model also stays as it is if no fit gains more than a
@@ -94,18 +93,18 @@ def combined_weights(
 
 
 def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> np.ndarray:
-    """How probable it is that each fit predicts best, of its losses (m, n): (m,) with the sum 1.
+    """The probability that each fit predicts best (m,), with the sum 1, from losses (m, n).
 
-    The mean over a Bayesian bootstrap of the rows, or of the clusters, of the softmax of the summed
-    log likelihoods (pseudo-BMA+), the first with prior odds of e². Drawn are the sums, from the
-    normal distribution that they have with many rows.
+    These are pseudo-BMA+ weights: the softmax of the summed log likelihoods, averaged over a
+    Bayesian bootstrap of the rows, or of the clusters. The first fit has prior odds of e². The sums
+    are drawn directly, from the normal distribution that they have with many rows.
 
     Reference:
         Yao, Vehtari, Simpson and Gelman (2018), *Using stacking to average Bayesian predictive
         distributions*.
     """
     weights = rows.row_weights
-    # As many rows as these weights are worth, of mean weight 1.
+    # So that the weights add up to the effective number of rows.
     scale = rows.num_effective / weights.sum()
     gains = scale * weights * (losses[0] - losses)
     if clusters is not None:
@@ -158,7 +157,7 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
     # The best of them alone is a vertex, from which the gradient leads inwards if others help.
     alone = [objective(vertex)[0] for vertex in np.eye(len(columns))]
     best = np.eye(len(columns))[int(np.argmin(alone))]
-    found = optimize.minimize(
+    solution = optimize.minimize(
         objective,
         0.5 * best + 0.5 / len(columns),
         jac=True,
@@ -167,8 +166,8 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         constraints={"type": "eq", "fun": lambda v: v.sum() - 1, "jac": np.ones_like},
         options={"maxiter": 200, "ftol": 1e-10},
     ).x
-    found = _without_small(found, 1e-4)
-    return found if objective(found)[0] < min(alone) else best
+    solution = _without_small(solution, 1e-4)
+    return solution if objective(solution)[0] < min(alone) else best
 
 
 def _without_small(weights: np.ndarray, smallest: float) -> np.ndarray:

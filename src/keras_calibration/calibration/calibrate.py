@@ -49,18 +49,19 @@ def calibrate(
     """Calibrates a trained model on a development set, and reports how each method compares.
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
-    this one, so that every row is scored by a fit that did not see it. All are compared with the
-    model as it was passed, `"identity"`, with its head if it has one. The result is a weighted
-    mean of the candidates' logits (`report.weights`). For each fold, the weights are estimated on
-    the other folds. Each is the mean of two numbers: the candidate's weight in the mean that
-    predicts these rows best, and the probability that the candidate alone predicts best. "No
-    change" is a candidate too. If it is more probable than all others together, its weight is 1.
-    The report scores the fold with these weights; the model gets their mean over the folds. The
-    candidates with a weight are then fitted to all rows. Candidates that gain nothing, or need more
-    rows, are left out; the report lists them.
+    this one. So every row is scored by a fit that did not see it. All candidates are compared with
+    `"identity"`, the model as it was passed, with its head if it has one.
 
-    The model stays as it is unless the gain in the report is above its standard error. The last
-    line of the report then gives the gain that these rows could have shown.
+    The result is a weighted mean of the candidates' logits (`report.weights`). For each fold, the
+    weights are estimated on the other folds. Each is the mean of two numbers: the candidate's
+    weight in the mean that predicts these rows best, and the probability that the candidate alone
+    predicts best. `"identity"` is a candidate too. If it is more probable than all others together,
+    its weight is 1. The report scores the fold with these weights. The model gets their mean over
+    the folds, and the candidates with a weight are fitted to all rows. Candidates that gain
+    nothing, or need more rows, are left out; the report lists them.
+
+    The model changes only if the gain in the report is above its standard error. If it does not
+    change, the last line of the report gives the gain that these rows could have shown.
 
     The candidates, simplest first:
 
@@ -181,8 +182,8 @@ def _check_model(model: keras.Model) -> None:
         raise ValueError(
             "Argument `model` must be a trained Keras model with a sigmoid or logit output. "
             f"Received: {type(model).__name__}. To calibrate scores without a Keras model, use "
-            "keras_calibration.calibrate_scores(probabilities, labels); of scikit-learn, "
-            "model.predict_proba(x)[:, 1]."
+            "keras_calibration.calibrate_scores(probabilities, labels), with "
+            "model.predict_proba(x)[:, 1] of scikit-learn."
         )
 
 
@@ -192,20 +193,20 @@ def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
     output = None
     if len(names) > 1:
         labels = given_labels(x, y)
-        given = list(labels) if isinstance(labels, Mapping) else []
-        if len(given) != 1 or given[0] not in names:
+        named = list(labels) if isinstance(labels, Mapping) else []
+        if len(named) != 1 or named[0] not in names:
             raise ValueError(
                 "Argument `y` must be a dictionary with the labels of one output, the one to "
                 f"calibrate, because the model has the outputs {names}. Received: "
-                f"{given or type(labels).__name__}. Pass y={{{names[0]!r}: labels}}, for example."
+                f"{named or type(labels).__name__}. Pass y={{{names[0]!r}: labels}}, for example."
             )
-        (output,) = given
+        (output,) = named
     check_base_model(model, output)
     return output
 
 
 def _reader_of(base: BaseLogits, fields: Fields | Sequence[str], label_names: list[str]) -> Reader:
-    """Reads data as a base model takes it, into its logits, with all of its inputs as features."""
+    """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
     symbolic = named_inputs(symbolic_input(base.base_model))
     part = LogitModel(symbolic, base(symbolic))
 
@@ -224,19 +225,19 @@ def _without_head(
     """A model whose calibrated output is the logit before its head, if it has one.
 
     A head that reads what the model computes from its inputs stays a part of the model, because it
-    could not be kept on top of the logit. The result is the model, what its output is, which
-    output it is, and the head or None.
+    cannot read this on top of the logit. Returns the model, the kind of its output, the name or
+    position of this output, and the head or None.
     """
     position = output_position(model, output)
-    found = next((each for each in find_heads(model) if each.position == position), None)
-    if found is None or any(found.input_of.get(name) != name for name in found.features):
+    match = next((match for match in find_heads(model) if match.position == position), None)
+    if match is None or any(match.input_of.get(name) != name for name in match.features):
         return model, "auto", output, None
-    base = found.base_layer
+    base = match.base_layer
     if base is not None and output is None:
-        return base.base_model, base.base_output, base.calibrated_output, found.head
+        return base.base_model, base.base_output, base.calibrated_output, match.head
     outputs = keras.tree.flatten(symbolic_output(model))
-    outputs[position] = found.base_outputs[LOGIT_OUTPUT]
+    outputs[position] = match.base_outputs[LOGIT_OUTPUT]
     outputs = keras.tree.pack_sequence_as(symbolic_output(model), outputs)
     base_model = keras.Model(symbolic_input(model), outputs, name=model.name)
     is_list = isinstance(symbolic_output(model), list | tuple)
-    return base_model, "logit", position if is_list else output, found.head
+    return base_model, "logit", position if is_list else output, match.head

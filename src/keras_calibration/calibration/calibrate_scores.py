@@ -154,9 +154,10 @@ def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Mo
 
 
 def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
-    """A column as the model takes it, whatever the frame held: a request may have a fraction.
+    """A column in the dtype of the model's input.
 
-    Integers of fields stay as they are: an id in float32 would lose its last digits.
+    Integers become float32, because a request may hold a fraction. Ids of fields stay integers:
+    float32 would lose their last digits.
     """
     if column.dtype.kind in "OSU":
         return column
@@ -173,10 +174,10 @@ def _with_columns(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'
         )
-    columns = select_features({} if features is None else features, names, "calibrate_scores")
+    columns = select_features({} if features is None else features, names, "`fields` and `numeric`")
     read = {}
-    for name, given in columns.items():
-        column = column_that_counts(given, repr(name), rows.numbers, rows.num_given)
+    for name, values in columns.items():
+        column = column_that_counts(values, repr(name), rows.numbers, rows.num_given)
         if name in ids:
             column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:
@@ -192,7 +193,7 @@ def _check_shape(shape: tuple[int, ...]) -> None:
     if len(shape) not in (1, 2) or shape[1:] in ((0,), (2,)):
         raise ValueError(
             "Argument `scores` must have shape (n,) or (n, 1), one score per row, or (n, K) for at "
-            f"least 3 classes. Received: shape {shape}. For two classes, pass of "
-            "scikit-learn's predict_proba the second column, predict_proba(x)[:, 1]; of two "
-            "logits, their difference."
+            f"least 3 classes. Received: shape {shape}. For two classes, pass the second column of "
+            "scikit-learn's predict_proba, predict_proba(x)[:, 1], or the difference of the two "
+            "logits."
         )

@@ -189,7 +189,7 @@ class CalibrationReport(ShownAsText):
     def _cells(self, score: CandidateScore, field_name: str | None) -> list[str]:
         """A row of the table."""
         mark = "* " if score.name == self.chosen else "  "
-        change = f"{score.log_loss_change:+.5f}" if score.log_loss_change else "0.00000"
+        change = f"{score.log_loss_change:+z.5f}" if score.log_loss_change else "0.00000"
         return [
             f"{mark}{score.name}",
             f"{score.log_loss:.5f}",
@@ -231,7 +231,7 @@ class CalibrationReport(ShownAsText):
             notes.append(
                 f"The level drifted by {slope:+.3g} ± {error:.2g} logits a {unit}. What persists "
                 f"changes by {self.level.walk:.2g} in a {unit} (standard deviation), and "
-                f"{self.level.noise:.2g} does not persist; served is {self.level.last:+.3f}."
+                f"{self.level.noise:.2g} does not persist. The model serves {self.level.last:+.3f}."
             )
         notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
@@ -241,6 +241,6 @@ class CalibrationReport(ShownAsText):
         if self.smallest_gain:
             notes.append(
                 f"No evidence for a change: these {self.num_rows:,} rows could have shown a gain "
-                f"of {self.smallest_gain:.5f} nats a row. The model stays as it is."
+                f"of {self.smallest_gain:.5f} nats per row. The model stays as it is."
             )
         return notes

@@ -32,7 +32,7 @@ IDENTITY, NEURAL = "identity", "neural"
 LEVEL = "+level"
 QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
 
-# With many fields, each curve may change only little of the shared slope, and the fit is slow.
+# With many fields, each curve may differ only a little from the shared slope; the fit is slow.
 _MOST_FIELDS_WITH_CURVES = 8
 # Ids get a lookup layer if the largest is at least this many times their number, and the table
 # would have more rows than this.
@@ -45,8 +45,8 @@ class Candidate:
 
     Args:
         name: Its name in `calibrate(methods=…)` and in the report.
-        make_head: Creates a new, unfitted head; with bases, on a new head of one of them.
-        bases: Names of the earlier candidates on the fits of the best of which this one builds.
+        make_head: Creates a new, unfitted head; with bases, from a new head of one of them.
+        bases: Names of earlier candidates. This one is fitted on top of the best of them.
     """
 
     name: str
@@ -65,9 +65,9 @@ def candidates(
     """The candidates for these features, ordered by their flexibility.
 
     Always `identity`, `bias`, `temperature`, `platt`, `beta`, `ilps`; with fields `field_bias`;
-    with one to eight fields `field_ilps`; with numeric columns `additive`; with any of both `trees`
-    and `neural`. With `follows_time`, after `ilps`, `field_bias` and `additive` the same with a
-    level over time, `ilps+level` and so on. For K classes `identity`, `temperature` and `vector`.
+    with one to eight fields `field_ilps`; with numeric columns `additive`; with either `trees` and
+    `neural`. With `follows_time`, `ilps`, `field_bias` and `additive` are each followed by the same
+    with a level over time, such as `ilps+level`. For K classes `identity`, `temperature`, `vector`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3)]
@@ -92,7 +92,7 @@ def candidates(
         return NeuralCalibration(curve(), network, num_members=num_folds)
 
     def with_level(name: str, **columns: Any) -> dict[str, Callable[..., Head]]:
-        """A curve and the effects of columns, and, if rows have times, the same with a level."""
+        """A curve with the effects of columns; if rows have times, also one with a level."""
         made: dict[str, Callable[..., Head]] = {
             name: lambda: FieldBias(calibrator=curve(), **columns) if columns else curve()
         }

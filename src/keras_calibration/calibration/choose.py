@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from calibration_records._columns import names_of, suggestion
+from calibration_records._check import known
+from calibration_records._columns import names_of
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
@@ -52,17 +53,17 @@ from keras_calibration.layers.refit import is_fitted_to
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 BLEND = "blend"
-# Five do not choose better than three, but the members of a network learn from more rows.
+# Five folds choose no better than three, but the members of a network learn from more rows.
 _NUM_FOLDS = {QUICK: 3, DEFAULT: 3, THOROUGH: 5}
 # The candidates that use numeric columns.
-_OF_NUMBERS = ("additive", "trees", NEURAL)
-# Of the network, where it makes its own folds.
+_WITH_NUMERIC = ("additive", "trees", NEURAL)
+# Members of a network that makes its own folds.
 _NUM_MEMBERS = 3
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of `calibrate`, of the same names, except the rows."""
+    """The arguments of `calibrate` except the rows, under the same names."""
 
     methods: str | Sequence[str]
     fields: Fields | Sequence[str]
@@ -88,16 +89,16 @@ def choose(
         rows: The rows, in the order in which they were given.
         asked: What is asked for.
         gap: The time between the rows of a fit and those that it predicts.
-        present: The head that the model has, which is then `"identity"`.
+        present: The head of the model, if it has one. The model with it is then `"identity"`.
     """
     names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
-    of_present = () if present is None else present.feature_names
-    used = rows.features if of_present is None else dict.fromkeys([*fields, *numeric, *of_present])
-    rows, given = _single(rows, used, asked.folds), rows
+    head_reads = () if present is None else present.feature_names
+    used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
+    rows, passed = _single(rows, used, asked.folds), rows
     is_in_sample = present is not None and any(
-        is_fitted_to(present, present.with_features(each)) for each in (given, rows)
+        is_fitted_to(present, present.with_features(form)) for form in (passed, rows)
     )
     folds, rows = folds_of(asked.folds, rows), rows.as_given()
     if folds is None and rows.times is None:
@@ -110,18 +111,18 @@ def choose(
     num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
-    if numeric and not any(each.name.startswith(_OF_NUMBERS) for each in tried):
+    if numeric and not any(candidate.name.startswith(_WITH_NUMERIC) for candidate in tried):
         methods = f"methods={asked.methods!r}"
         warn(f"No candidate of {methods} uses the columns in `numeric`: the report alone does.")
     with throwaway_layers():
-        # The report and the last fit to all rows count as one.
+        # The report and the last fit to all rows count as one step.
         steps = 1 + len(tried)
         progress = ProgressBar(steps, "candidates", asked.verbose)
         race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
     change, error = report.after.log_loss_change, report.after.log_loss_change_error
-    if change > error:  # only one that was requested: else the model stays as it is
+    if change > error:  # only a requested one can: otherwise the model stays as it is
         warn(
             f"The calibration {forced!r} makes the cross-fitted log loss worse: {change:+.6f} ± "
             f'{error:.6f} nats per row. Use methods="default": it mostly leaves a model unchanged '
@@ -131,7 +132,7 @@ def choose(
     if present is not None and IDENTITY in heads:
         heads[IDENTITY] = present
     elif len(heads) > 1:
-        heads.pop(IDENTITY, None)  # what the others leave of the weights is the logit's
+        heads.pop(IDENTITY, None)  # the logit gets the rest of the weights
     (head, *_) = heads.values()
     if len(report.weights) > 1:
         head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
@@ -141,7 +142,7 @@ def choose(
     progress.add()
     if head is not present:
         # It becomes a layer of a model with inputs of these names.
-        head.name = free_name(head.name, given.features)
+        head.name = free_name(head.name, passed.features)
     return head, replace(
         report,
         time_unit=rows.time_unit,
@@ -152,7 +153,7 @@ def choose(
 
 
 def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
-    """The rows in an order of their own; those that are counted are there as often as repeated."""
+    """The rows in canonical order, or by time; a row with a count of 2 is there twice."""
     rows = replace(rows, features={name: rows.features[name] for name in used})
     rows, *_ = rows_apart(rows, folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
@@ -163,7 +164,7 @@ def _logits_of_present(
 ) -> np.ndarray:
     """The logits of the model as it was passed (n,) or (n, K).
 
-    If its head was fitted to these rows, those of fits of it to the other folds.
+    If its head was fitted to these rows, each fold is scored by a fit to the other folds.
     """
     if present is None:
         return rows.logits
@@ -212,15 +213,11 @@ def _report(
 
 
 def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
-    """The candidates of these names, with what they are compared with; all without names."""
+    """The named candidates, their bases and the identity; without names, all candidates."""
     if not names:
         return possible
     by_name = {candidate.name: candidate for candidate in possible}
-    if unknown := [name for name in names if name not in by_name]:
-        raise ValueError(
-            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, or name candidates for these "
-            f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
-            f"{suggestion(unknown, by_name)}"
-        )
-    wanted = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
-    return [candidate for candidate in possible if candidate.name in wanted]
+    expected = f"one of {list(_NUM_FOLDS)}, or name candidates for these fields and numeric columns"
+    known(f"Argument `methods` must be {expected}", names, by_name)
+    compared = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
+    return [candidate for candidate in possible if candidate.name in compared]

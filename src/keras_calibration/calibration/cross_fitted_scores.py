@@ -26,8 +26,8 @@ from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.multicalibration_error import SegmentErrors, multicalibration_error
 
 _NUM_DRAWS = 100
-# Level at which a change must be shown. In 900 simulated tables, one of 5 % made models of few rows
-# worse; and squares in place of cubes, as of James and Stein, took from what was certain.
+# Significance level that a change must reach. In 900 simulated tables, a level of 5 % made models
+# worse if there were few rows. Squares in place of cubes (James and Stein) shrank certain changes.
 _LEVEL = 0.01
 # Blocks of time are too few to ask for more.
 _LEVEL_OF_BLOCKS = 0.05
@@ -39,16 +39,16 @@ _MOST_COLUMNS_IN_PAIRS = 10
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidates that are used together, and what scores them.
+    """The candidates that are used, with their weights and cross-fitted logits.
 
     Args:
         weights: Name of each candidate with a weight → its weight.
-        reason: Why, in one sentence.
-        logits: Their mean logits, for each fold with the weights that the other folds give.
+        reason: Why they were chosen, in one sentence.
+        logits: Weighted means of their logits: each fold with the weights of the other folds.
         error: The uncertainty of the choice, as a standard error of the log loss.
-        by_chance: What of the gain of these logits, in nats a row, is taken for chance.
-        smallest_gain: Where no candidate is used for want of evidence: the gain, in nats a row,
-            that these rows could have shown; else 0.
+        by_chance: The part of the gain of these logits that counts as chance, in nats per row.
+        smallest_gain: If there is no evidence for a change: the gain that these rows could have
+            shown, in nats per row. Otherwise 0.
     """
 
     weights: dict[str, float]
@@ -65,32 +65,32 @@ def combined(
     fold: np.ndarray,
     clusters: np.ndarray | None = None,
 ) -> Choice:
-    """The candidates that are used together, by `cross_fitted_weights`; or none of them.
+    """Weighs the candidates by `cross_fitted_weights`, or chooses no change.
 
-    Their weights are then multiplied by the share of their change that there is evidence for
-    (`_share_of_change`); the rest is the weight of the model as it is.
+    The weights are multiplied by the share of the change for which there is evidence
+    (`_share_of_change`). The model as it is gets the rest.
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
         rows: The same rows: labels and weights.
-        fold: The fold of each of them, whole numbers from 0, none of them empty.
+        fold: The fold of each row: whole numbers from 0. No fold is empty.
         clusters: Which rows belong together.
     """
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
-    found = mean_weights(by_fold, rows, fold)
+    mean = mean_weights(by_fold, rows, fold)
     logits = np.einsum("nm,mn...->n...", by_fold[fold], columns)
     error = _choice_error(columns, rows, by_fold)
     share, by_chance = _share_of_change(logits, columns[0], rows, clusters, error)
-    if found[0] == 1 or share == 0:
+    if mean[0] == 1 or share == 0:
         return _no_change(columns, rows, clusters)
-    found = share * found + (1 - share) * np.eye(len(found))[0]
-    weights = {name: float(part) for name, part in zip(fitted, found, strict=True) if part > 0}
+    mean = share * mean + (1 - share) * np.eye(len(mean))[0]
+    weights = {name: float(part) for name, part in zip(fitted, mean, strict=True) if part > 0}
     reason = "Each fold is scored with the weights of the other folds; the model uses their mean."
     if len(weights) == 1:
         reason = "It alone predicts best, whichever fold is left out."
     logits = columns[0] + share * (logits - columns[0])
-    # How much of a gain is chance is itself not known.
+    # The part of a gain that is chance is itself uncertain.
     return Choice(weights, reason, logits, float(np.hypot(share * error, by_chance)), by_chance)
 
 
@@ -101,14 +101,15 @@ def _share_of_change(
     clusters: np.ndarray | None,
     choice_error: float,
 ) -> tuple[float, float]:
-    """The share of a change of logits to use, in [0, 1], and what of its gain is chance.
+    """The share of a change of logits to use, in [0, 1], and the part of its gain that is chance.
 
-    Labels enter the gain of a share κ of the change d through `κ B` alone, B = E[(y - p) d]. B was
-    chosen to be large, so it is shrunk towards 0, as if the model were right: by the factor
-    `κ = 1 - (c s / B)³`, where c s is what B exceeds by chance in one of a hundred samples. The
-    same share of the change is used, and `κ` times what B has lost is taken for chance. For a small
-    change the gain is half of B, and so is its error. With blocks of time, the change is used whole
-    if B exceeds what chance gives in one of twenty samples.
+    The gain of a share κ of the change d depends on the labels only through `κ B`, where
+    `B = E[(y - p) d]`. The change was chosen for a large B, so B is too large by chance. It is
+    shrunk towards 0, its value for a model that is right, by the factor `κ = 1 - (c s / B)³`.
+    Chance alone exceeds c s in one of a hundred samples. The same share κ of the change is used,
+    and κ times the reduction of B counts as chance. The gain of a small change is half of B, and so
+    is its error. With blocks of time, the whole change is used if B exceeds what chance exceeds in
+    one of twenty samples.
 
     Args:
         logits: The cross-fitted logits after the change.
@@ -123,10 +124,10 @@ def _share_of_change(
     bound = _errors_of_evidence(clusters) * float(np.hypot(error, choice_error))
     if slope <= bound or _change_of(logits, identity, rows, None)[0] >= 0:
         return 0.0, 0.0
-    # Scores in another unit predict worse than a constant: that no change is right is no question.
+    # Scores in another unit predict worse than a constant. They surely need the whole change.
     entropy = special.entr(np.average(rows.shares, axis=0, weights=rows.weights)).sum()
     is_far = np.average(head_log_losses(rows.labels, identity), weights=rows.weights) > entropy
-    # Blocks of time differ by what happened in them too: a level that rose late, say.
+    # Blocks of time also differ by real events, such as a level that rose late.
     share = 1.0 if is_far or clusters is not None else 1 - (bound / slope) ** 3
     by_chance = share * (1 - share) * slope
     return (1.0 if share > 1 - SMALLEST_WEIGHT else share), by_chance
@@ -135,14 +136,15 @@ def _share_of_change(
 def _no_change(columns: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> Choice:
     """The model as it is, and the gain that the best of the other candidates would have needed."""
     changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
-    # Half of the slope, which needs so many errors, is the gain of a small change.
+    # The gain of a small change is half of its slope, which must exceed so many errors.
     smallest = _errors_of_evidence(clusters) / 2 * min(changes)[1] if changes else 0.0
-    reason = "No candidate gains more than chance or, by blocks of time, drift would."
+    causes = "chance explains" if clusters is None else "chance and drift explain"
+    reason = f"No candidate gains more than {causes}."
     return Choice({IDENTITY: 1.0}, reason, columns[0], smallest_gain=smallest)
 
 
 def _errors_of_evidence(clusters: np.ndarray | None) -> float:
-    """How many standard errors a slope must exceed; more, where few blocks estimate them."""
+    """How many standard errors a slope must exceed; more if few blocks estimate the error."""
     if clusters is None:
         return float(stats.norm.isf(_LEVEL))
     return float(stats.t.isf(_LEVEL_OF_BLOCKS, max(len(np.unique(clusters)) - 1, 1)))
@@ -202,15 +204,15 @@ def noise_floors(
 ) -> dict[str, tuple[float, float, float, float]]:
     """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true.
 
-    For classes, their means over the classes: of the standard deviation, an upper bound.
+    For classes, means over the classes. The mean of the standard deviations is an upper bound.
     """
     metrics, floors, weights = (FieldECE(1), FieldRCE(1)), {}, rows.row_weights
     pairs = list(zip(*(c.T for c in outcome_columns(rows.labels, logits)), strict=True))
     for field, codes in fields.items():
         number = int(codes.max()) + 1
         sums = (field_sums(y, p, weights, codes, number) for y, p in pairs)
-        found = [noise_floors_of(metrics, ops.convert_to_numpy(s), _NUM_DRAWS) for s in sums]
-        floors[field] = tuple(np.mean(found, axis=0).reshape(-1).tolist())
+        by_class = [noise_floors_of(metrics, ops.convert_to_numpy(s), _NUM_DRAWS) for s in sums]
+        floors[field] = tuple(np.mean(by_class, axis=0).reshape(-1).tolist())
     return floors
 
 
@@ -219,7 +221,7 @@ def segments_off(rows: Rows, logits: np.ndarray, fields: Collection[str]) -> Seg
     columns = rows.features
     if not columns or logits.ndim == 2:
         return SegmentErrors()
-    found = multicalibration_error(
+    errors = multicalibration_error(
         rows.labels,
         special.expit(logits),
         columns,
@@ -228,8 +230,8 @@ def segments_off(rows: Rows, logits: np.ndarray, fields: Collection[str]) -> Seg
         max_depth=2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
         weights_are="counts" if are_counts(rows.weights) else "importance",
     )
-    at_most = _SIGNIFICANCE / len(found.segments)
-    return SegmentErrors(segment for segment in found.segments if segment.p_value <= at_most)
+    at_most = _SIGNIFICANCE / len(errors.segments)
+    return SegmentErrors(segment for segment in errors.segments if segment.p_value <= at_most)
 
 
 def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:
@@ -239,8 +241,8 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
         # The logit of a class against the others ranks as its probability, without ties at 1.
         others = [np.delete(columns, number, axis=1) for number in range(columns.shape[1])]
         columns = columns - np.stack([special.logsumexp(o, axis=1) for o in others], axis=1)
-    found = [rank_auc(*pair, weights) for pair in zip(labels.T, columns.T, strict=True)]
-    return float(np.mean([auc for auc in found if not np.isnan(auc)] or np.nan))
+    areas = [rank_auc(*pair, weights) for pair in zip(labels.T, columns.T, strict=True)]
+    return float(np.mean([auc for auc in areas if not np.isnan(auc)] or np.nan))
 
 
 def _farthest_ratio(
@@ -265,14 +267,14 @@ def _field_errors(
 ) -> list[np.ndarray]:
     """Field-ECE and Field-RCE of each candidate (candidates,); means over classes.
 
-    `outcomes` are the `outcome_columns` of each.
+    `outcomes` are the `outcome_columns` of each candidate.
     """
     weights, sums = rows.row_weights, []
-    for each in outcomes:
-        for labels, probabilities in zip(*(columns.T for columns in each), strict=True):
+    for pair in outcomes:
+        for labels, probabilities in zip(*(part.T for part in pair), strict=True):
             columns = weights * (labels - probabilities), weights * labels, weights
             sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
-    # They depend on the sums alone, not on the size of a metric's own state.
+    # The errors depend on the sums alone, so a metric for one value is enough.
     tensor, metrics = ops.convert_to_tensor(np.stack(sums)), (FieldECE(1), FieldRCE(1))
     errors = [ops.convert_to_numpy(metric.error(tensor)) for metric in metrics]
     return [error.reshape(len(outcomes), -1).mean(axis=1) for error in errors]

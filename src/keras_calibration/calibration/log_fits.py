@@ -161,7 +161,7 @@ def update_calibrator(
 
 
 def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:
-    """The sums that `fit_calibrator` needs of a log, for `logs.log_sums`.
+    """The sums that `fit_calibrator` needs from a log, for `logs.log_sums`.
 
     Args:
         layer: The head.
@@ -191,7 +191,7 @@ def _check_head(layer: Head) -> None:
 
 
 def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str) -> LogSums:
-    """The sums of a log, in bins that make few groups, by a sample of the rows."""
+    """The sums of a log; a sample of its rows shows which bins make few groups."""
     check_weights_are(weights_are, getattr(log, "sample_weight", "") is not None)
     if isinstance(log, LogSums):
         return log
@@ -217,7 +217,7 @@ def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str)
 def _counted(
     table: dict[str, np.ndarray], edges: np.ndarray, weights_are: str
 ) -> tuple[dict[str, np.ndarray], float]:
-    """The sums of a table, of weights that are numbers of rows, and the weight of one row.
+    """The sums of a table in numbers of rows, and the weight of one row.
 
     Raises if a row is in one of the end bins, which also hold all logits farther out.
     """
@@ -248,16 +248,16 @@ def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
 
 
 def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Logits, labels and weights of one or two rows for each group and label; and their groups.
+    """One or two rows for each group and label: their logits, labels, weights and groups.
 
-    They have the weight of these rows, and the mean and variance of their logits. If labels are
-    shares, a group's rows have its share of positives.
+    They have the weight of the group's rows, and the mean and variance of their logits. If labels
+    are shares, they have the group's share of positives.
     """
-    of_labels = [[table[f"{name}_{n}"] for n in range(3)] for name in ("negatives", "positives")]
-    sums, label = np.array(of_labels), np.array([0.0, 1.0])[:, None]
+    by_label = [[table[f"{name}_{n}"] for n in range(3)] for name in ("negatives", "positives")]
+    sums, label = np.array(by_label), np.array([0.0, 1.0])[:, None]
     total = sums.sum(axis=0)
     if are_counts(total[0]) and not are_counts(sums[1, 0]):
-        # Rounding may leave the range.
+        # Rounding may take a share out of [0, 1].
         sums, label = total[None], np.clip(sums[1:, 0] / np.maximum(total[0], 1e-9), 0.0, 1.0)
     kind, group = np.nonzero(sums[:, 0] > 0)
     label = np.broadcast_to(label, sums[:, 0].shape)[kind, group]
@@ -265,22 +265,22 @@ def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.
     offset = first / weight
     spread = np.sqrt(np.maximum(second / weight - offset**2, 0.0))
     mean = centres[table["key_bin"][group] + len(centres) // 2] + offset
-    # Below, the variance is rounding.
+    # A smaller spread is rounding.
     is_pair = (table["rows"][group] > 1) & (spread > 1e-7)
     # Halves of an odd number of rows would not be counts, which `interval` asks for.
     lower = np.where(weight >= 2, np.floor(weight / 2), weight / 2)
-    # So far from the mean that mean and variance of the two are those of the group.
+    # At this distance, the two rows have the mean and the variance of the group.
     step = np.sqrt((weight - lower) / lower)
     steps = np.concatenate([np.where(is_pair, -step, 0.0), 1 / step[is_pair]])
     weights = np.concatenate([np.where(is_pair, lower, weight), (weight - lower)[is_pair]])
-    of = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
-    return mean[of] + steps * spread[of], label[of], weights, group[of]
+    source = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
+    return mean[source] + steps * spread[source], label[source], weights, group[source]
 
 
 def _feature_values(
     values: np.ndarray, feature: str, fields: Fields, numeric: Collection[str]
 ) -> np.ndarray:
-    """Values of a column of a log as those of a feature: numbers, or strings, "" if missing.
+    """The values of a log's column as a feature: numbers, or strings ("" if missing).
 
     Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1. For a
     `StringLookup`, they are texts.
@@ -292,7 +292,7 @@ def _feature_values(
     takes_texts = isinstance(fields.get(feature), keras.layers.StringLookup)
     if values.dtype != object and not takes_texts:
         return values
-    ids, texts = whole_numbers(values), [each for each in values.tolist() if isinstance(each, str)]
+    ids, texts = whole_numbers(values), [text for text in values.tolist() if isinstance(text, str)]
     are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
     if are_ids and ids is None:
         raise ValueError(
@@ -301,4 +301,4 @@ def _feature_values(
         )
     if ids is not None and (are_ids or not (texts or takes_texts)):
         return ids
-    return np.array(["" if each is None else str(each) for each in values.tolist()])
+    return np.array(["" if value is None else str(value) for value in values.tolist()])

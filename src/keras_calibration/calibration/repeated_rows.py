@@ -8,26 +8,26 @@ from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.segments import distinct_values
 
-# Rows count as copies if this many groups are expected to have different labels by chance, and at
-# most this share of that number have.
+# Rows count as copies if chance would give different labels to at least this many groups, and at
+# most this share of that number have them.
 _LEAST_EXPECTED, _MOST_OF_EXPECTED = 10, 0.1
-# The logits of equal inputs differ by rounding, if these are in different batches.
+# The logits of equal inputs in different batches differ by rounding.
 _ROUNDING = 1e-6
 
 
 def copies(rows: Rows) -> np.ndarray | None:
-    """The group of each row (n,), of equal inputs, if their labels are equal beyond chance.
+    """Groups of equal inputs, by row (n,), if their labels agree more than by chance; or None.
 
-    Where columns are coarse, inputs are equal by chance: the labels of a group then differ about as
-    often as those of neighbouring groups do, and the rows are as independent as any.
+    Coarse columns make inputs equal by chance. The labels of a group then differ about as often as
+    those of neighbouring groups, and the rows are independent.
 
     Example:
         >>> import warnings
         >>> x = np.random.default_rng(0).normal(size=200)
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore")
-        ...     found = copies(Rows(np.tile(x, 2), np.tile(np.arange(200) % 2.0, 2), None))
-        >>> bool((found[:200] == found[200:]).all())
+        ...     group = copies(Rows(np.tile(x, 2), np.tile(np.arange(200) % 2.0, 2), None))
+        >>> bool((group[:200] == group[200:]).all())
         True
     """
     group = _equal_inputs(rows)
@@ -50,12 +50,12 @@ def copies(rows: Rows) -> np.ndarray | None:
 
 
 def _equal_inputs(rows: Rows) -> np.ndarray:
-    """The group of each row (n,), of equal logits, features and times, numbered by the logit."""
+    """Groups of equal logits, features and times, by row (n,), numbered by the logit."""
     logits = rows.logits.reshape(len(rows), -1)[:, 0]
     order, group = np.argsort(logits, kind="stable"), np.zeros(len(rows), np.int64)
     group[order[1:]] = np.cumsum(np.diff(logits[order]) > _ROUNDING)
     columns = [*rows.features.values(), *([] if rows.times is None else [rows.times])]
-    for column in (part for each in columns for part in each.reshape(len(rows), -1).T):
+    for column in (part for array in columns for part in array.reshape(len(rows), -1).T):
         if group.max() == len(rows) - 1:
             break
         values = column if column.dtype.kind in "biuf" else distinct_values(column)[1]

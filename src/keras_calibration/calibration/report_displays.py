@@ -16,7 +16,7 @@ from keras_calibration.plots.reliability_display import ReliabilityDisplay
 def displays_of(
     rows: Rows, before: np.ndarray, after: np.ndarray, fields: Iterable[str]
 ) -> dict[str, Display]:
-    """The errors by value of each field, and the reliability diagram; of labels 0 and 1.
+    """The errors by value of each field, and the reliability diagram, for labels 0 and 1.
 
     Args:
         rows: The scored rows, with their weights and the fields.

@@ -20,8 +20,8 @@ class Splits:
 
     Args:
         fold: The fold of each row, 0, 1 … (n,).
-        parts: For each scored fold, the last ones, the numbers of the rows to fit, and of the rows
-            that this fit scores.
+        parts: For each scored fold, the numbers of the rows to fit, and of the rows that this fit
+            scores. The scored folds are the last ones.
         is_forward: Whether a fold is scored by a fit on the earlier folds only. Otherwise it is
             scored by a fit on all other folds.
         in_order: Whether the folds are blocks of consecutive rows. The rows of a block are then not
@@ -50,14 +50,14 @@ class Splits:
 
     @property
     def part(self) -> str:
-        """What a fit to a part of the rows is, for its warnings."""
+        """The prefix of warnings from a fit to a part of the rows."""
         rows = "the rows of early blocks of time" if self.is_forward else "the other folds"
         return f"In a fit to {rows} alone, which only serves to score a candidate"
 
     def weighted(self, rows: Rows) -> Rows:
-        """The scored ones of all rows; with `is_forward`, weighted by the share that is fitted.
+        """The scored rows; with `is_forward`, weighted by the share of the rows in their fit.
 
-        The final calibration is fitted to all rows, so fits on few rows count less.
+        The final calibration is fitted to all rows, so a fit on few rows counts less.
         """
         if not self.is_forward:
             return rows.take(self.scored)
@@ -125,15 +125,15 @@ def splits_of(
         fold = fold_of_rows(folds, rows, seed=0)
     parts, num_left_out = [], 0
     for number in range(fold.max() + 1):
-        own = fold == number
-        fitted = ~own
+        is_scored = fold == number
+        is_fitted = ~is_scored
         if rows.times is not None:
-            earlier = fold < number
-            fitted = earlier & (rows.times <= rows.times[own].min() - gap)
-            num_left_out += int(np.count_nonzero(earlier & ~fitted))
-        if fitted.any():
-            parts.append((np.flatnonzero(fitted), np.flatnonzero(own)))
-    if len(parts) < 2:  # they could not disagree
+            is_earlier = fold < number
+            is_fitted = is_earlier & (rows.times <= rows.times[is_scored].min() - gap)
+            num_left_out += int(np.count_nonzero(is_earlier & ~is_fitted))
+        if is_fitted.any():
+            parts.append((np.flatnonzero(is_fitted), np.flatnonzero(is_scored)))
+    if len(parts) < 2:  # one block alone has no standard error
         raise ValueError(
             "Argument `time` must tell at least two blocks of rows from the rows before them. "
             f"Received: too few times, or a gap of {gap:g} leaves too few fits. Use a smaller gap, "

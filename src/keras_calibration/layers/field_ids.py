@@ -91,13 +91,12 @@ def called_features(
     raise; with a lookup layer, they are refused. The `numeric` columns of the readers become
     floats, because JAX keeps 32 bits of an integer.
     """
-    is_mapping = isinstance(features, Mapping)
-    if is_mapping and all(isinstance(part, keras.KerasTensor) for part in features.values()):
-        return features
-    columns = by_name(features)
+    columns = by_name({} if features is None else features)
     if not isinstance(columns, Mapping):
         return features  # The layer reports the error.
     read = select_features(columns, columns if names is None else names, reader)
+    if all(isinstance(part, keras.KerasTensor) for part in columns.values()):
+        return features
     fields = {name: v for layer in readers for name, v in layer.fields.items()}
     ids, numeric = id_names(fields), numeric_names(readers)
     called = {}

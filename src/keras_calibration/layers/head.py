@@ -123,7 +123,7 @@ class Head(keras.layers.Layer):
         if (shape := getattr(logits, "shape", None)) is not None:
             self.check_logits(shape)
         names, readers = self.feature_names, self.field_readers()
-        if features is None or names == ():
+        if names == () or (features is None and names is None):
             return super().__call__(logits, *args, **kwargs)
         columns = called_features(features, names, readers, type(self).__name__)
         if isinstance(columns, Mapping):

@@ -74,8 +74,8 @@ def refit(
     if is_kept:
         warn(
             "The fit of the head predicts new rows worse than the head as it was: by "
-            f"{change:.6f} ± {error:.6f} nats a row, cross-fitted on {rows.num_meant:,} rows. The "
-            "head stays as it was; to use the fit anyway, pass only_if_better=False."
+            f"{change:.6f} ± {error:.6f} nats per row, cross-fitted on {rows.num_meant:,} rows. "
+            "The head stays as it was; to use the fit anyway, pass only_if_better=False."
         )
     summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
     if is_kept:

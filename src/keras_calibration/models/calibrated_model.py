@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from calibration_records._check import instance
+from calibration_records._check import instance, known
 from keras_calibration._graph.base_logits import (
     BaseLogits,
     check_base_model,
@@ -135,12 +135,9 @@ class CalibratedModel(FieldMetricsModel):
         inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)
         names = features if head.feature_names is None else head.feature_names
-        if missing := [name for name in names if name not in features]:
-            raise ValueError(
-                f"Argument `base_model` must have an input for each feature of the head, "
-                f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
-                f"without {missing}. Add them as inputs, even if it does not use them."
-            )
+        expected = "Argument `base_model` must have an input for each feature of the head"
+        remedy = "Add the input, even if the model does not use it."
+        known(expected, names, features, remedy, no="no ")
         features = {name: features[name] for name in names}
         taken = layer_names(inputs)
         if head.name in taken:

@@ -169,6 +169,27 @@ def test_a_paired_test_needs_six_seeds(ledger, num_runs):
     assert comparison.probability_b_better() > 0.99
 
 
+def test_a_wrong_path_is_told(ledger):
+    with pytest.raises(ValueError, match=r"'deepfm', 'dcn'.*It has no runs: check its path"):
+        compare(ledger, "deepfm", "dcn")
+
+
+@pytest.mark.parametrize(("first", "number"), [(1, 3), (3, 1), (9, 0)])
+def test_few_shared_seeds_are_compared_as_if_independent(ledger, first, number):
+    fill(ledger, "deepfm", losses(0, 3), first_seed=1)
+    fill(ledger, "dcn", losses(1, 3), first_seed=first)
+    comparison = compare(ledger, "deepfm", "dcn")
+    heading = {
+        3: "3 shared seeds, compared as if independent",
+        1: "1 shared seed, compared as if independent",
+        0: "independent seeds",
+    }
+    assert str(comparison).splitlines()[0].endswith(f"dcn (m = 3), {heading[number]}")
+    assert comparison.method.startswith("Welch's t, unpaired")
+    told = "3 and 3 runs make 3 of the 6 pairs that an exact paired test needs; train at least 6"
+    assert (told in str(comparison.verdict)) == (number == 3)
+
+
 @pytest.mark.parametrize("same_seed", [False, True])
 def test_one_run_each_is_judged_by_the_noise_of_the_ledger(ledger, same_seed):
     earlier = [losses(10 + number, 8, shift=number) for number in range(4)]
@@ -350,8 +371,8 @@ def test_looks_widen_the_interval(ledger):
     assert default.deciding.judged == three.difference
     for name in ("verdict", "more_seeds", "minimum_detectable_effect"):
         assert getattr(default, name) == getattr(three, name)
-    assert four.method == "Welch's t, independent seeds, Bonferroni's level for 4 looks"
-    assert any_number.method == "always-valid t, independent seeds"
+    assert four.method == "Welch's t, unpaired, Bonferroni's level for 4 looks"
+    assert any_number.method == "always-valid t, unpaired"
 
 
 def test_notes_on_what_the_records_say(ledger):

@@ -192,7 +192,7 @@ def _entering(saved: SavedHead, rows: Rows) -> Rows:
     """The rows with the head's features in the dtypes of its inputs."""
     inputs, ids = saved.inputs, id_fields(saved.head.field_readers())
     names = sorted(name for name in inputs if name != "logit")
-    columns = select_features(rows.features, names, "The head")
+    columns = select_features(rows.features, names, "the head")
     return replace(
         rows, features={n: entering(c, repr(n), inputs[n], n in ids) for n, c in columns.items()}
     )
