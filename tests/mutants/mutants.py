@@ -206,8 +206,8 @@ MUTANTS = (
         ("test_train",),
     ),
     Mutant(
-        "fitted = earlier & (rows.times <= rows.times[own].min() - gap)",
-        "fitted = rows.times <= rows.times[own].max() - gap",
+        "is_fitted = is_earlier & (rows.times <= rows.times[is_scored].min() - gap)",
+        "is_fitted = rows.times <= rows.times[is_scored].max() - gap",
         ("test_forward_folds", "test_time"),
     ),
     Mutant(
