@@ -117,9 +117,14 @@ def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "")
 
 
 def known(
-    what: str, names: Iterable[Any], available: Collection[Any], remedy: str = "", *, no: str = ""
+    what: str,
+    names: Iterable[Any],
+    available: Collection[Any],
+    remedy: str = "",
+    *,
+    missing: bool = False,
 ) -> None:
-    """Refuses names that are not available; `no="no "` if they are missing, not misspelt.
+    """Refuses names that are not available; `missing` if each is one that is needed.
 
     Example:
         >>> known("Argument `numeric` must name columns", ["prise"], ["price", "site"])
@@ -129,6 +134,7 @@ def known(
         Available: 'price', 'site'.
     """
     if unknown := [name for name in names if name not in available]:
+        no = "no " if missing else ""
         received = f"Received: {no}{_listed(unknown)}.{_suggestion(unknown, available)}"
         raise ValueError(f"{what}. {received} Available: {_listed(available)}. {remedy}".rstrip())
 

@@ -85,7 +85,7 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
         expected = "Argument `features` must be a mapping of names to arrays, or a data frame"
         raise ValueError(f"{expected}. Received: {type(columns).__name__}.")
     names = list(names)
-    known(f"Argument `features` must hold all features of {reader}", names, columns, no="no ")
+    known(f"Argument `features` must hold all features of {reader}", names, columns, missing=True)
     return {name: columns[name] for name in names}
 
 

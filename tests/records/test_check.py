@@ -60,7 +60,7 @@ def test_names():
     with pytest.raises(ValueError, match=re.escape(message)):
         _check.known("Arguments", ["site", "prise", 3], ["Price", "site"], "Look.")
     with pytest.raises(ValueError, match=r"Received: no 'site'\. Available: none\.$"):
-        _check.known("Arguments", ["site"], {}, no="no ")
+        _check.known("Arguments", ["site"], {}, missing=True)
 
 
 def test_of_many_names_the_first_ten_are_listed():

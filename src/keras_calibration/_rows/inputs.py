@@ -150,7 +150,7 @@ def _check_named(x: Any, named: Mapping[str, Any]) -> None:
     expected = "The input must be a dictionary with all features of the model"
     if not isinstance(x, Mapping):
         raise ValueError(f"{expected}, {sorted(named)}. Received: {type(x).__name__}.")
-    known(expected, named, x, no="no ")
+    known(expected, named, x, missing=True)
 
 
 def input_names(named: Any) -> dict[str, keras.KerasTensor]:

@@ -169,15 +169,14 @@ class BoostedTrees(Head):
         features = {} if features is None else features
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
-        seen = self._tree_columns(columns, inner, features)
+        effects = [self.head.effects(features)] if self.head.effect_names else []
+        seen = self._tree_columns([columns, inner, *effects], features)
         trees = tree_sums(seen, *self._trees)
         return inner + ops.cast(trees, inner.dtype)
 
-    def _tree_columns(self, logits: Tensor, inner: Tensor, features: Features) -> Tensor:
-        """What the trees see, (batch, columns), float32."""
-        columns = [logits, inner]
-        if self.head.effect_names:
-            columns.append(self.head.effects(features))
+    def _tree_columns(self, columns: list[Tensor], features: Features) -> Tensor:
+        """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
+        columns = [*columns]
         for number, name in enumerate(self._categorical):
             categories = ops.convert_to_tensor(self._categories)[number]
             columns.append(ids_of_field(self, features, name)[:, None] == categories)
@@ -226,12 +225,10 @@ class BoostedTrees(Head):
         """
         folds = [scored for _, scored in parts]
         self._set_categories(rows.features)
-        logits = rows.logits.reshape(-1, 1)
-        columns = ops.convert_to_numpy(self._tree_columns(logits, logits, rows.features))
 
         def columns_with(logits: np.ndarray, effects: np.ndarray) -> np.ndarray:
-            parts = columns[:, :1], logits[:, None], effects, columns[:, 2 + effects.shape[1] :]
-            return np.concatenate(parts, axis=1, dtype="float32")
+            columns = [rows.logits[:, None], logits[:, None], effects]
+            return ops.convert_to_numpy(self._tree_columns(columns, rows.features))
 
         @functools.cache
         def without(pair: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:

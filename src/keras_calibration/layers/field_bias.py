@@ -299,6 +299,7 @@ class FieldBias(FieldHead):
 
     def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
         """Sums of the numbers of each row's values in the table of all fields (batch,)."""
+        # `take` without an axis flattens first, which makes the gradient dense.
         return ops.sum(ops.take(table, self._places(features)), axis=0)
 
     def _sum_at_numbers(self, curves: Tensor, features: Features | None) -> Tensor:

@@ -137,7 +137,7 @@ class CalibratedModel(FieldMetricsModel):
         names = features if head.feature_names is None else head.feature_names
         expected = "Argument `base_model` must have an input for each feature of the head"
         remedy = "Add the input, even if the model does not use it."
-        known(expected, names, features, remedy, no="no ")
+        known(expected, names, features, remedy, missing=True)
         features = {name: features[name] for name in names}
         taken = layer_names(inputs)
         if head.name in taken:

@@ -50,7 +50,7 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
     rows = RowsToScore(*arrays)
     available = {} if rows.fields is None else by_name(rows.fields)
     fields = tuple(fields)
-    known("Argument `rows` must have the fields of the metrics", fields, available, no="no ")
+    known("Argument `rows` must have the fields of the metrics", fields, available, missing=True)
     warn_of_other_order(**rows._replace(fields=available)._asdict())
     labels = np.atleast_1d(numbers_of(rows.labels, "Labels"))
     predictions = np.atleast_1d(numbers_of(rows.predictions, "Predictions"))
