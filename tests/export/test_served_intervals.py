@@ -9,7 +9,7 @@ from served import outputs_of, provenance_of
 from symbols import symbols
 from tiers import slow_except
 
-NUM_ROWS = 800
+NUM_ROWS = 400
 
 
 def made_rows(seed=0):

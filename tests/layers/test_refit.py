@@ -42,7 +42,7 @@ def test_before_is_the_model_as_it_was(name, state):
     model = model_with(head)
     if state == "trained":
         shifted(model, head, 0.05)
-    own = mean_loss(y, model.predict(x, verbose=0))
+    own = mean_loss(y, model.predict(x, batch_size=1500, verbose=0))
     summary = kc.fit_head(model, x, y, verbose=0)
     assert summary.log_loss_before == pytest.approx(own, abs=2e-6)
     assert summary.is_used
@@ -51,7 +51,7 @@ def test_before_is_the_model_as_it_was(name, state):
     if name != "NeuralCalibration":  # each fold has a network of its own
         assert summary.log_loss_before + summary.change >= summary.log_loss_after - 1e-9
     new_x, new_y = world(20_000, seed=1)
-    new = mean_loss(new_y, model.predict(new_x, verbose=0))
+    new = mean_loss(new_y, model.predict(new_x, batch_size=20_000, verbose=0))
     assert summary.log_loss_before + summary.change == pytest.approx(new, abs=0.03)
     # Fitted to these rows, it is not compared with itself.
     again = kc.fit_head(model, x, y, verbose=0)

@@ -14,27 +14,30 @@ Y = (RNG.random(300) < 1 / (1 + np.exp(-Z))).astype(int)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:When providing `inputs` as a dict", "ignore:The calibration .* log loss worse"
 )
-NAMES = [
-    *("probability", "base", "base_logits", "base_score", "logit", "field_bias", "platt_scaling"),
-    *("self", "inputs", "training", "features", "time", "Score", "a.b", "a b", "größe", "_x"),
-]
+NAMES = {
+    "of layers": ("probability", "base", "base_logits", "base_score", "logit"),
+    "of heads": ("field_bias", "platt_scaling"),
+    "of arguments": ("self", "inputs", "training", "features", "time"),
+    "of odd letters": ("Score", "a.b", "a b", "größe", "_x"),
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_any_name_of_an_input(name, tmp_path):
-    x = {"z": Z, name: SITE}
-    inputs = {"z": keras.Input((1,), name="z"), name: keras.Input((), dtype="int64", name=name)}
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_any_names_of_inputs(names, tmp_path):
+    fields = {name: np.roll(SITE, shift) for shift, name in enumerate(names)}
+    x = {"z": Z, **fields}
+    inputs = {name: keras.Input((), dtype="int64", name=name) for name in names}
+    inputs["z"] = keras.Input((1,), name="z")
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["z"]))
-    calibrated = kc.calibrate(base, x, Y, fields=[name], methods="field_bias", verbose=0)
-    scored = kc.calibrate_scores(
-        Z, Y, {name: SITE}, from_logits=True, fields=[name], methods="field_bias", verbose=0
-    )
-    expected = scored.predict({"score": Z.astype("float32"), name: SITE}, verbose=0)
+    settings = {"fields": list(names), "methods": "field_bias", "verbose": 0}
+    calibrated = kc.calibrate(base, x, Y, **settings)
+    scored = kc.calibrate_scores(Z, Y, fields, from_logits=True, **settings)
+    expected = scored.predict({"score": Z.astype("float32"), **fields}, batch_size=300, verbose=0)
     for model in (calibrated, calibrated.with_all_outputs()):
         model.save(tmp_path / "model.keras")
-        for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
-            found = np.reshape(each.predict(x, verbose=0), (-1, 1))
-            np.testing.assert_allclose(found, expected, atol=1e-6)
+        for copy in (model, keras.saving.load_model(tmp_path / "model.keras")):
+            predicted = np.reshape(copy.predict(x, batch_size=300, verbose=0), (-1, 1))
+            np.testing.assert_allclose(predicted, expected, atol=1e-6)
 
 
 def test_a_head_of_the_name_of_an_input_is_refused():
