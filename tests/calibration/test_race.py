@@ -1,5 +1,6 @@
 """The race of candidates: what is dropped and why, what is forced, and what a machine lacks."""
 
+import re
 import sys
 
 import numpy as np
@@ -35,6 +36,7 @@ def test_trees_that_gain_nothing_are_left_out_with_their_figures():
     assert report.left_out["trees"].startswith(
         "On top of 'field_bias', no number of trees lowers the cross-fitted log loss"
     )
+    assert re.search(r"\(\d+\.\d s\)$", report.left_out["trees"])  # what it has cost
     assert report.weights.get("identity", 0.0) > 0.8
 
 

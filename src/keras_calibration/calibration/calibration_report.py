@@ -88,7 +88,8 @@ class CalibrationReport(ShownAsText):
             Field-RCE, if the chosen calibration's probabilities were the true ones. For classes,
             means over them, which is an upper bound for the standard deviations.
         weights: Name of each candidate that is used → its weight in the mean of the logits.
-        left_out: Name of each candidate that could not be fitted, or gained nothing → why.
+        left_out: Name of each candidate that could not be fitted, or gained nothing → why, and the
+            time of its fits.
         still_off: Segments in which the chosen calibration is off beyond chance, the most
             significant first: values of the fields, ranges of the numeric columns, and their pairs
             (`scoring.multicalibration_error`). `print(report.still_off)` shows a table. Empty

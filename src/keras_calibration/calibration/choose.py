@@ -205,7 +205,7 @@ def _report(
         reason=choice.reason,
         weights=choice.weights,
         noise_floor=noise_floors(rows, choice.logits, columns),
-        left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
+        left_out={n: f"{f.failure} ({f.seconds:.1f} s)" for n, f in fits.items() if f.failure},
         smallest_gain=choice.smallest_gain,
         still_off=segments_off(rows, choice.logits, fields),
         displays=displays_of(rows, fitted[IDENTITY], choice.logits, fields),
