@@ -141,8 +141,8 @@ MUTANTS = (
         ("test_logit_moments", "test_calibrated_log_loss"),
     ),
     Mutant(
-        "prior = -0.5 * (away / _POOLING) ** 2",
-        "prior = -((away / _POOLING) ** 2)",
+        "prior = -0.5 * (log_ratios / _POOLING) ** 2",
+        "prior = -((log_ratios / _POOLING) ** 2)",
         ("test_field_spreads",),
     ),
     Mutant(
