@@ -211,8 +211,8 @@ MUTANTS = (
         ("test_forward_folds", "test_time"),
     ),
     Mutant(
-        "variances += share * (within + (within * scores - offsets) ** 2)",
-        "variances += share * within",
+        "variances += share * (given_s + (given_s * scores - offsets) ** 2)",
+        "variances += share * given_s",
         ("test_intervals",),
     ),
 )
