@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_calibration._solvers.effects import _inverse, solved
+from keras_calibration._solvers.effects import _inverse, solve_blocks
 
 
 def positive_definite(num_blocks, size, scale):
@@ -20,7 +20,7 @@ def test_solutions_are_those_of_the_general_solver(num_blocks, size, scale):
     matrices = positive_definite(num_blocks, size, scale)
     kept = matrices.copy()
     truth = np.random.default_rng(0).normal(size=(num_blocks, size, 3))
-    solution = solved(matrices, matrices @ truth)
+    solution = solve_blocks(matrices, matrices @ truth)
     np.testing.assert_allclose(solution, truth, rtol=1e-7, atol=1e-7)
     np.testing.assert_array_equal(matrices, kept)  # the caller keeps its Hessians
 
@@ -41,5 +41,7 @@ def test_a_matrix_that_rounding_makes_indefinite_is_solved_too():
     matrix = np.array([[1.0, 2.0], [2.0, 1.0]])
     np.testing.assert_allclose(_inverse(matrix), np.linalg.inv(matrix))
     right = np.array([[1.0], [0.0]])
-    np.testing.assert_allclose(solved(matrix[None], right[None])[0], np.linalg.solve(matrix, right))
+    np.testing.assert_allclose(
+        solve_blocks(matrix[None], right[None])[0], np.linalg.solve(matrix, right)
+    )
     np.testing.assert_array_equal(matrix, [[1.0, 2.0], [2.0, 1.0]])

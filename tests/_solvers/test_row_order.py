@@ -94,7 +94,7 @@ def test_repeated_rows_take_the_place_of_counted_ones():
 
 @pytest.mark.parametrize("most", [1, 90, 5000])
 def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):
-    monkeypatch.setattr(row_order, "_MOST_ROWS", most)
+    monkeypatch.setattr(row_order, "_MAX_ROWS", most)
     counts = np.concatenate([[3, 10**15, 40], RNG.integers(1, 30, 57)]).astype(float)
     rows = Rows(np.arange(60.0), LABELS, counts, {"site": NUMBER})
     apart, numbers, source = rows_apart(rows)

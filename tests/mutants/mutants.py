@@ -141,8 +141,8 @@ MUTANTS = (
         ("test_logit_moments", "test_calibrated_log_loss"),
     ),
     Mutant(
-        "prior = -0.5 * (away / _POOLING) ** 2",
-        "prior = -((away / _POOLING) ** 2)",
+        "prior = -0.5 * (log_ratios / _POOLING) ** 2",
+        "prior = -((log_ratios / _POOLING) ** 2)",
         ("test_field_spreads",),
     ),
     Mutant(
@@ -211,8 +211,8 @@ MUTANTS = (
         ("test_forward_folds", "test_time"),
     ),
     Mutant(
-        "variances += share * (within + (within * scores - offsets) ** 2)",
-        "variances += share * within",
+        "variances += share * (given_s + (given_s * scores - offsets) ** 2)",
+        "variances += share * given_s",
         ("test_intervals",),
     ),
 )

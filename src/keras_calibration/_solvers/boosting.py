@@ -26,9 +26,9 @@ _PARAMETERS = {
     "force_col_wise": True,
     "verbose": -1,
 }
-# Rounds without improvement after which a fold ends: at its start, and later.
+# A fold ends after so many rounds without improvement: before its first improvement, and later.
 _FIRST_PATIENCE, _PATIENCE = 10, 30
-# With fewer values to a round, waiting for each other costs threads more than they save.
+# With fewer values per round, threads wait for each other longer than they save.
 _VALUES_OF_THREADS = 1 << 21
 _NUM_STEPS = 50  # each of at most a unit of the logit
 _LIKE_ZERO = np.float32(1e-35)
@@ -41,9 +41,9 @@ class Boosting:
     Args:
         model: LightGBM's model, fitted to all rows; None if trees do not help.
         num_rounds: Its number of rounds; 0 if trees do not help.
-        logits: Cross-fitted logits with trees (n,); as given where trees do not help.
+        logits: Cross-fitted logits with trees (n,); the given logits if trees do not help.
         log_loss_without: Cross-fitted log loss of the given logits, in nats per row.
-        log_loss_with: That with the trees.
+        log_loss_with: Cross-fitted log loss with the trees.
         standard_error: Standard error of the difference.
     """
 
@@ -105,25 +105,25 @@ def boost(
     """
     trees = _Trees(rows, columns, [scored for _, scored in parts], clusters, seed)
     for number, (fitted, _) in enumerate(parts):
-        logits, seen = (rows.logits, columns) if training is None else training(number)
-        trees.fit_part(number, fitted, logits, seen, largest_num_rounds)
-    everything = list(range(len(parts)))
-    others = [[other for other in everything if other != part] for part in everything]
-    rounds = [trees.best_rounds(own or everything) for own in others]
+        logits, fit_columns = (rows.logits, columns) if training is None else training(number)
+        trees.fit_part(number, fitted, logits, fit_columns, largest_num_rounds)
+    all_parts = list(range(len(parts)))
+    other_parts = [[other for other in all_parts if other != part] for part in all_parts]
+    rounds = [trees.best_rounds(others or all_parts) for others in other_parts]
     num_rounds = round(float(np.average(rounds, weights=trees.shares)))
     if not num_rounds:
         # The figures say how far from an improvement the best number of rounds is.
-        rounds = [trees.lowest(everything)] * len(parts)
-    without, change, error = trees.change(everything, rounds)
+        rounds = [trees.lowest(all_parts)] * len(parts)
+    without, change, error = trees.change(all_parts, rounds)
     model = trees.fit_all(num_rounds) if num_rounds else None
-    logits = trees.logits(everything, rounds) if num_rounds else rows.logits
+    logits = trees.logits(all_parts, rounds) if num_rounds else rows.logits
     return Boosting(model, num_rounds, logits, without, without + change, error)
 
 
 def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
-    """For each row (n,), what its cluster's logits need to have the labels' mean, nearly.
+    """The bias of each row's cluster (n,), which gives the cluster the mean of its labels.
 
-    With a normal prior of variance 1, for a cluster may have labels of one class alone.
+    The biases have a normal prior of variance 1, as the labels of a cluster may all be equal.
 
     Example:
         >>> rows = Rows(np.zeros(300), (np.arange(300) % 4 == 0).astype(float), None)
@@ -143,7 +143,7 @@ def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
 
 @dataclass(eq=False)
 class _Trees:
-    """LightGBM on parts of the same rows, and what its rounds are worth on the rows left out.
+    """LightGBM fits to parts of the rows, and their log losses on the held-out rows by round.
 
     Args:
         rows: Logits without trees, labels and weights.
@@ -170,9 +170,9 @@ class _Trees:
         self.models: list[Any] = []
 
     def fit_part(
-        self, part: int, fitted: np.ndarray, logits: np.ndarray, seen: np.ndarray, most: int
+        self, part: int, fitted: np.ndarray, logits: np.ndarray, columns: np.ndarray, limit: int
     ) -> None:
-        """Fits at most so many rounds for a part, on top of logits (n,), to what is seen (n, C)."""
+        """Fits at most `limit` rounds for a part, on top of logits (n,), to columns (n, C)."""
         held_out, weights = self.parts[part], self.rows.row_weights
         losses = row_log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
         curve, model = [np.average(losses, weights=weights[held_out])], None
@@ -184,10 +184,10 @@ class _Trees:
                 if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
                     raise self.lightgbm.callback.EarlyStopException(best, [])
 
-            train = self._dataset(fitted, self._starts(logits), seen)
+            train = self._dataset(fitted, self._starts(logits), columns)
             valid = [self._dataset(held_out, self.rows.logits, self.columns, train)]
             model = self.lightgbm.train(
-                self.parameters, train, most, valid_sets=valid, callbacks=[end_early]
+                self.parameters, train, limit, valid_sets=valid, callbacks=[end_early]
             )
         self.curves.append(np.array(curve))
         self.models.append(model)
@@ -205,7 +205,7 @@ class _Trees:
         return int(np.argmin(self.shares[parts] @ np.stack(padded)[parts]))
 
     def best_rounds(self, parts: Sequence[int]) -> int:
-        """The same, or 0 unless it is better than no trees by more than a standard error."""
+        """`lowest`, or 0 unless it beats no trees by more than a standard error."""
         rounds = self.lowest(parts)
         _, change, error = self.change(parts, [rounds] * len(self.parts))
         return rounds if change < -error else 0
@@ -221,31 +221,31 @@ class _Trees:
         return without, *mean_and_error(after - before, weights, groups)
 
     def logits(self, parts: Sequence[int], rounds: Sequence[int]) -> np.ndarray:
-        """The logits (n,), in some parts with as many rounds of trees as each part has."""
+        """The logits (n,), with the trees of some parts; `rounds` has the number of each part."""
         logits = self.rows.logits.copy()
         for part in parts:
             scored, model = self.parts[part], self.models[part]
             if rounds[part] and model is not None:
-                first = {"raw_score": True, "num_iteration": rounds[part]}
-                logits[scored] += model.predict(self.columns[scored], **first)
+                options = {"raw_score": True, "num_iteration": rounds[part]}
+                logits[scored] += model.predict(self.columns[scored], **options)
         return logits
 
     def _starts(self, logits: np.ndarray) -> np.ndarray:
         """The logits (n,) on top of which trees are fitted: without the bias of each cluster."""
         if self.clusters is None:
             return logits
-        own, found = replace(self.rows, logits=logits).take(self.scored), logits.copy()
-        found[self.scored] += biases_of(own, self.clusters[self.scored])
-        return found
+        scored_rows, starts = replace(self.rows, logits=logits).take(self.scored), logits.copy()
+        starts[self.scored] += biases_of(scored_rows, self.clusters[self.scored])
+        return starts
 
     def _dataset(
-        self, chosen: np.ndarray, logits: np.ndarray, columns: np.ndarray, reference: Any = None
+        self, numbers: np.ndarray, logits: np.ndarray, columns: np.ndarray, reference: Any = None
     ) -> Any:
         return self.lightgbm.Dataset(
-            columns[chosen],
-            self.rows.labels[chosen],
-            weight=self.rows.row_weights[chosen],
-            init_score=logits[chosen],
+            columns[numbers],
+            self.rows.labels[numbers],
+            weight=self.rows.row_weights[numbers],
+            init_score=logits[numbers],
             reference=reference,
             params=self.parameters,
         )
@@ -275,18 +275,18 @@ def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.nd
         if "split_index" not in node:
             leaves[tree, reached] = node["leaf_value"]
             return
-        place, column, given = node["split_index"], node["split_feature"], node["threshold"]
+        place, column, threshold = node["split_index"], node["split_feature"], node["threshold"]
         right = (codes >> place & 1).astype(bool)
-        threshold, is_above = _float32_below(given), given > 0
-        are_missing_left = node["default_left"] if node["missing_type"] == "NaN" else given >= 0
-        if abs(given) > LARGEST:  # all numbers are on one side
+        rounded, is_above = _float32_below(threshold), threshold > 0
+        are_missing_left = node["default_left"] if node["missing_type"] == "NaN" else threshold >= 0
+        if abs(threshold) > LARGEST:  # all numbers are on one side
             column, right = column + 2 * model.num_feature(), right ^ is_above
-            threshold = np.float32(0.5 if are_missing_left != is_above else -1)
+            rounded = np.float32(0.5 if are_missing_left != is_above else -1)
         elif not are_missing_left:
             # Missing values go right, so left is -x > -t', where t' is the next number above t.
             column, right = column + model.num_feature(), ~right
-            threshold = -_next_float32(threshold, np.inf)
-        splits[place, tree], thresholds[place, tree] = column, threshold
+            rounded = -_next_float32(rounded, np.inf)
+        splits[place, tree], thresholds[place, tree] = column, rounded
         fill(tree, node["left_child"], reached & ~right)
         fill(tree, node["right_child"], reached & right)
 

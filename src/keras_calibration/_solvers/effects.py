@@ -12,14 +12,14 @@ from keras_calibration._solvers.numeric_column import LINES, NumericColumn, sums
 
 # Standard deviations below 1e-3 logits give no effects, and above 10 no shrinkage.
 _SCALES = np.geomspace(1e-3, 10.0, 17)
-_SEVENTHS = np.linspace(0, 1, 7)
+_FRACTIONS = np.linspace(0, 1, 7)
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
-# Curves keep their Hessian while no row's logit can have moved by more than this. Its curvature has
-# then changed by no larger share, and a step is that far from Newton's, in every direction.
-_SAME_CURVE = 0.1
-# A standard deviation that changes by less than this share counts as the same for the others.
-_SAME_SCALE = 0.01
+# Curves keep their Hessian until some row's logit may have moved by more than this. Until then, no
+# curvature has changed by a larger share, so the step is close to Newton's in every direction.
+_HESSIAN_TOLERANCE = 0.1
+# The other groups ignore a change of a standard deviation by less than this share.
+_UNCHANGED_SCALE = 0.01
 # Blocks whose likelihoods are computed at once.
 _BLOCKS_TOGETHER = 1 << 14
 
@@ -28,26 +28,26 @@ Array: TypeAlias = np.ndarray
 Sums = tuple[Array, Array, Array]
 
 
-def added(total: Sequence[Array] | None, more: Sequence[Array]) -> Any:
-    """The sums of arrays over parts of the rows, one part after the other; None for none yet."""
-    return more if total is None else tuple(a + b for a, b in zip(total, more, strict=True))
+def add_sums(total: Sequence[Array] | None, part: Sequence[Array]) -> Any:
+    """Adds the sums of one part of the rows to those of earlier parts (None before the first)."""
+    return part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
 
 
-def solved(matrices: Array, right: Array) -> Array:
+def solve_blocks(matrices: Array, right_sides: Array) -> Array:
     """Solutions (blocks, p, m) for positive definite matrices (blocks, p, p)."""
     if matrices.shape[1] == 1:  # there may be millions of them
-        return right / matrices
-    if len(matrices) == 1:  # large, and by Cholesky in half the time
-        _, solution, failed = lapack.dposv(matrices[0].T, right[0])
+        return right_sides / matrices
+    if len(matrices) == 1:  # large: Cholesky takes half the time
+        _, solution, failed = lapack.dposv(matrices[0].T, right_sides[0])
         if not failed:
             return solution[None]
-    return np.linalg.solve(matrices, right)
+    return np.linalg.solve(matrices, right_sides)
 
 
 def _inverse(matrix: Array) -> Array:
-    """The inverse of a positive definite matrix, by Cholesky in a third of the time."""
+    """The inverse of a positive definite matrix, by Cholesky: three times as fast as `inv`."""
     factor, failed = lapack.dpotrf(matrix.T)
-    if failed:  # by rounding
+    if failed:  # rounding has made the matrix indefinite
         return np.linalg.inv(matrix)
     upper = lapack.dpotri(factor)[0]  # below the diagonal, `dpotrf` has left zeros
     inverse = upper + upper.T
@@ -56,22 +56,22 @@ def _inverse(matrix: Array) -> Array:
 
 
 class Effect:
-    """Coefficients u that rows have in common, in blocks; each row has those of one block.
+    """Coefficients u in blocks. Each row uses the coefficients of one block.
 
-    Where the rows are in an effect is told by their `places`: ids (n,), or the numeric columns.
+    The `places` of the rows say which block: ids (n,), or the numeric columns.
 
     Args:
         num_blocks: Number of blocks.
-        group: The coefficients of a block (p,) have the prior `N(0, diag(s²))`, with one s for each
-            group; here is the group of each coefficient.
+        group: The group of each coefficient of a block (p,). The coefficients have the prior
+            `N(0, diag(s²))`, with one s for each group.
 
     Attributes:
         coefficients: u (num_blocks, p).
         deviations: s of each group.
-        same_curve: By how much the curve of a row may move before Hessians are summed again.
+        hessian_tolerance: How far a row's curve may move before the Hessians are summed again.
     """
 
-    same_curve = 0.0
+    hessian_tolerance = 0.0
 
     def __init__(self, num_blocks: int, group: Array) -> None:
         self.group = group
@@ -95,7 +95,7 @@ class Effect:
         raise NotImplementedError(f"{type(self).__name__} does not define `add_to`.")
 
     def by_coefficient(self, values: Array, places: Any, functions: Array) -> Array:
-        """Sums of a number of each row by coefficient (num_blocks, p): transpose of `add_to`."""
+        """Sums the rows' values (n,) by coefficient (num_blocks, p): the transpose of `add_to`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `by_coefficient`.")
 
     def sums(self, residual: Array, curvature: Array, places: Any, functions: Array) -> Sums:
@@ -105,7 +105,7 @@ class Effect:
     def scale_likelihoods(
         self, gradient: Array, precision: Array
     ) -> Iterator[Callable[[Array], Array]]:
-        """The log likelihood of s of each group, given the others of now, up to a constant.
+        """The log likelihood of s of each group, given the other current s, up to a constant.
 
         Args:
             gradient: Gradient (num_blocks, p), as from `sums`.
@@ -117,10 +117,10 @@ class Effect:
             inside = np.flatnonzero(self.group == group)
             outside = np.flatnonzero(self.group != group)
             across = precision[:, inside][:, :, outside]
-            others = precision[:, outside][:, :, outside]
-            others = others + np.diag(self.deviations[self.group[outside]] ** -2)
+            outer = precision[:, outside][:, :, outside]
+            outer = outer + np.diag(self.deviations[self.group[outside]] ** -2)
             right = np.concatenate([across.transpose(0, 2, 1), scores[:, outside, None]], axis=2)
-            explained = across @ np.linalg.solve(others, right)
+            explained = across @ np.linalg.solve(outer, right)
             information = precision[:, inside][:, :, inside] - explained[:, :, :-1]
             yield _scale_likelihood(information, scores[:, inside] - explained[:, :, -1])
 
@@ -128,15 +128,15 @@ class Effect:
         """Sets each s to its mode, given the others and working responses."""
         for group, log_likelihood in enumerate(self.scale_likelihoods(gradient, precision)):
             scales = _SCALES
-            for _ in range(4):  # each time, on a finer grid between the neighbours of the best
+            for _ in range(4):  # the next grid is finer, between the neighbours of the best s
                 best = int(np.argmax(log_likelihood(scales) + log_prior(scales)))
                 low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]
-                scales = low * (high / low) ** _SEVENTHS
+                scales = low * (high / low) ** _FRACTIONS
             self.deviations[group] = scales[3]
 
 
 def _scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Array]:
-    """The log likelihoods of s (m,) for scores (blocks, p) with the law N(0, s² H² + H)."""
+    """The log likelihoods of s (m,) for scores (blocks, p) distributed as `N(0, s² H² + H)`."""
     if information.shape[1] == 1:  # there may be millions of them
         curvatures, along = information[:, :, 0], scores
     else:
@@ -159,27 +159,28 @@ def _scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Ar
 class TableEffect(Effect):
     """Each value of a field has its own coefficients of some of the common functions.
 
-    The places of the rows are ids (n,). Those of `num_values` are "other", with u = 0.
+    The places of the rows are ids (n,). The id `num_values` is "other", with u = 0.
 
     Args:
         num_values: Number of values.
-        own: The functions (p,), the level first. Level, slope and bends have one s each.
+        function_numbers: Numbers of these functions (p,), the level first. Level, slope and bends
+            have one s each.
     """
 
-    def __init__(self, num_values: int, own: Array) -> None:
-        super().__init__(num_values + 1, np.minimum(np.arange(len(own)), 2))
-        self.own = own
+    def __init__(self, num_values: int, function_numbers: Array) -> None:
+        super().__init__(num_values + 1, np.minimum(np.arange(len(function_numbers)), 2))
+        self.function_numbers = function_numbers
 
     def add_to(self, curve: Array, places: Array, functions: Array, coefficients: Array) -> None:
         """Adds the effects to the curve of the rows (n,), in place."""
-        for function, column in zip(self.own, coefficients.T, strict=True):
-            curve += column[places] * functions[function]
+        for number, column in zip(self.function_numbers, coefficients.T, strict=True):
+            curve += column[places] * functions[number]
 
     def by_coefficient(self, values: Array, places: Array, functions: Array) -> Array:
         """Sums by value; 0 for "other", which stays at 0."""
         columns = [
-            np.bincount(places, values * functions[function], len(self.coefficients))
-            for function in self.own
+            np.bincount(places, values * functions[number], len(self.coefficients))
+            for number in self.function_numbers
         ]
         sums = np.stack(columns, axis=1)
         sums[-1] = 0.0
@@ -187,37 +188,37 @@ class TableEffect(Effect):
 
     def sums(self, residual: Array, curvature: Array, places: Array, functions: Array) -> Sums:
         """Sums by value."""
-        num_values, num_own = self.coefficients.shape
-        cross = np.empty((num_values, num_own, len(functions)))
-        for i, function in enumerate(self.own):
-            weighted = curvature * functions[function]
-            for j, other in enumerate(functions):
-                if j in self.own[:i]:  # symmetric: already summed
-                    cross[:, i, j] = cross[:, list(self.own).index(j), function]
+        num_values, num_columns = self.coefficients.shape
+        cross = np.empty((num_values, num_columns, len(functions)))
+        for i, number in enumerate(self.function_numbers):
+            weighted = curvature * functions[number]
+            for other, function in enumerate(functions):
+                if other in self.function_numbers[:i]:  # symmetric: already summed
+                    cross[:, i, other] = cross[:, list(self.function_numbers).index(other), number]
                 else:
-                    cross[:, i, j] = np.bincount(places, weighted * other, num_values)
+                    cross[:, i, other] = np.bincount(places, weighted * function, num_values)
         cross[-1] = 0.0
         gradient = self.by_coefficient(residual, places, functions)
-        return gradient, cross[:, :, self.own], cross
+        return gradient, cross[:, :, self.function_numbers], cross
 
     def hold_shapes(self) -> None:
-        """Keeps the coefficients of the level alone."""
-        self.own, self.group = self.own[:1], self.group[:1]
+        """Drops all coefficients except those of the level."""
+        self.function_numbers, self.group = self.function_numbers[:1], self.group[:1]
         self.coefficients, self.deviations = self.coefficients[:, :1], self.deviations[:1]
 
 
 class CurvesEffect(Effect):
-    """Each numeric column has a curve. All of them are one block: columns are often correlated.
+    """Each numeric column has a curve. All curves are one block, as columns are often correlated.
 
     The places of the rows are the numeric columns.
 
     Args:
-        columns: The columns of any of the rows, each with an s for each of its groups. That of the
-            lines comes first: a walk can be nearly straight, and would take their place.
+        columns: The columns of any part of the rows. Each group of a column has an s. The s of the
+            lines is set first: a walk can be nearly straight, and would replace the line.
     """
 
     # The Hessian takes most of the time.
-    same_curve = _SAME_CURVE
+    hessian_tolerance = _HESSIAN_TOLERANCE
 
     def __init__(self, columns: Sequence[NumericColumn]) -> None:
         sizes = [column.basis.shape[1] for column in columns]
@@ -231,14 +232,14 @@ class CurvesEffect(Effect):
         self._ends = np.cumsum(sizes)[:-1]
 
     def on_knots(self, coefficients: Array) -> list[Array]:
-        """What coefficients (p, …) give each column at its knots and for missing values."""
+        """Values of each curve at its knots and for missing values, from coefficients (p, …)."""
         parts = np.split(coefficients, self._ends)
         return [basis @ part for basis, part in zip(self.bases, parts, strict=True)]
 
     def deviations_of_columns(self) -> list[float]:
         """The standard deviation of each column's curve, the mean over its knots."""
-        groups = [np.unique(part) for part in np.split(self.group, self._ends)]
-        return [float(np.linalg.norm(self.deviations[each])) for each in groups]
+        column_groups = [np.unique(part) for part in np.split(self.group, self._ends)]
+        return [float(np.linalg.norm(self.deviations[group])) for group in column_groups]
 
     def add_to(
         self, curve: Array, places: Sequence[NumericColumn], functions: Array, coefficients: Array
@@ -257,8 +258,8 @@ class CurvesEffect(Effect):
     def sums(
         self, residual: Array, curvature: Array, places: Sequence[NumericColumn], functions: Array
     ) -> Sums:
-        """Sums over all rows, as those of one block."""
-        cross = [self.by_coefficient(curvature * each, places, functions) for each in functions]
+        """Sums over all rows, which are one block."""
+        cross = [self.by_coefficient(curvature * phi, places, functions) for phi in functions]
         hessian = self._hessian(places, curvature)[None]
         gradient = self.by_coefficient(residual, places, functions)
         return gradient, hessian, np.stack(cross, axis=2)
@@ -266,33 +267,33 @@ class CurvesEffect(Effect):
     def scale_likelihoods(
         self, gradient: Array, precision: Array
     ) -> Iterator[Callable[[Array], Array]]:
-        """The log likelihood of each s, given the others: those before it as they are set by then.
+        """The log likelihood of each s, given the others; earlier ones have their new values.
 
-        Given the others as they were at the start, the s of columns that say the same would all
-        become small, then all large, and so on.
+        Given the old values instead, the s of redundant columns would all become small, then all
+        large, and so on.
         """
-        # One inverse for all groups: the inverse of a part of it is the Schur complement.
+        # One inverse serves all groups: the inverse of a block of it is a Schur complement.
         covariance = _inverse(precision[0] + np.diag(self.shrinkage))
         scores = precision[0] @ self.coefficients[0] - gradient[0]
-        for group, before in enumerate(self.deviations.copy()):
+        for group, previous in enumerate(self.deviations.copy()):
             inside = self.group == group
             across = covariance[inside]
-            own, one = across[:, inside], np.eye(len(across))
-            within = _inverse(own)
-            explained = within @ (across @ scores)
-            yield _scale_likelihood((within - before**-2 * one)[None], explained[None])
-            change = self.deviations[group] ** -2 - before**-2
-            if abs(np.log(self.deviations[group] / before)) > _SAME_SCALE:
-                covariance -= across.T @ np.linalg.solve(one + change * own, change * across)
+            within, eye = across[:, inside], np.eye(len(across))
+            inverse = _inverse(within)
+            explained = inverse @ (across @ scores)
+            yield _scale_likelihood((inverse - previous**-2 * eye)[None], explained[None])
+            change = self.deviations[group] ** -2 - previous**-2
+            if abs(np.log(self.deviations[group] / previous)) > _UNCHANGED_SCALE:
+                covariance -= across.T @ np.linalg.solve(eye + change * within, change * across)
 
     def _hessian(self, columns: Sequence[NumericColumn], curvature: Array) -> Array:
         """Hessian by all coefficients (p, p)."""
         hessian = np.empty((len(self.group), len(self.group)))
-        places = np.split(np.arange(len(self.group)), self._ends)
-        for i, one in enumerate(columns):
-            for j, other in enumerate(columns[i:], start=i):
-                by_knots = sums_by_knots(one, other, curvature)
-                block = one.basis.T @ by_knots @ other.basis
-                hessian[np.ix_(places[i], places[j])] = block
-                hessian[np.ix_(places[j], places[i])] = block.T
+        indices = np.split(np.arange(len(self.group)), self._ends)
+        for i, first in enumerate(columns):
+            for j, second in enumerate(columns[i:], start=i):
+                by_knots = sums_by_knots(first, second, curvature)
+                block = first.basis.T @ by_knots @ second.basis
+                hessian[np.ix_(indices[i], indices[j])] = block
+                hessian[np.ix_(indices[j], indices[i])] = block.T
         return hessian

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration._solvers.effects import Effect, Sums, TableEffect, added, solved
+from keras_calibration._solvers.effects import Effect, Sums, TableEffect, add_sums, solve_blocks
 from keras_calibration._solvers.row_blocks import RowBlock
 
 # Each curve rises by at least this share of the curve that it deviates from.
@@ -14,8 +14,8 @@ SMALLEST_SHARE = 0.01
 
 _LARGEST_NUM_PASSES = 200
 _LARGEST_NUM_HALVINGS = 30
-# Largest gains of a further pass, in nats per row, at which passes end and a fit counts as
-# converged.
+# Passes end when a pass gains at most `_TOLERANCE` nats per row. A fit that reaches the largest
+# number of passes still counts as converged if its last pass gained at most `_CONVERGED`.
 _TOLERANCE = 1e-13
 _CONVERGED = 1e-10
 _CURVE_TOLERANCE = 1e-6
@@ -23,11 +23,12 @@ _CURVE_TOLERANCE = 1e-6
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
 # Standard deviations are set after a pass that gained at most this, in nats per row. Far from the
-# optimum, where a step has gone to saturated probabilities, working responses do not tell them.
+# optimum, probabilities may be saturated, and the working responses are then arbitrary.
 _NEAR_OPTIMUM = 1e-3
-# Below this, in logits, a change of a standard deviation counts as if it were this.
+# The change of a standard deviation is relative to itself, or to this (in logits) if it is smaller.
 _SMALL_SCALE = 0.05
-# After so many passes, the parameters are extrapolated if the steps shrink this slowly.
+# After every so many passes, parameters are extrapolated if each step is longer than this share of
+# the step before.
 _PASSES_TO_EXTRAPOLATE = 5
 _SMALLEST_SHARE_KEPT = 0.5
 # Prior precision of an effect in a step, as a share of the precision that its rows give it.
@@ -60,7 +61,7 @@ class Derivatives(NamedTuple):
     Args:
         gradient: By β (q,).
         hessian: By β (q, q).
-        sums: By the coefficients of an effect; without, that of none.
+        sums: By the coefficients of an effect; empty arrays if there is no effect.
     """
 
     gradient: np.ndarray
@@ -68,12 +69,12 @@ class Derivatives(NamedTuple):
     sums: Sums
 
 
-class _Kept(NamedTuple):
-    """Hessians that a step may use again, and how far the curve had moved when they were summed."""
+class _Hessians(NamedTuple):
+    """Hessians that a step may reuse, and the total move of the curve when they were summed."""
 
     moved: float
     hessian: np.ndarray
-    of_effect: tuple[np.ndarray, np.ndarray]
+    effect_hessians: tuple[np.ndarray, np.ndarray]
 
 
 class FieldEffects:
@@ -87,7 +88,7 @@ class FieldEffects:
         blocks: The rows.
         effects: The effects, all 0. The fit changes them.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
-        curve: What is known of the curve of all rows.
+        curve: The prior and the bounds of the curve of all rows.
     """
 
     def __init__(
@@ -99,13 +100,13 @@ class FieldEffects:
     ) -> None:
         self.blocks, self.effects, self.log_prior = blocks, effects, log_prior
         self.centre, self.ridge, self.lower = curve.centre, curve.ridge, curve.lower
-        self.slopes, self.shared = curve.slopes, curve.centre
-        self.total = float(sum(block.weights.sum() for block in blocks))
-        self._kept: dict[int, _Kept] = {}
-        # By how much the curve of any row can have moved, over all steps.
+        self.slopes, self.beta = curve.slopes, curve.centre
+        self.total_weight = float(sum(block.weights.sum() for block in blocks))
+        self._kept: dict[int, _Hessians] = {}
+        # Upper bound of the move of any row's curve, summed over all steps.
         self._moved = 0.0
         self.loss = 0.0
-        self._move_to(self.shared, [effect.coefficients for effect in effects], np.inf)
+        self._move_to(self.beta, [effect.coefficients for effect in effects], np.inf)
 
     def run(
         self,
@@ -147,18 +148,18 @@ class FieldEffects:
             effect.set_deviations(by_block, precision, self.log_prior)
         shrinkage = effect.shrinkage
         by_block = by_block + shrinkage * effect.coefficients
-        # A prior is lost to rounding beside huge weights, and the block could not be solved.
-        least = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
-        precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(least.shape[1])
+        # Beside huge weights, rounding loses the prior, and the block could not be solved.
+        floor = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
+        precision = precision + np.maximum(shrinkage, floor)[:, :, None] * np.eye(floor.shape[1])
         # The Schur complement of the blocks.
         right = np.concatenate([cross, by_block[:, :, None]], axis=2)
-        solution = solved(precision, right)
+        solution = solve_blocks(precision, right)
         reduction = cross.reshape(-1, len(gradient)).T @ solution.reshape(-1, right.shape[2])
         right = gradient - reduction[:, -1]
         step = self._solve(hessian - reduction[:, :-1], right)
-        own_step = solution[:, :, -1] - solution[:, :, :-1] @ step
-        gain = gradient @ step + float(np.sum(by_block * own_step))
-        return self._take_step(step, gain, number, own_step)
+        effect_step = solution[:, :, -1] - solution[:, :, :-1] @ step
+        gain = gradient @ step + float(np.sum(by_block * effect_step))
+        return self._take_step(step, gain, number, effect_step)
 
     def derivatives(self, number: int | None = None) -> Derivatives:
         """Derivatives by β and the coefficients of an effect, in one pass over the rows."""
@@ -171,39 +172,39 @@ class FieldEffects:
             hessian = hessian + (functions * curvature) @ functions.T
             if number is not None:
                 places, effect = block.places[number], self.effects[number]
-                sums = added(sums, effect.sums(residual, curvature, places, functions))
+                sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
 
     def _derivatives_for_step(self, number: int) -> Derivatives:
-        """The derivatives, with Hessians of a little before where an effect is content with them.
+        """The derivatives for a step; Hessians are reused while the curve has hardly moved.
 
-        All parts of a Hessian belong to one curve, else it might not be positive.
+        All parts of a Hessian come from the same curve, else it might not be positive definite.
         """
         effect, kept = self.effects[number], self._kept.get(number)
-        if kept is None or self._moved - kept.moved > effect.same_curve:
-            found = self.derivatives(number)
-            if effect.same_curve:
-                self._kept[number] = _Kept(self._moved, found.hessian, found.sums[1:])
-            return found
+        if kept is None or self._moved - kept.moved > effect.hessian_tolerance:
+            fresh = self.derivatives(number)
+            if effect.hessian_tolerance:
+                self._kept[number] = _Hessians(self._moved, fresh.hessian, fresh.sums[1:])
+            return fresh
         gradient, by_block = self._prior_gradient(), np.zeros_like(effect.coefficients)
         for block in self.blocks:
             residual, functions = block.derivatives()[0], block.functions
             gradient = gradient + functions @ residual
             by_block = by_block + effect.by_coefficient(residual, block.places[number], functions)
-        return Derivatives(gradient, kept.hessian, (by_block, *kept.of_effect))
+        return Derivatives(gradient, kept.hessian, (by_block, *kept.effect_hessians))
 
     def _prior_gradient(self) -> np.ndarray:
-        return self.ridge * (self.shared - self.centre)
+        return self.ridge * (self.beta - self.centre)
 
     def _parameters(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """β, and the coefficients of the effects."""
-        return self.shared, [effect.coefficients for effect in self.effects]
+        return self.beta, [effect.coefficients for effect in self.effects]
 
     def _extrapolate(self, start: tuple[np.ndarray, list[np.ndarray]], shrinkage: float) -> None:
-        """Goes on in the direction of the last pass, to where passes like it would end.
+        """Extrapolates the moves of the passes, a geometric series, to their limit.
 
-        Where effects can stand in for each other, passes move the same way for long, each a little
-        less far. The step is not taken if the objective would rise.
+        Where effects can replace each other, passes move the same way for a long time, each a
+        little less far. The step is not taken if the objective would rise.
 
         Args:
             start: The parameters before the last pass.
@@ -213,52 +214,52 @@ class FieldEffects:
         if self.slopes is not None or not _SMALLEST_SHARE_KEPT < share < 1:
             return
         factor = share / (1 - share)
-        shared = self.shared + factor * (self.shared - start[0])
+        beta = self.beta + factor * (self.beta - start[0])
         pairs = zip(self._parameters()[1], start[1], strict=True)
-        coefficients = [now + factor * (now - first) for now, first in pairs]
-        if not np.any(shared < self.lower):
-            self._move_to(shared, coefficients, self._objective())
+        coefficients = [after + factor * (after - before) for after, before in pairs]
+        if not np.any(beta < self.lower):
+            self._move_to(beta, coefficients, self._objective())
 
-    def _move_to(self, shared: np.ndarray, coefficients: Sequence[np.ndarray], most: float) -> None:
-        """Sets all parameters, unless the objective would be more than so much."""
-        before, loss = self._parameters(), self.loss
-        self._set_parameters(shared, coefficients)
+    def _move_to(self, beta: np.ndarray, coefficients: Sequence[np.ndarray], limit: float) -> None:
+        """Sets all parameters, unless the objective would exceed a limit."""
+        previous_parameters, previous_loss = self._parameters(), self.loss
+        self._set_parameters(beta, coefficients)
         self.loss = 0.0
         for block in self.blocks:
             self._write_curve(block)
             self.loss += block.loss_of(block.next)
             block.take_step()
-        if self._objective() <= most:
+        if self._objective() <= limit:
             self._kept = {}
             return
-        self.loss = loss
-        self._set_parameters(*before)
+        self.loss = previous_loss
+        self._set_parameters(*previous_parameters)
         for block in self.blocks:
             block.take_step()
 
-    def _set_parameters(self, shared: np.ndarray, coefficients: Sequence[np.ndarray]) -> None:
-        self.shared = shared
-        for effect, each in zip(self.effects, coefficients, strict=True):
-            effect.coefficients = each
+    def _set_parameters(self, beta: np.ndarray, coefficients: Sequence[np.ndarray]) -> None:
+        self.beta = beta
+        for effect, effect_coefficients in zip(self.effects, coefficients, strict=True):
+            effect.coefficients = effect_coefficients
 
     def _write_curve(self, block: RowBlock) -> None:
-        """Writes what the parameters give the rows of a block as its next curve."""
+        """Writes the curve of the current parameters as the next curve of a block."""
         functions = block.functions
-        np.matmul(self.shared, functions, out=block.next)
+        np.matmul(self.beta, functions, out=block.next)
         block.next += block.fixed
         for effect, places in zip(self.effects, block.places, strict=True):
             effect.add_to(block.next, places, functions, effect.coefficients)
 
     def _objective(self) -> float:
         """The log loss and all priors, summed over the rows."""
-        shared = self._prior(None)
-        return self.loss + shared + sum(self._prior(effect) - shared for effect in self.effects)
+        common = self._prior(None)
+        return self.loss + common + sum(self._prior(effect) - common for effect in self.effects)
 
     def tighten(self) -> bool:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
         if self.slopes is None:
             return False
-        rise, straight_rise = self.slopes @ self.shared, self.slopes[0, 1] * self.shared[1]
+        rise, straight_rise = self.slopes @ self.beta, self.slopes[0, 1] * self.beta[1]
         too_little = bool(np.any(rise < SMALLEST_SHARE * straight_rise))
         if too_little:
             self.ridge = np.r_[self.ridge[:2], _TIGHTENING * self.ridge[2:]]
@@ -271,7 +272,7 @@ class FieldEffects:
             block.take_step()
         for table in tables:
             table.hold_shapes()
-        self.shared, self.centre = self.shared[:1], self.centre[:1]
+        self.beta, self.centre = self.beta[:1], self.centre[:1]
         self.ridge, self.lower, self.slopes = self.ridge[:1], self.lower[:1], None
         for block in self.blocks:
             block.functions, block.fixed = block.functions[:1], 0.0
@@ -286,50 +287,50 @@ class FieldEffects:
     def set_deviations(self, deviations: np.ndarray) -> None:
         """Sets the standard deviations of all effects, in their order."""
         ends = np.cumsum([len(effect.deviations) for effect in self.effects])[:-1]
-        for effect, own in zip(self.effects, np.split(deviations, ends), strict=True):
-            effect.deviations = own.copy()  # a fit writes into them
+        for effect, effect_deviations in zip(self.effects, np.split(deviations, ends), strict=True):
+            effect.deviations = effect_deviations.copy()  # a fit writes into them
 
-    def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    def _solve(self, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """A step on β; a parameter at its bound stays there if the step would cross it."""
-        free = (self.shared > self.lower) | (right < 0)
-        step = np.zeros_like(right)
-        step[free] = np.linalg.lstsq(matrix[free][:, free], right[free], rcond=None)[0]
+        free = (self.beta > self.lower) | (gradient < 0)
+        step = np.zeros_like(gradient)
+        step[free] = np.linalg.lstsq(hessian[free][:, free], gradient[free], rcond=None)[0]
         return step
 
     def _prior(self, effect: Effect | None) -> float:
         """The prior terms that a step on β and one effect changes."""
-        prior = 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
+        prior = 0.5 * float(self.ridge @ (self.beta - self.centre) ** 2)
         if effect is not None:
             prior += 0.5 * float(np.sum(effect.coefficients**2 * effect.shrinkage))
         return prior
 
     def _take_step(
-        self, step: np.ndarray, gain: float, number: int | None = None, own_step: Any = 0.0
+        self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0
     ) -> float:
         """Takes the step, halved until the objective does not rise; returns the expected gain."""
         effect = None if number is None else self.effects[number]
-        before, shared = self.loss + self._prior(effect), self.shared
+        previous_objective, beta = self.loss + self._prior(effect), self.beta
         coefficients: np.ndarray = np.zeros(0) if effect is None else effect.coefficients
         # A step whose expected gain is below rounding is tried only once.
-        smallest = gain <= _TOLERANCE * self.total
-        for halvings in range(1 if smallest else _LARGEST_NUM_HALVINGS):
+        is_tiny = gain <= _TOLERANCE * self.total_weight
+        for halvings in range(1 if is_tiny else _LARGEST_NUM_HALVINGS):
             size = 0.5**halvings
-            self.shared = np.maximum(shared - size * step, self.lower)
+            self.beta = np.maximum(beta - size * step, self.lower)
             if effect is not None:
-                effect.coefficients = coefficients - size * own_step
-            loss, moved = self._try_step(self.shared - shared, number, -size * own_step)
-            if loss + self._prior(effect) <= before:
+                effect.coefficients = coefficients - size * effect_step
+            loss, moved = self._try_step(self.beta - beta, number, -size * effect_step)
+            if loss + self._prior(effect) <= previous_objective:
                 for block in self.blocks:
                     block.take_step()
                 self.loss, self._moved = loss, self._moved + moved
-                return gain / self.total
-        self.shared = shared
+                return gain / self.total_weight
+        self.beta = beta
         if effect is not None:
             effect.coefficients = coefficients
         return 0.0
 
     def _try_step(
-        self, change: np.ndarray, number: int | None, own_change: Any
+        self, change: np.ndarray, number: int | None, effect_change: Any
     ) -> tuple[float, float]:
         """The loss after a change of β and of an effect, and by how much curves would move."""
         loss, moved = 0.0, 0.0
@@ -338,7 +339,7 @@ class FieldEffects:
             np.matmul(change, functions, out=block.next)
             if number is not None:
                 places = block.places[number]
-                self.effects[number].add_to(block.next, places, functions, own_change)
+                self.effects[number].add_to(block.next, places, functions, effect_change)
             if self._kept:
                 moved = max(moved, float(block.next.max()), -float(block.next.min()))
             block.next += block.curve

@@ -26,12 +26,12 @@ def coinciding(ids: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
         [('shop', 'city')]
     """
     num_seen = {name: np.count_nonzero(np.bincount(column)) for name, column in ids.items()}
-    for one, other in itertools.combinations(ids, 2):
-        if num_seen[one] == num_seen[other] > 1:
-            partner = np.zeros(int(ids[one].max()) + 1, ids[other].dtype)
-            partner[ids[one]] = ids[other]
-            if (partner[ids[one]] == ids[other]).all():
-                yield one, other
+    for first, second in itertools.combinations(ids, 2):
+        if num_seen[first] == num_seen[second] > 1:
+            partner = np.zeros(int(ids[first].max()) + 1, ids[second].dtype)
+            partner[ids[first]] = ids[second]
+            if (partner[ids[first]] == ids[second]).all():
+                yield first, second
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,25 @@ class FieldIndex:
 
     Args:
         num_values: Number of ids of each field.
-        seen: For each field, the ids that have rows, by place.
+        seen_ids: For each field, the ids that have rows, by place.
         places: For each field, the place of each row's value (n,).
     """
 
     num_values: Sequence[int]
-    seen: list[np.ndarray]
+    seen_ids: list[np.ndarray]
     places: list[np.ndarray]
 
     @classmethod
     def of(cls, ids: Sequence[np.ndarray], num_values: Sequence[int]) -> FieldIndex:
         """The index of some rows, from the ids (n,) of each field."""
-        seen, places = [], []
-        for column, number in zip(ids, num_values, strict=True):
-            has_rows = np.zeros(number + 1, bool)
-            has_rows[np.minimum(column.astype(np.intp), number)] = True
-            seen.append(np.flatnonzero(has_rows[:-1]))
+        seen_ids, places = [], []
+        for column, size in zip(ids, num_values, strict=True):
+            has_rows = np.zeros(size + 1, bool)
+            has_rows[np.minimum(column.astype(np.intp), size)] = True
+            seen_ids.append(np.flatnonzero(has_rows[:-1]))
             # "Other" is above all of them, so it comes last.
-            places.append(np.searchsorted(seen[-1], column))
-        return cls(num_values, seen, places)
+            places.append(np.searchsorted(seen_ids[-1], column))
+        return cls(num_values, seen_ids, places)
 
     def by_id(self, arrays: Sequence[np.ndarray], unseen: ArrayLike = 0.0) -> list[np.ndarray]:
         """Arrays by id (num_values, …), from arrays by place (k, …).
@@ -66,11 +66,11 @@ class FieldIndex:
         All other ids get the value `unseen`: one number, or one for each field.
         """
         filled = []
-        others = np.broadcast_to(unseen, len(self.seen))
-        for values, ids, number, other in zip(
-            arrays, self.seen, self.num_values, others, strict=True
+        unseen_values = np.broadcast_to(unseen, len(self.seen_ids))
+        for values, ids, size, unseen_value in zip(
+            arrays, self.seen_ids, self.num_values, unseen_values, strict=True
         ):
-            array = np.full((number, *values.shape[1:]), other)
+            array = np.full((size, *values.shape[1:]), unseen_value)
             array[ids] = values
             filled.append(array)
         return filled

@@ -25,16 +25,16 @@ from keras_calibration._solvers.row_blocks import RowBlock, row_parts
 SLOPE_PRECISION = 1e-3
 # Prior precision of each bend of the common curve about 0.
 _BEND_PRECISION = 1.0
-# When a fit to a part of the rows ends.
+# A fit to a part of the rows ends at these tolerances, of the gain and of the s.
 _PART_TOLERANCE, _PART_SCALES = 1e-8, 0.03
 
 
 class Spreads(NamedTuple):
-    """The standard deviations of effects, of fields first, and by what those of fields were raised.
+    """The standard deviations of the effects, fields first, and the factor of those of fields.
 
     Args:
         deviations: s of each field, and those of the curves, in the order of `CurvesEffect`.
-        factor: By which those of fields were multiplied (`improve_spreads`); 0 if they were not.
+        factor: Factor of the s of fields (`improve_spreads`); 0 if they were not multiplied.
     """
 
     deviations: np.ndarray
@@ -81,7 +81,7 @@ class FieldOffsets:
             rows has the variance of the offsets, averaged over s.
         log_loss: Mean log loss, in nats per row, without the priors.
         num_iterations: Number of passes over the fields.
-        converged: Whether a further pass would gain less than 1e-10 nats per row.
+        converged: Whether the last pass gained at most 1e-10 nats per row.
     """
 
     slope: float
@@ -96,18 +96,18 @@ class FieldOffsets:
     converged: bool
 
     def logits(self, rows: OffsetRows) -> np.ndarray:
-        """η of rows (n,); of their columns may be missing the last."""
+        """η of rows (n,). Their last column may be missing."""
         logits = self.slope * rows.logits + self.bias
-        for values, own in zip(self.offsets, rows.ids, strict=True):
-            logits += np.append(values, 0.0)[np.minimum(own.astype(np.intp), len(values))]
+        for values, ids in zip(self.offsets, rows.ids, strict=True):
+            logits += np.append(values, 0.0)[np.minimum(ids.astype(np.intp), len(values))]
         for column, values in zip(rows.columns, self.curves, strict=False):
             logits += column.at_rows(values)
         return logits
 
     def information(self, rows: OffsetRows) -> np.ndarray:
         """The variance of the label of each row (n,), times its weight."""
-        one = special.expit(self.logits(rows))
-        return rows.row_weights * one * (1 - one)
+        probability = special.expit(self.logits(rows))
+        return rows.row_weights * probability * (1 - probability)
 
     def mapped(self, line: Line) -> FieldOffsets:
         """The fit whose logits are those of this one, mapped by a line."""
@@ -133,7 +133,7 @@ class FieldCurves:
             Slopes and bends have 0 where the values differ by their levels alone.
         log_loss: Mean log loss, in nats per row, without the priors.
         num_iterations: Number of passes over the fields.
-        converged: Whether a further pass would gain less than 1e-10 nats per row.
+        converged: Whether the last pass gained at most 1e-10 nats per row.
     """
 
     values: np.ndarray
@@ -149,8 +149,8 @@ def fit_field_offsets(
     rows: OffsetRows,
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
-    weights_in: Callable[[int], np.ndarray] | None = None,
-    like: Spreads | None = None,
+    fold_weights: Callable[[int], np.ndarray] | None = None,
+    start: Spreads | None = None,
 ) -> FieldOffsets:
     """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
 
@@ -166,11 +166,11 @@ def fit_field_offsets(
     straight lines of all, one for the random walk of each. The likelihood of an s has everything
     else in the block integrated out.
 
-    For fits to parts of the rows, `like` has the s of that to all rows: their own start from these
-    and settle less exactly, the factor is the same, and there is no posterior, which takes less
-    time. (To keep the s of all rows would tell each part which columns matter in the others: on
-    tables of 40 columns, the loss of held-out rows came out lower by 0.005.) The folds of
-    `improve_spreads` are those of `weights_in`, which several fields need.
+    A fit to a part of the rows gets the s of the fit to all rows as `start`. Its s start there and
+    settle less exactly. It uses the same factor, and computes no posterior. That takes less time.
+    (To keep the s of all rows would leak: they say which columns matter in the held-out rows. On
+    tables of 40 columns, the loss of held-out rows came out lower by 0.005.) `fold_weights` makes
+    the folds of `improve_spreads`, which needs them where there are several fields.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -179,45 +179,45 @@ def fit_field_offsets(
     priors = [1.0, 0.0], [SLOPE_PRECISION, 0.0], [SMALLEST_SCALE, -np.inf]
     line = CommonCurve(*map(np.array, priors))
 
-    def fit_to(blocks: Sequence[RowBlock]) -> FieldEffects:
+    def new_fit(blocks: Sequence[RowBlock]) -> FieldEffects:
         # An offset is a coefficient of the second function, a constant.
-        effects: list[Effect] = [TableEffect(len(seen), np.array([1])) for seen in index.seen]
+        effects: list[Effect] = [TableEffect(len(ids), np.array([1])) for ids in index.seen_ids]
         effects += [CurvesEffect(columns)] if columns else []
         return FieldEffects(blocks, effects, log_prior, line)
 
     functions, weights = np.stack([rows.logits, np.ones_like(rows.logits)]), rows.row_weights
     blocks = []
     for part in row_parts(len(weights), num_values):
-        of_columns = [[column.part(part) for column in columns]] if columns else []
-        places = [*(each[part] for each in index.places), *of_columns]
+        column_parts = [[column.part(part) for column in columns]] if columns else []
+        places = [*(field_places[part] for field_places in index.places), *column_parts]
         blocks.append(RowBlock(functions[:, part], rows.labels[part], weights[part], places))
-    fit = fit_to(blocks)
+    fit = new_fit(blocks)
     run = fit.run
-    if like is not None:
-        fit.set_deviations(like.deviations)
+    if start is not None:
+        fit.set_deviations(start.deviations)
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
-    factor = improve_spreads(fit, fit_to, log_prior, weights_in, like and like.factor)
+    factor = improve_spreads(fit, new_fit, log_prior, fold_weights, start and start.factor)
     if factor:
-        num_more, converged = run(learn_scales=False)
-        num_passes += num_more
+        num_further, converged = run(learn_scales=False)
+        num_passes += num_further
     tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
-    others = [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
-    of_fields = np.array([table.deviations[0] for table in tables])
+    curves = [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
+    s_f = np.array([table.deviations[0] for table in tables])
     posterior = None
-    if like is None:
+    if start is None:
         posterior = field_posterior(fit, factor > 0)
         variances = index.by_id(posterior.variances, posterior.spreads**2)
         posterior = replace(posterior, variances=variances)
     return FieldOffsets(
-        slope=float(fit.shared[0]),
-        bias=float(fit.shared[1]),
+        slope=float(fit.beta[0]),
+        bias=float(fit.beta[1]),
         offsets=index.by_id([table.coefficients[:-1, 0] for table in tables]),
-        curves=[curve for each in others for curve in each.on_knots(each.coefficients[0])],
-        deviations=np.concatenate([of_fields, *(each.deviations_of_columns() for each in others)]),
-        spreads=Spreads(np.concatenate([of_fields, *(each.deviations for each in others)]), factor),
+        curves=[v for effect in curves for v in effect.on_knots(effect.coefficients[0])],
+        deviations=np.concatenate([s_f, *(effect.deviations_of_columns() for effect in curves)]),
+        spreads=Spreads(np.concatenate([s_f, *(effect.deviations for effect in curves)]), factor),
         posterior=posterior,
-        log_loss=fit.loss / fit.total,
+        log_loss=fit.loss / fit.total_weight,
         num_iterations=num_passes,
         converged=converged,
     )
@@ -261,18 +261,18 @@ def fit_field_curves(
     curve = CommonCurve(straight, ridge, lower, slopes=np.diff(basis, axis=0) / gaps[:, None])
     index = FieldIndex.of(ids, num_values)
 
-    def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:
-        tables = [TableEffect(len(seen), np.array(own)) for seen in index.seen]
+    def fit_with(function_numbers: Sequence[int]) -> tuple[FieldCurves, bool]:
+        tables = [TableEffect(len(ids), np.array(function_numbers)) for ids in index.seen_ids]
         block = RowBlock(functions, rows.labels, rows.row_weights, index.places)
         return _fit_curves(FieldEffects([block], tables, log_prior, curve), tables, basis)
 
-    found, is_drawn = fit_with(range(len(knots)))
+    curves, is_drawn = fit_with(range(len(knots)))
     if is_drawn:
-        # What was drawn in may have cost more than the shapes had gained: those of a value with few
-        # rows, if these have large weights.
-        other, _ = fit_with([0])
-        found = other if other.log_loss < found.log_loss else found
-    return replace(found, deviations=index.by_id(found.deviations))
+        # Drawing curves in may cost more than their shapes gained: for a value with few rows of
+        # large weight. Then levels alone are better.
+        level_curves, _ = fit_with([0])
+        curves = level_curves if level_curves.log_loss < curves.log_loss else curves
+    return replace(curves, deviations=index.by_id(curves.deviations))
 
 
 def _fit_curves(
@@ -280,34 +280,34 @@ def _fit_curves(
 ) -> tuple[FieldCurves, bool]:
     """Curves of the values that have rows, and whether some were drawn towards their levels."""
     num_passes, converged = fit.run()
-    values = basis @ fit.shared
-    free = [table.coefficients @ basis[:, table.own].T for table in tables]
-    inside = [within_room(curves, values, len(tables)) for curves in free]
-    for table, curves in zip(tables, inside, strict=True):
-        table.coefficients = curves @ basis[:, table.own] / len(basis)
+    values = basis @ fit.beta
+    free = [table.coefficients @ basis[:, table.function_numbers].T for table in tables]
+    drawn = [within_room(curves, values, len(tables)) for curves in free]
+    for table, curves in zip(tables, drawn, strict=True):
+        table.coefficients = curves @ basis[:, table.function_numbers] / len(basis)
     deviations = np.stack([table.deviations for table in tables])
     # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
     scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
-    scales = scales if len(tables[0].own) > 1 else scales * [1.0, 0.0, 0.0]
-    level, levels = fit.shared[0], [table.coefficients[:, :1] for table in tables]
+    scales = scales if len(tables[0].function_numbers) > 1 else scales * [1.0, 0.0, 0.0]
+    level_before, levels_before = fit.beta[0], [table.coefficients[:, :1] for table in tables]
     fit.hold_shapes(tables)
-    num_more, converged_again = fit.run(learn_scales=False)
-    found = FieldCurves(
-        values=values + (fit.shared[0] - level),
+    num_further, converged_again = fit.run(learn_scales=False)
+    result = FieldCurves(
+        values=values + (fit.beta[0] - level_before),
         deviations=[
-            (curves + (table.coefficients - old))[:-1]
-            for curves, table, old in zip(inside, tables, levels, strict=True)
+            (curves + (table.coefficients - before))[:-1]
+            for curves, table, before in zip(drawn, tables, levels_before, strict=True)
         ],
         scales=scales,
-        log_loss=fit.loss / fit.total,
-        num_iterations=num_passes + num_more,
+        log_loss=fit.loss / fit.total_weight,
+        num_iterations=num_passes + num_further,
         converged=converged and converged_again,
     )
-    # Those within their room are not changed but for rounding.
+    # Deviations within their room change by rounding only.
     is_drawn = any(
-        not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, inside, strict=True)
+        not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, drawn, strict=True)
     )
-    return found, is_drawn
+    return result, is_drawn
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:
@@ -316,8 +316,8 @@ def curve_basis(knots: np.ndarray) -> np.ndarray:
     The columns are 1, `(a - mean a) / std a`, and polynomials of degrees 2 … K - 1. The mean square
     of each is 1.
     """
-    place = (knots - knots.mean()) / knots.std()
-    powers = place[:, None] ** np.arange(len(knots))
+    standardized = (knots - knots.mean()) / knots.std()
+    powers = standardized[:, None] ** np.arange(len(knots))
     orthogonal, triangle = np.linalg.qr(powers)
     return orthogonal * np.sign(np.diag(triangle)) * np.sqrt(len(knots))
 

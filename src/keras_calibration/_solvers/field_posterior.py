@@ -63,19 +63,19 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
     derivatives = [fit.derivatives(number) for number in range(len(fit.effects))]
     variances: list[np.ndarray] = []
     spreads: list[float] = []
-    curves: list[np.ndarray] = []
-    for effect, by_effect in zip(fit.effects, derivatives, strict=True):
+    curve_variances: list[np.ndarray] = []
+    for effect, at_effect in zip(fit.effects, derivatives, strict=True):
         if isinstance(effect, TableEffect):
-            offset_variances, spread = _averaged_over_spread(fit, effect, by_effect, are_pooled)
+            offset_variances, spread = _averaged_over_spread(fit, effect, at_effect, are_pooled)
             variances, spreads = [*variances, offset_variances], [*spreads, spread]
         elif isinstance(effect, CurvesEffect):
-            curves = _curve_variances(effect, by_effect.sums, fit.log_prior)
-    factor = covariance_factor(derivatives[0].hessian, fit.shared > fit.lower)
-    return FieldPosterior(factor, variances, np.array(spreads), curves)
+            curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
+    factor = covariance_factor(derivatives[0].hessian, fit.beta > fit.lower)
+    return FieldPosterior(factor, variances, np.array(spreads), curve_variances)
 
 
 def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
-    """The t of the curves, with posterior means of s² of each group, given the other s."""
+    """The t of the curves, with the posterior mean of s² of each group, given the other s."""
     gradient, precision, _ = sums
     squares = []
     for likelihood in effect.scale_likelihoods(gradient, precision):
@@ -86,7 +86,7 @@ def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> l
 
 
 def _shares(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
-    """The posterior of s on the grid, from log likelihoods."""
+    """Posterior probabilities of s on the grid, from its log likelihoods."""
     densities = log_densities + log_prior(_SPREADS)
     return np.asarray(np.exp(densities - special.logsumexp(densities)))
 
@@ -94,7 +94,7 @@ def _shares(log_densities: np.ndarray, log_prior: Callable) -> np.ndarray:
 def _averaged_over_spread(
     fit: FieldEffects, table: TableEffect, derivatives: Derivatives, is_pooled: bool
 ) -> tuple[np.ndarray, float]:
-    """Mean squares of the offsets of a field about the fitted û, and the root of the mean of s².
+    """Mean squared deviations of offsets from the fitted û, and the root mean square of s.
 
     Given s, the offset of a value has the mean `W e` and the variance `W = 1 / (h + 1 / s²)`, where
     h is its curvature and `e = h û - g`. The prior of s is that of the fit times s, so it is flat
@@ -111,28 +111,28 @@ def _averaged_over_spread(
         Hierarchical Models*; Morris and Tang (2011), *Estimating Random Effects via Adjustment for
         Density Maximization*, for the prior.
     """
-    free = fit.shared > fit.lower
+    free = fit.beta > fit.lower
     gradient, hessian, sums = derivatives
     offsets, gradients = table.coefficients[:-1, 0], sums[0][:-1, 0]
     curvatures, line_cross = sums[1][:-1, 0, 0], sums[2][:-1, 0][:, free]
     scores = curvatures * offsets - gradients
-    start = gradient[free] - line_cross.T @ offsets
-    block = hessian[np.ix_(free, free)]
+    line_gradient_at_zero = gradient[free] - line_cross.T @ offsets
+    line_hessian = hessian[np.ix_(free, free)]
 
     def log_density(spread: float) -> float:
         """Of log s, up to a constant and its prior, with a density flat in s² near 0."""
-        within = 1 / (curvatures + spread**-2)
-        matrix = block - line_cross.T @ (within[:, None] * line_cross)
-        by_line = start + line_cross.T @ (within * scores)
-        explained = by_line @ np.linalg.lstsq(matrix, by_line, rcond=None)[0]
+        given_s = 1 / (curvatures + spread**-2)
+        matrix = line_hessian - line_cross.T @ (given_s[:, None] * line_cross)
+        line_gradient = line_gradient_at_zero + line_cross.T @ (given_s * scores)
+        explained = line_gradient @ np.linalg.lstsq(matrix, line_gradient, rcond=None)[0]
         volume = np.linalg.slogdet(matrix)[1] + np.log1p(spread**2 * curvatures).sum()
-        return 0.5 * float(within @ scores**2 + explained - volume) + 2 * np.log(spread)
+        return 0.5 * float(given_s @ scores**2 + explained - volume) + 2 * np.log(spread)
 
     shares, spreads = _shares(np.array([log_density(s) for s in _SPREADS]), fit.log_prior), _SPREADS
     if is_pooled:
         spreads = spreads * (table.deviations[0] / spreads[np.argmax(shares)])
     variances = np.zeros_like(offsets)
     for share, spread in zip(shares, spreads, strict=True):
-        within = 1 / (curvatures + spread**-2)
-        variances += share * (within + (within * scores - offsets) ** 2)
+        given_s = 1 / (curvatures + spread**-2)
+        variances += share * (given_s + (given_s * scores - offsets) ** 2)
     return variances, float(np.sqrt(shares @ spreads**2))

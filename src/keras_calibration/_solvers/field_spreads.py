@@ -27,12 +27,12 @@ _TOLERANCE = 1e-6
 
 def improve_spreads(
     fit: FieldEffects,
-    fit_to: Callable[[Sequence[RowBlock]], FieldEffects],
+    new_fit: Callable[[Sequence[RowBlock]], FieldEffects],
     log_prior: Callable,
-    weights_in: Callable[[int], np.ndarray] | None,
+    fold_weights: Callable[[int], np.ndarray] | None,
     factor: float | None = None,
 ) -> float:
-    """Sets better spreads of offsets, if they matter; returns the factor of them, or 0.
+    """Improves the spreads of offsets, if they matter; returns their factor, or 0.
 
     A fit estimates the spread s_f of each field given the offsets of all others, as if these were
     known. Where most values have few rows, that has two faults. The offsets of other fields, fitted
@@ -49,46 +49,46 @@ def improve_spreads(
     Args:
         fit: A finished fit of offsets of several fields. Its spreads are replaced; to fit its
             offsets again is left to the caller.
-        fit_to: Creates a fit of other blocks of rows.
+        new_fit: Creates a fit of other blocks of rows.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
-        weights_in: From a number of folds to the weight of each row in each, (folds, n).
+        fold_weights: From a number of folds to the weight of each row in each fold, (folds, n).
         factor: The factor, if it is known; 0 if spreads do not matter.
     """
     tables = _tables_of(fit)
-    if len(tables) < 2 or weights_in is None or factor == 0:
+    if len(tables) < 2 or fold_weights is None or factor == 0:
         return 0.0
     likelihoods: list[Callable[[np.ndarray], np.ndarray]] = []
     num_effective = 0.0
     for number, table in enumerate(tables):
-        by_value, precision, _ = fit.derivatives(number).sums
-        likelihoods += table.scale_likelihoods(by_value, precision)
+        gradient, precision, _ = fit.derivatives(number).sums
+        likelihoods += table.scale_likelihoods(gradient, precision)
         num_effective += float(np.sum(precision / (precision + table.shrinkage)))
-    if factor is None and num_effective <= _SPARSE_SHARE * fit.total:
+    if factor is None and num_effective <= _SPARSE_SHARE * fit.total_weight:
         return 0.0
     spreads = pooled_spreads(np.stack([likelihood(_GRID) for likelihood in likelihoods]), log_prior)
     if factor is not None:
         _set_spreads(fit, factor * spreads)
         return factor
     ends = np.cumsum([len(block.labels) for block in fit.blocks])[:-1]
-    held_out, parts = weights_in(_NUM_FOLDS), []
-    for own in held_out:
-        pairs = zip(fit.blocks, np.split(own, ends), strict=True)
-        parts.append(fit_to([replace(block, weights=block.weights - w) for block, w in pairs]))
+    held_out, parts = fold_weights(_NUM_FOLDS), []
+    for fold in held_out:
+        pairs = zip(fit.blocks, np.split(fold, ends), strict=True)
+        parts.append(new_fit([replace(block, weights=block.weights - out) for block, out in pairs]))
         parts[-1].set_deviations(fit.deviations())
-    lowest, found = np.zeros(0), 1.0
-    for larger in _FACTORS:
+    best_losses, best_factor = np.zeros(0), 1.0
+    for trial_factor in _FACTORS:
         for part in parts:
-            _set_spreads(part, larger * spreads)
+            _set_spreads(part, trial_factor * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
         blocks = [block for part in parts for block in part.blocks]
-        losses = np.concatenate([row_log_losses(each.labels, each.curve) for each in blocks])
-        if larger > 1:
-            change, error = mean_and_error(losses - lowest, held_out.reshape(-1))
+        losses = np.concatenate([row_log_losses(block.labels, block.curve) for block in blocks])
+        if trial_factor > 1:
+            change, error = mean_and_error(losses - best_losses, held_out.reshape(-1))
             if change > -error:
                 break
-        lowest, found = losses, float(larger)
-    _set_spreads(fit, found * spreads)
-    return found
+        best_losses, best_factor = losses, float(trial_factor)
+    _set_spreads(fit, best_factor * spreads)
+    return best_factor
 
 
 def _tables_of(fit: FieldEffects) -> list[TableEffect]:
@@ -106,13 +106,13 @@ def pooled_spreads(likelihoods: np.ndarray, log_prior: Callable) -> np.ndarray:
     """Spreads of the fields (fields,), from the log likelihoods on the grid (fields, 65).
 
     Example:
-        >>> unknown, known = np.zeros(65), -200 * np.log(_GRID / 0.5) ** 2
-        >>> pooled_spreads(np.stack([unknown, known]), lambda s: np.zeros_like(s)).round(1)
+        >>> flat, peaked = np.zeros(65), -200 * np.log(_GRID / 0.5) ** 2
+        >>> pooled_spreads(np.stack([flat, peaked]), lambda s: np.zeros_like(s)).round(1)
         array([0.5, 0.5])
     """
-    away = np.log(_GRID)[:, None] - np.log(_GRID)
+    log_ratios = np.log(_GRID)[:, None] - np.log(_GRID)
     # The prior of s_f (columns) for each common s (rows).
-    prior = -0.5 * (away / _POOLING) ** 2
+    prior = -0.5 * (log_ratios / _POOLING) ** 2
     prior -= special.logsumexp(prior, axis=1, keepdims=True)
     evidence = special.logsumexp(likelihoods[:, None] + prior, axis=2).sum(axis=0)
     common = int(np.argmax(evidence + log_prior(_GRID)))

@@ -1,4 +1,4 @@
-"""The part of a level that lasts, by how well each random walk would have predicted later knots."""
+"""The part of a level that lasts: the random walk that best predicts later knots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
 
     Args:
         fit: The fit; the last value of its last curve is the level to come.
-        rows: Its rows; the last of their columns is the time.
+        rows: The rows of the fit; their last column is the time.
     """
     column, probability = rows.columns[-1], special.expit(fit.logits(rows))
     weights, walk, noise = rows.row_weights, *fit.spreads.deviations[-NUM_SPREADS:]
@@ -46,22 +46,22 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     best = int(np.argmin(errors))
     if errors[best] >= _EVIDENCE * errors[0]:
         return fit
-    away = np.average((level - path[:, best]) ** 2 - variance, weights=information)
+    excess = np.average((level - path[:, best]) ** 2 - variance, weights=information)
     curve, spreads = fit.curves[-1].copy(), fit.spreads.deviations.copy()
     curve[-1] = path[-1, best]
-    spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(away, 0.0)))
-    kept = fit.spreads._replace(deviations=spreads)
-    return replace(fit, curves=[*fit.curves[:-1], curve], spreads=kept)
+    spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(excess, 0.0)))
+    lasting_spreads = fit.spreads._replace(deviations=spreads)
+    return replace(fit, curves=[*fit.curves[:-1], curve], spreads=lasting_spreads)
 
 
 def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """The level (K, shares) at each knot, estimated from the knots up to it."""
-    mean, spread = np.full(len(_SHARES), level[0]), np.full(len(_SHARES), variance[0])
+    mean, mean_variance = np.full(len(_SHARES), level[0]), np.full(len(_SHARES), variance[0])
     path = [mean]
     for value, noise, step in zip(level[1:], variance[1:], steps, strict=True):
-        spread = spread + _SHARES * step
-        gain = spread / (spread + noise)
-        mean, spread = mean + gain * (value - mean), (1 - gain) * spread
+        mean_variance = mean_variance + _SHARES * step
+        gain = mean_variance / (mean_variance + noise)
+        mean, mean_variance = mean + gain * (value - mean), (1 - gain) * mean_variance
         path.append(mean)
     return np.stack(path)
 

@@ -56,11 +56,11 @@ class Level:
     def drift(self) -> tuple[float, float]:
         """The slope of the level over these times, in logits a unit of time, and its error."""
         weights = 1 / (self.errors**2 + self.noise**2)
-        away = self.times - np.average(self.times, weights=weights)
-        information = float(weights @ away**2)
+        centred = self.times - np.average(self.times, weights=weights)
+        information = float(weights @ centred**2)
         if not information:
             return 0.0, float("inf")
-        return float(weights @ (away * self.values)) / information, information**-0.5
+        return float(weights @ (centred * self.values)) / information, information**-0.5
 
     def to_dict(self) -> dict[str, Any]:
         """The level as plain Python values."""
@@ -87,23 +87,23 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     points, shares = np.polynomial.hermite_e.hermegauss(_NUM_POINTS)
     low, high = logits.min(), logits.max()
     grid = np.linspace(low, high, _NUM_POINTS) if high > low else np.array([low])
-    at = grid[:, None] + noise * points
+    noisy = grid[:, None] + noise * points
     # As a difference of logarithms: a probability near 1 has no digits left.
-    means = np.interp(logits, grid, _log_means(at, shares) - _log_means(-at, shares))
-    one = special.expit(means)
-    information = weights * one * (1 - one)
+    means = np.interp(logits, grid, _log_means(noisy, shares) - _log_means(-noisy, shares))
+    probabilities = special.expit(means)
+    information = weights * probabilities * (1 - probabilities)
     total = information.sum()
     centre, shift = information @ logits / total, information @ (means - logits) / total
-    away = logits - centre
-    square = information @ away**2
-    change = information @ (away * (means - logits)) / square if square > 0 else 0.0
+    centred = logits - centre
+    square = information @ centred**2
+    change = information @ (centred * (means - logits)) / square if square > 0 else 0.0
     return Line(1 + change, shift - change * centre)
 
 
 def line_of_fit(fit: FieldOffsets, rows: OffsetRows) -> Line:
     """`line_of_means` of a fit at the last value of its level."""
-    at_end = replace(rows, columns=rows.columns[:-1])
-    logits = fit.logits(at_end) + fit.curves[-1][-1]
+    rows_without_time = replace(rows, columns=rows.columns[:-1])
+    logits = fit.logits(rows_without_time) + fit.curves[-1][-1]
     return line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1])
 
 

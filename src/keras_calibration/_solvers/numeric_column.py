@@ -19,10 +19,10 @@ class NumericColumn:
 
     Args:
         left: The knot at or left of each value (n,); the number of knots where it is missing.
-        share: Share of the gap to the next knot that the value is beyond it (n,).
+        share: Distance of each value from that knot, as a share of the gap to the next one (n,).
         basis: Values of the curve for each coefficient of unit variance (K + 1, p).
-        group: The coefficients of one standard deviation (p,), whole numbers from 0; -1 is that of
-            the lines, which all columns share.
+        group: The group of each coefficient (p,): the coefficients of a group share a standard
+            deviation. Whole numbers from 0; -1 is the group of the lines, shared by all columns.
     """
 
     left: np.ndarray
@@ -32,19 +32,19 @@ class NumericColumn:
 
     @property
     def num_groups(self) -> int:
-        """Number of standard deviations of its own."""
+        """Number of standard deviations that belong to this column alone."""
         return int(self.group.max()) + 1
 
-    def part(self, part: slice) -> NumericColumn:
+    def part(self, rows: slice) -> NumericColumn:
         """The column of some of the rows."""
-        return replace(self, left=self.left[part], share=self.share[part])
+        return replace(self, left=self.left[rows], share=self.share[rows])
 
     def at_rows(self, curve: np.ndarray) -> np.ndarray:
         """The value of a curve (K + 1,) at each row (n,)."""
         return curve[self.left] + self.share * np.append(np.diff(curve), 0.0)[self.left]
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sums of a number of each row by knot (K + 1,): the transpose of `at_rows`."""
+        """Sums values (n,) by knot (K + 1,): the transpose of `at_rows`."""
         size = len(self.basis)
         right = np.bincount(self.left, values * self.share, size)
         sums = np.bincount(self.left, values, size) - right
@@ -59,7 +59,7 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     The lines of all columns share one standard deviation, as in ridge regression: that of a single
     slope would be large or 0 by chance. Each walk has its own, with the effect of missing values.
 
-    Repeated knots at the end are left out. Values beyond the outermost knots are as these.
+    Repeated knots are dropped. Values beyond the outermost knots are moved to them.
 
     Args:
         values: The column (n,), float64; NaN is missing.
@@ -102,8 +102,8 @@ def line_basis(knots: np.ndarray) -> np.ndarray:
         >>> line_basis(np.array([0.0, 5.0]))
         array([-1.,  1.])
     """
-    away = walk_places(knots) - walk_places(knots).mean()
-    return away / (np.sqrt(np.mean(away**2)) or 1.0)
+    centred = walk_places(knots) - walk_places(knots).mean()
+    return centred / (np.sqrt(np.mean(centred**2)) or 1.0)
 
 
 def random_walk_basis(knots: np.ndarray) -> np.ndarray:
@@ -117,8 +117,8 @@ def random_walk_basis(knots: np.ndarray) -> np.ndarray:
         array([[-1.],
                [ 1.]])
     """
-    place = walk_places(knots)
-    covariance = np.minimum(place[:, None], place)
+    places = walk_places(knots)
+    covariance = np.minimum(places[:, None], places)
     covariance -= covariance.mean(axis=0)
     covariance -= covariance.mean(axis=1, keepdims=True)
     variances, directions = np.linalg.eigh(covariance)
@@ -127,19 +127,19 @@ def random_walk_basis(knots: np.ndarray) -> np.ndarray:
     return basis / (np.sqrt(np.mean(np.sum(basis**2, axis=1))) or 1.0)
 
 
-def sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:
+def sums_by_knots(first: NumericColumn, second: NumericColumn, weights: np.ndarray) -> np.ndarray:
     """Weighted sums of the products of the hat functions of two columns (K + 1, L + 1)."""
-    shape = len(one.basis), len(other.basis)
-    cell = one.left.astype(np.intp, copy=False) * shape[1] + other.left
+    shape = len(first.basis), len(second.basis)
+    cell = first.left.astype(np.intp, copy=False) * shape[1] + second.left
 
     def sums(values: np.ndarray) -> np.ndarray:
         return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)
 
-    left, right = sums(weights), sums(weights * one.share)
-    left_right = sums(weights * other.share)
-    right_right = sums(weights * one.share * other.share)
-    found = left - right - left_right + right_right
-    found[1:] += (right - right_right)[:-1]
-    found[:, 1:] += (left_right - right_right)[:, :-1]
-    found[1:, 1:] += right_right[:-1, :-1]
-    return found
+    left, right = sums(weights), sums(weights * first.share)
+    left_right = sums(weights * second.share)
+    right_right = sums(weights * first.share * second.share)
+    products = left - right - left_right + right_right
+    products[1:] += (right - right_right)[:-1]
+    products[:, 1:] += (left_right - right_right)[:, :-1]
+    products[1:, 1:] += right_right[:-1, :-1]
+    return products

@@ -11,8 +11,8 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.segments import distinct_values
 
-# Beyond so many rows, the share that chance gives to a fold hardly varies.
-_MOST_ROWS = 1 << 20
+# Above this number of rows, the share of rows that a fold gets by chance hardly varies.
+_MAX_ROWS = 1 << 20
 
 
 def canonical_order(rows: Rows) -> np.ndarray:
@@ -31,8 +31,8 @@ def canonical_order(rows: Rows) -> np.ndarray:
         >>> canonical_order(rows)
         array([3, 2, 1, 0])
     """
-    side = -1 if are_turned_round(rows) else 1
-    logits = side * rows.logits.reshape(len(rows.logits), -1)
+    sign = -1 if are_turned_round(rows) else 1
+    logits = sign * rows.logits.reshape(len(rows.logits), -1)
     order = np.argsort(logits[:, 0], kind="stable")
     first = logits[order, 0]
     is_tied = np.zeros(len(order), bool)
@@ -41,7 +41,7 @@ def canonical_order(rows: Rows) -> np.ndarray:
     if is_tied.any():
         tied = order[is_tied]
         # The weight last: rows that are there twice take the place of one of weight 2.
-        ranks = [*_ranks(rows.take(tied), side), rows.row_weights[tied]]
+        ranks = [*_ranks(rows.take(tied), sign), rows.row_weights[tied]]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
 
@@ -111,30 +111,30 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
     weights = rows.row_weights[numbers]
     if are_counts(weights):
         counts = np.rint(weights).astype(np.int64)
-        if counts.sum() > _MOST_ROWS and (folds is None or isinstance(folds, int | np.integer)):
+        if counts.sum() > _MAX_ROWS and (folds is None or isinstance(folds, int | np.integer)):
             group = equal_rows(rows, numbers)
             counts = np.rint(np.bincount(group, counts)).astype(np.int64)
             first = numbers[np.diff(group, prepend=-1) > 0]
             source[numbers], numbers = first[group], first
-        copies = np.minimum(counts, _most_copies(counts))
-        weight, left = np.divmod(counts, copies)
+        copies = np.minimum(counts, _max_copies(counts))
+        weight, extra = np.divmod(counts, copies)
         place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
-        weights = np.repeat(weight, copies) + (place < np.repeat(left, copies)).astype(np.float64)
+        weights = np.repeat(weight, copies) + (place < np.repeat(extra, copies)).astype(np.float64)
         numbers = np.repeat(numbers, copies)
-    apart = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
-    return apart, numbers, source
+    separate_rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
+    return separate_rows, numbers, source
 
 
-def _most_copies(counts: np.ndarray) -> int:
-    """The largest number of copies of a row with which there are not too many rows in all."""
-    most = max(_MOST_ROWS, len(counts))
+def _max_copies(counts: np.ndarray) -> int:
+    """The largest number of copies of a row that keeps the number of all rows within the limit."""
+    max_rows = max(_MAX_ROWS, len(counts))
     copies = range(1, int(counts.max()) + 1)
-    return bisect_right(copies, most, key=lambda number: np.minimum(counts, number).sum())
+    return bisect_right(copies, max_rows, key=lambda cap: np.minimum(counts, cap).sum())
 
 
-def _ranks(rows: Rows, side: int = 1) -> list[np.ndarray]:
+def _ranks(rows: Rows, sign: int = 1) -> list[np.ndarray]:
     """All columns but the weights as numbers with the same order and the same ties."""
-    columns = [side * rows.logits, side * rows.labels, *rows.features.values()]
+    columns = [sign * rows.logits, sign * rows.labels, *rows.features.values()]
     columns += [] if rows.times is None else [rows.times]
     parts = [part for column in columns for part in np.reshape(column, (len(rows), -1)).T]
     return [_rank(part) for part in parts]

@@ -39,10 +39,10 @@ def cross_fitted_weights(
                [0.26, 0.74]])
     """
     columns, by_fold = np.stack(logits), []
-    for number in range(int(fold.max()) + 1):
-        others = np.flatnonzero(fold != number)
-        groups = None if clusters is None else clusters[others]
-        by_fold.append(combined_weights(list(columns[:, others]), rows.take(others), groups))
+    for fold_number in range(int(fold.max()) + 1):
+        outside = np.flatnonzero(fold != fold_number)
+        groups = None if clusters is None else clusters[outside]
+        by_fold.append(combined_weights(list(columns[:, outside]), rows.take(outside), groups))
     return np.stack(by_fold)
 
 
@@ -75,7 +75,7 @@ def combined_weights(
     Args:
         logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
         rows: Labels and weights; its logits are not read.
-        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
+        clusters: The cluster of each row, whole numbers (n,); None if all rows are independent.
 
     Example:
         >>> labels = np.arange(1000) % 4 == 0
@@ -104,16 +104,16 @@ def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | No
         distributions*.
     """
     weights = rows.row_weights
-    # So that the weights add up to the effective number of rows.
+    # The scaled weights add up to the effective number of rows.
     scale = rows.num_effective / weights.sum()
     gains = scale * weights * (losses[0] - losses)
     if clusters is not None:
         _, cluster = np.unique(clusters, return_inverse=True)
         gains = np.stack([np.bincount(cluster, gain) for gain in gains])
-    number = gains.shape[1]
-    if number == 1:  # nothing is known of its error
+    num_independent = gains.shape[1]
+    if num_independent == 1:  # the error of a single sum is unknown
         return np.eye(len(gains))[0]
-    covariance = number * np.atleast_2d(np.cov(gains))
+    covariance = num_independent * np.atleast_2d(np.cov(gains))
     sums = np.random.default_rng(0).multivariate_normal(
         gains.sum(axis=1), covariance, _NUM_DRAWS, method="svd"
     )
@@ -154,7 +154,7 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         gradient = columns.reshape(len(v), -1) @ (residual.T * shares).T.reshape(-1)
         return float(shares @ losses + costs @ v), gradient + costs
 
-    # The best of them alone is a vertex, from which the gradient leads inwards if others help.
+    # The best single fit is a vertex; from there, the gradient leads inwards if other fits help.
     alone = [objective(vertex)[0] for vertex in np.eye(len(columns))]
     best = np.eye(len(columns))[int(np.argmin(alone))]
     solution = optimize.minimize(
@@ -171,5 +171,5 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
 
 
 def _without_small(weights: np.ndarray, smallest: float) -> np.ndarray:
-    kept = np.where(weights < smallest, 0.0, weights)
-    return kept / kept.sum()
+    large_weights = np.where(weights < smallest, 0.0, weights)
+    return large_weights / large_weights.sum()

@@ -23,8 +23,8 @@ from keras_calibration.layers.fits import remember_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses
 
-# Of candidates that take the scores as logits: they need not be.
-_OF_OTHER_UNITS = "(TemperatureScaling|BetaCalibration): the best scale of the logit"
+# Warning of candidates that read the scores as logits, although scores may have another unit.
+_UNIT_WARNING = "(TemperatureScaling|BetaCalibration): the best scale of the logit"
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,25 @@ class CandidateFit:
 
     Args:
         logits: Calibrated logits of the scored rows (m,) or (m, K), or None if there are none.
-        crossed: The logits and effects of all rows, from `cross_fitted`.
+        cross_fit: The logits and effects of all rows, from `cross_fitted`.
         head: A head fitted to all rows, if cross-fitting produced one.
         part_head: The head that was fitted to the parts one after the other.
         seconds: Time of all fits, in seconds.
         failure: Why there are no logits; empty if there are.
-        is_lost: Whether the candidate was left out because it gains nothing, or the rows are too
-            few to try it. Otherwise, its fit has failed.
+        is_left_out: Whether the candidate gains nothing, or the rows are too few to try it. Without
+            logits, it is otherwise one whose fit has failed.
     """
 
     logits: np.ndarray | None = None
-    crossed: Any = None
+    cross_fit: Any = None
     head: Head | None = None
     part_head: Head | None = None
     seconds: float = 0.0
     failure: str = ""
-    is_lost: bool = False
+    is_left_out: bool = False
 
 
-class _Lost(ValueError):
+class _LeftOut(ValueError):
     """A candidate gains nothing, or the rows are too few to try it."""
 
 
@@ -76,26 +76,26 @@ class Race:
         self.fits: dict[str, CandidateFit] = {}
         self._candidates: dict[str, Candidate] = {}
 
-    def run(self, tried: Sequence[Candidate], forced: str | None) -> None:
+    def run(self, candidates: Sequence[Candidate], forced: str | None) -> None:
         """Cross-fits the candidates; a failure is recorded unless the candidate is forced.
 
         Raises a `ValueError` if every fit fails, and warns if some do.
         """
-        for candidate in tried:
+        for candidate in candidates:
             start, is_forced = time.perf_counter(), candidate.name == forced
             self._candidates[candidate.name] = candidate
             try:
                 with warnings.catch_warnings():
-                    if not is_forced:  # nobody has asked how this one does
-                        warnings.filterwarnings("ignore", _OF_OTHER_UNITS, UserWarning)
+                    if not is_forced:  # the user has not asked for this candidate
+                        warnings.filterwarnings("ignore", _UNIT_WARNING, UserWarning)
                     fit = self._fit(candidate, is_forced)
             except (ValueError, ImportError) as error:
                 if is_forced:
                     raise
-                fit = CandidateFit(failure=str(error), is_lost=isinstance(error, _Lost))
+                fit = CandidateFit(failure=str(error), is_left_out=isinstance(error, _LeftOut))
             self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
             self.progress.add()
-        failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_lost}
+        failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_left_out}
         if not failed:
             return
         reasons = " ".join(f"{name!r}: {reason}" for name, reason in failed.items())
@@ -120,7 +120,7 @@ class Race:
     def _new_head(self, candidate: Candidate, *bases: Head) -> Head:
         head = candidate.make_head(*bases)
         # A call would build it too, and take longer.
-        head.ensure_built(features_shape={n: c.shape for n, c in self.rows.features.items()})
+        head.ensure_built(features_shape={name: x.shape for name, x in self.rows.features.items()})
         return head
 
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
@@ -130,19 +130,19 @@ class Race:
             return self._fit_trees(candidate, is_forced)
         if candidate.name == NEURAL and not self.splits.is_forward:
             return self._fit_network(candidate)
-        head, whole = self._new_head(candidate), None
+        head, full_head = self._new_head(candidate), None
         if head.starts_from_whole:
-            # From a fit to all rows, those to parts of them are found in less time.
-            whole = self._new_head(candidate)
-            whole.fit_checked(self.rows)
+            # Fits to parts of the rows take less time from a fit to all rows.
+            full_head = self._new_head(candidate)
+            full_head.fit_checked(self.rows)
         with warnings_of(self.splits.part):
-            crossed = cross_fitted(head, self.rows, self.splits.parts, whole)
-        return CandidateFit(crossed[0][self.splits.scored], crossed, whole, head)
+            cross_fit = cross_fitted(head, self.rows, self.splits.parts, full_head)
+        return CandidateFit(cross_fit[0][self.splits.scored], cross_fit, full_head, head)
 
     def _fit_network(self, candidate: Candidate) -> CandidateFit:
-        """On these folds, the network chooses its epochs, and keeps a member of each."""
+        """Fits the network on the folds: each fold chooses its epochs and gives a member."""
         if not enough_for(self.splits.num_folds, self.rows):
-            raise _Lost("The network needs at least ten rows of each class per fold.")
+            raise _LeftOut("The network needs at least ten rows of each class per fold.")
         head = candidate.make_head()
         summary = head.fit_checked(self.rows, FitSettings(folds=self.splits.fold))
         return CandidateFit(summary.cross_fitted_logits, head=head)
@@ -150,24 +150,24 @@ class Race:
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
         base = self._best_of(candidate.bases)
-        fits = self.fits[base]
-        if fits.logits is None:
-            raise _Lost(fits.failure)
+        base_fit = self.fits[base]
+        if base_fit.logits is None:
+            raise _LeftOut(base_fit.failure)
         if not enough_for(self.splits.num_folds, self.rows):
-            raise _Lost("Trees need at least ten rows of each class per fold.")
+            raise _LeftOut("Trees need at least ten rows of each class per fold.")
         head = cast(BoostedTrees, self._new_head(candidate, self._candidates[base].make_head()))
         boosting = head.fit_trees(
             self.rows,
             self.splits.parts,
-            (cast(Head, fits.part_head), fits.head),
-            fits.crossed,
+            (cast(Head, base_fit.part_head), base_fit.head),
+            base_fit.cross_fit,
             FitSettings(),
             self.splits.fold if self.splits.in_order else None,
         )
         if not boosting.num_rounds and not is_forced:
             change = boosting.log_loss_with - boosting.log_loss_without
             figures = f" by a standard error: {change:+.6f} ± {boosting.standard_error:.6f}"
-            raise _Lost(
+            raise _LeftOut(
                 f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
@@ -178,7 +178,7 @@ class Race:
     def _best_of(self, names: Sequence[str]) -> str:
         """The first of the candidates, unless a later one is better by a standard error."""
         rows = self.splits.weighted(self.rows)
-        fitted = {n: f for n in names if (f := self.fits[n].logits) is not None}
+        fitted = {name: logits for name in names if (logits := self.fits[name].logits) is not None}
         losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
         best = next(iter(losses), names[0])
         for name, loss in losses.items():

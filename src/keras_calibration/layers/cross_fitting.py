@@ -70,17 +70,18 @@ def cross_fitted(
     like: Head | None = None,
     settings: FitSettings | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and effects (n, E) of the scored rows of each part, by the head fitted to its others.
+    """Logits and effects (n, E) of the scored rows of each part, from fits to its other rows.
 
-    Other rows keep their logits, and get effects of 0. `like` as in `Head.fit_checked`.
+    Rows that no part scores keep their logits, and have effects of 0. `like` is an argument of
+    `Head.fit_checked`.
     """
     logits, effects = rows.logits.copy(), np.zeros((len(rows), len(head.effect_names)))
     for fitted, scored in reversed(parts):
         head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
-        own = rows.take(scored)
-        logits[scored] = head_logits(head, own.logits, own.features)
+        scored_rows = rows.take(scored)
+        logits[scored] = head_logits(head, scored_rows.logits, scored_rows.features)
         if head.effect_names:
-            effects[scored] = ops.convert_to_numpy(head.effects(own.features))
+            effects[scored] = ops.convert_to_numpy(head.effects(scored_rows.features))
     return logits, effects
 
 
@@ -95,8 +96,8 @@ def cross_fit(
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
-    # One copy for all folds: a fit replaces the one before.
-    copied = None if calibrator is None else copy_of(calibrator)
+    # One copy serves all folds: each fit replaces the one before.
+    fold_calibrator = None if calibrator is None else copy_of(calibrator)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))
     epochs: list[int] = []
@@ -105,22 +106,22 @@ def cross_fit(
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         curve = rows.logits
-        if copied is not None:
-            copied.fit_checked(rows.take(fitted))
-            curve = head_logits(copied, rows.logits, {})
-        epoch, both[held_out], learnt = trainer.train(curve, fitted, held_out)
+        if fold_calibrator is not None:
+            fold_calibrator.fit_checked(rows.take(fitted))
+            curve = head_logits(fold_calibrator, rows.logits, {})
+        epoch, both[held_out], member = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
-        epochs, members = [*epochs, epoch], [*members, learnt]
+        epochs, members = [*epochs, epoch], [*members, member]
         progress.add()
-    curve_loss, both_loss = (row_log_losses(rows.labels, each) for each in (curves, both))
+    curve_loss, both_loss = (row_log_losses(rows.labels, eta) for eta in (curves, both))
     change, standard_error = mean_and_error(both_loss - curve_loss, weights)
     helps = change < -standard_error
     corrections = None
     if helps and isinstance(calibrator, ILPS):
-        again = _cross_fitted_under(calibrator, rows, both - curves, folds)
-        again_loss = row_log_losses(rows.labels, again)
-        if weights @ again_loss < weights @ both_loss:
-            corrections, both, both_loss = both - curves, again, again_loss
+        refitted = _cross_fitted_under(calibrator, rows, both - curves, folds)
+        refitted_loss = row_log_losses(rows.labels, refitted)
+        if weights @ refitted_loss < weights @ both_loss:
+            corrections, both, both_loss = both - curves, refitted, refitted_loss
     return CrossFit(
         log_loss_curve=float(np.average(curve_loss, weights=weights)),
         log_loss_both=float(np.average(both_loss, weights=weights)),
@@ -150,7 +151,7 @@ def _cross_fitted_under(
     """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""
     logits, curve = corrections.copy(), copy_of(calibrator)
     for fold in range(int(folds.max()) + 1):
-        fitted = folds != fold
-        fit_under(curve, rows.take(fitted), corrections[fitted])
-        logits[~fitted] += head_logits(curve, rows.logits[~fitted], {})
+        is_fitted = folds != fold
+        fit_under(curve, rows.take(is_fitted), corrections[is_fitted])
+        logits[~is_fitted] += head_logits(curve, rows.logits[~is_fitted], {})
     return logits

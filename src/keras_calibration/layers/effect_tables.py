@@ -25,11 +25,11 @@ def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
 
     The value at the last knot is repeated.
     """
-    return np.stack([np.r_[c[:-1], np.full(num_knots - len(c) + 1, c[-2]), c[-1]] for c in curves])
+    return np.stack([np.r_[v[:-1], np.full(num_knots - len(v) + 1, v[-2]), v[-1]] for v in curves])
 
 
 def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarray]:
-    """Numeric columns (n,) as float64, rounded to a dtype; infinite where they are far."""
+    """Numeric columns (n,) as float64, rounded to a dtype; very large numbers become infinite."""
     numbers = []
     for column in columns:
         with np.errstate(over="ignore"):
@@ -42,15 +42,15 @@ def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarra
 def knots_of(
     numbers: Sequence[np.ndarray], weights: np.ndarray | None, num_knots: int
 ) -> list[np.ndarray]:
-    """Knots of numeric columns: of all together at most half as many as rows."""
+    """Knots of numeric columns: of all columns together, at most half as many as rows."""
     counts = weights if weights is not None and are_counts(weights) else np.ones(len(numbers[0]))
-    most = max(int(counts.sum()) // (2 * len(numbers)), FEWEST_KNOTS)
-    knots = [separate_quantile_knots(column, min(num_knots, most), weights) for column in numbers]
-    return [places if len(places) else np.zeros(1) for places in knots]
+    limit = max(int(counts.sum()) // (2 * len(numbers)), FEWEST_KNOTS)
+    knots = [separate_quantile_knots(column, min(num_knots, limit), weights) for column in numbers]
+    return [column_knots if len(column_knots) else np.zeros(1) for column_knots in knots]
 
 
 def table_of_level(level: Level) -> np.ndarray:
-    """Times, values and errors of a level, and its figures, (4, NUM_KNOTS)."""
+    """A level as a table (4, NUM_KNOTS): times, values, errors; then last, walk and noise."""
     rows = level.times, level.values, level.errors, [level.last, level.walk, level.noise]
     return np.stack([np.pad(row, (0, NUM_KNOTS - len(row))) for row in rows])
 
