@@ -124,9 +124,9 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     directions = metric_directions(records, question, names)
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
-    wanted = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
+    ordered = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
     a, b = (
-        gather_runs(records, pipeline, wanted, epoch=question.epoch, maximize=maximize)
+        gather_runs(records, pipeline, ordered, epoch=question.epoch, maximize=maximize)
         for pipeline in (question.a, question.b)
     )
     runs = (a, b)
@@ -134,7 +134,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     noise = None
     if 0 < plan.num_runs < MIN_RUNS:
         noise = seed_noise(records, runs, deciding, question, maximize=maximize)
-    common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
+    common = [name for name in ordered if all(pipeline.complete(name) for pipeline in runs)]
     # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
     metrics = {
         name: _compare_metric(name, runs, plan, directions[name])

@@ -66,8 +66,8 @@ def _excluded_notes(runs: PipelineRuns) -> list[str]:
         (runs.num_without_metric, "lacked the metric at that epoch"),
         (runs.num_repeated, "repeated later"),
     )
-    found = [f"{number} {reason}" for number, reason in reasons if number]
-    return [f"{runs.pipeline}: excluded runs: {', '.join(found)}"] if found else []
+    excluded = [f"{number} {reason}" for number, reason in reasons if number]
+    return [f"{runs.pipeline}: excluded runs: {', '.join(excluded)}"] if excluded else []
 
 
 def _seed_notes(runs: PipelineRuns, metric: str) -> list[str]:

@@ -52,8 +52,8 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
     if missing or unknown:
-        wanted = f"A record must have the fields {_REQUIRED} and may have {[*_OPTIONAL]}"
-        raise ValueError(f"{wanted}. Received: {[*record]}. Add {missing} and remove {unknown}.")
+        needed = f"A record must have the fields {_REQUIRED} and may have {[*_OPTIONAL]}"
+        raise ValueError(f"{needed}. Received: {[*record]}. Add {missing} and remove {unknown}.")
     record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
     _check_fields(record)
     metrics = _plain_metrics(record["metrics"], len(record["epochs"]))

@@ -97,13 +97,13 @@ def check_rows(
     sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
     check_same_rows("Logits, labels and weights", sizes)
     counts = np.ones(num_rows, bool) if weights is None else weights > 0
-    given = scores if weights is None else scores[counts]
+    counted = scores if weights is None else scores[counts]
     if from_logits:
         is_bad = (~np.isfinite(scores)).any(axis=tuple(range(1, scores.ndim)))
         remedy = "Check these rows for missing features."
         refuse_rows(is_bad, scores, "Logits must be finite.", remedy, counts)
     else:
-        check_probabilities(given, argument)
+        check_probabilities(counted, argument)
         scores = logits_of_probabilities(scores)
     if of_classes:
         scores = np.clip(scores, -_LARGEST_CLASS_LOGIT, _LARGEST_CLASS_LOGIT)
@@ -114,9 +114,9 @@ def check_rows(
     if both_classes and labels is not None:
         refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
     if from_logits:
-        _warn_of_probabilities(given, rows.labels)
+        _warn_of_probabilities(counted, rows.labels)
     else:
-        warn_if_swapped(rows.labels, given, "probabilities")
+        warn_if_swapped(rows.labels, counted, "probabilities")
     return rows
 
 

@@ -63,15 +63,15 @@ def layer_names(tensors: Inputs) -> list[str]:
     return names
 
 
-def free_name(wanted: str, taken: Collection[str]) -> str:
+def free_name(preferred: str, taken: Collection[str]) -> str:
     """A unique name for a layer, with a number appended if it is taken.
 
     Example:
         >>> free_name("base", ["site"]), free_name("base", ["base", "base_1"])
         ('base', 'base_2')
     """
-    numbered = (f"{wanted}_{number}" for number in itertools.count(1))
-    return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+    numbered = (f"{preferred}_{number}" for number in itertools.count(1))
+    return next(name for name in itertools.chain([preferred], numbered) if name not in taken)
 
 
 def clean_names(tensors: Inputs) -> list[str]:

@@ -127,8 +127,8 @@ def _arrays(batch: Any, inputs: Collection[str], time: Any) -> tuple[Any, ...]:
     x, *others = batch if batch[-1] is not None else batch[:-1]
     x = by_name(x)
     if isinstance(x, Mapping) and all(name in x for name in inputs):
-        wanted = {*inputs, time} if isinstance(time, str) else inputs
-        x = {name: column for name, column in x.items() if name in wanted}
+        read_names = {*inputs, time} if isinstance(time, str) else inputs
+        x = {name: column for name, column in x.items() if name in read_names}
     arrays: tuple[Any, ...] = keras.tree.map_structure(as_array, (x, *others))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(

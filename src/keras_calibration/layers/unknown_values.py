@@ -56,7 +56,7 @@ def _texts(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterato
     unknown = rows.take(numbers[is_value])
     logits = head_logits(head, unknown.logits, unknown.features)
     # Of classes, the last.
-    labels, predicted = (each[:, -1] for each in outcome_columns(unknown.labels, logits))
+    labels, predicted = (column[:, -1] for column in outcome_columns(unknown.labels, logits))
     count, positives, expected, variance = (
         np.bincount(place, unknown.row_weights * term)
         for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))
