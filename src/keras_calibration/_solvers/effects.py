@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -113,6 +114,9 @@ class Effect:
         """
         # Scores r ~ N(0, H S H + H), with the coefficients outside the group integrated out.
         scores = np.einsum("vij,vj->vi", precision, self.coefficients) - gradient
+        if len(self.deviations) == 1:  # no coefficients are outside the group
+            yield _scale_likelihood(precision, scores)
+            return
         for group in range(len(self.deviations)):
             inside = np.flatnonzero(self.group == group)
             outside = np.flatnonzero(self.group != group)
@@ -289,11 +293,10 @@ class CurvesEffect(Effect):
     def _hessian(self, columns: Sequence[NumericColumn], curvature: Array) -> Array:
         """Hessian by all coefficients (p, p)."""
         hessian = np.empty((len(self.group), len(self.group)))
-        indices = np.split(np.arange(len(self.group)), self._ends)
+        places = [slice(a, b) for a, b in itertools.pairwise([0, *self._ends, len(hessian)])]
         for i, first in enumerate(columns):
             for j, second in enumerate(columns[i:], start=i):
                 by_knots = sums_by_knots(first, second, curvature)
                 block = first.basis.T @ by_knots @ second.basis
-                hessian[np.ix_(indices[i], indices[j])] = block
-                hessian[np.ix_(indices[j], indices[i])] = block.T
+                hessian[places[i], places[j]], hessian[places[j], places[i]] = block, block.T
         return hessian

@@ -61,17 +61,15 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             then scaled so that its mode is this spread.
     """
     derivatives = [fit.derivatives(number) for number in range(len(fit.effects))]
-    variances: list[np.ndarray] = []
-    spreads: list[float] = []
-    curve_variances: list[np.ndarray] = []
+    averaged, curve_variances = [], []
     for effect, at_effect in zip(fit.effects, derivatives, strict=True):
         if isinstance(effect, TableEffect):
-            offset_variances, spread = _averaged_over_spread(fit, effect, at_effect, are_pooled)
-            variances, spreads = [*variances, offset_variances], [*spreads, spread]
+            averaged.append(_averaged_over_spread(fit, effect, at_effect, are_pooled))
         elif isinstance(effect, CurvesEffect):
             curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
+    variances, spreads = [v for v, _ in averaged], np.array([s for _, s in averaged])
     factor = covariance_factor(derivatives[0].hessian, fit.beta > fit.lower)
-    return FieldPosterior(factor, variances, np.array(spreads), curve_variances)
+    return FieldPosterior(factor, variances, spreads, curve_variances)
 
 
 def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
@@ -113,22 +111,20 @@ def _averaged_over_spread(
     """
     free = fit.beta > fit.lower
     gradient, hessian, sums = derivatives
-    offsets, gradients = table.coefficients[:-1, 0], sums[0][:-1, 0]
-    curvatures, line_cross = sums[1][:-1, 0, 0], sums[2][:-1, 0][:, free]
-    scores = curvatures * offsets - gradients
+    offsets, curvatures = table.coefficients[:-1, 0], sums[1][:-1, 0, 0]
+    line_cross, scores = sums[2][:-1, 0][:, free], curvatures * offsets - sums[0][:-1, 0]
     line_gradient_at_zero = gradient[free] - line_cross.T @ offsets
-    line_hessian = hessian[np.ix_(free, free)]
-
-    def log_density(spread: float) -> float:
-        """Of log s, up to a constant and its prior, with a density flat in s² near 0."""
-        given_s = 1 / (curvatures + spread**-2)
-        matrix = line_hessian - line_cross.T @ (given_s[:, None] * line_cross)
-        line_gradient = line_gradient_at_zero + line_cross.T @ (given_s * scores)
-        explained = line_gradient @ np.linalg.lstsq(matrix, line_gradient, rcond=None)[0]
-        volume = np.linalg.slogdet(matrix)[1] + np.log1p(spread**2 * curvatures).sum()
-        return 0.5 * float(given_s @ scores**2 + explained - volume) + 2 * np.log(spread)
-
-    shares, spreads = _shares(np.array([log_density(s) for s in _SPREADS]), fit.log_prior), _SPREADS
+    # (C e)ᵀ W (C e) for each s.
+    terms = np.column_stack([line_cross, scores])
+    by_spread = np.stack([terms.T @ (terms / (curvatures + s**-2)[:, None]) for s in _SPREADS])
+    matrices = hessian[np.ix_(free, free)] - by_spread[:, :-1, :-1]
+    line_gradients = line_gradient_at_zero + by_spread[:, :-1, -1]
+    inverses = np.linalg.pinv(matrices, hermitian=True)
+    explained = np.einsum("sq,sqr,sr->s", line_gradients, inverses, line_gradients)
+    volumes = np.linalg.slogdet(matrices)[1] + [np.log1p(s**2 * curvatures).sum() for s in _SPREADS]
+    # Of log s, up to a constant and its prior, with a density flat in s² near 0.
+    densities = 0.5 * (by_spread[:, -1, -1] + explained - volumes) + 2 * np.log(_SPREADS)
+    shares, spreads = _shares(densities, fit.log_prior), _SPREADS
     if is_pooled:
         spreads = spreads * (table.deviations[0] / spreads[np.argmax(shares)])
     variances = np.zeros_like(offsets)
