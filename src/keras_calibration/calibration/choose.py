@@ -112,8 +112,7 @@ def choose(
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     if numeric and not any(candidate.name.startswith(_WITH_NUMERIC) for candidate in tried):
-        methods = f"methods={asked.methods!r}"
-        warn(f"No candidate of {methods} uses the columns in `numeric`: the report alone does.")
+        warn(f"No candidate of methods={asked.methods!r} uses `numeric`: the report alone does.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one step.
         steps = 1 + len(tried)
@@ -217,7 +216,8 @@ def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
     if not names:
         return possible
     by_name = {candidate.name: candidate for candidate in possible}
-    expected = f"one of {list(_NUM_FOLDS)}, or name candidates for these fields and numeric columns"
-    known(f"Argument `methods` must be {expected}", names, by_name)
+    what = 'Argument `methods` must be "quick", "default", "thorough" or candidates by name'
+    known(what, names, [*_NUM_FOLDS, *by_name])
+    known(what, names, by_name)  # "quick" and the like stand alone
     compared = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
     return [candidate for candidate in possible if candidate.name in compared]
