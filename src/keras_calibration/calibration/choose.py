@@ -14,7 +14,7 @@ from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import free_name
-from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import rows_apart
@@ -115,8 +115,7 @@ def choose(
         warn(f"No candidate of methods={asked.methods!r} uses `numeric`: the report alone does.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one step.
-        steps = 1 + len(tried)
-        progress = ProgressBar(steps, "candidates", asked.verbose)
+        progress = ProgressBar(1 + len(tried), "candidates", asked.verbose)
         race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
@@ -142,6 +141,9 @@ def choose(
     if head is not present:
         # It becomes a layer of a model with inputs of these names.
         head.name = free_name(head.name, passed.features)
+        # A refresh of the exported model compares its rows with these.
+        logits = describe_logits(read.logits, "fit", read.weights)
+        head.fit_summary = head.fit_summary and replace(head.fit_summary, logits=logits)
     return head, replace(
         report,
         time_unit=rows.time_unit,
