@@ -213,9 +213,9 @@ class FieldBias(FieldHead):
         of an offset is averaged over the posterior of the spread s_f: a field value without rows
         has `E[s_f²]`, one with many rows a small variance.
 
-        In simulations with one field, 95 % intervals cover the truth in 93 to 97 % where the spread
-        matters, and in up to 100 % where the fit hardly determines it; with one or three numeric
-        columns in 93 to 99 %, in the far tails of a column in 91 to 99 %
+        In simulations with one field, 95 % intervals cover the truth in 93 to 97 % of the cases,
+        and in up to 100 % if the rows hardly determine the spread. With one or three numeric
+        columns, they cover it in 93 to 99 %, in the far tails of a column in 91 to 99 %
         (`benchmarks/interval_coverage.py`). The spreads of several fields are often estimated too
         small. Then the intervals of unknown values are too narrow.
         """
