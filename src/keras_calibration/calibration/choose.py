@@ -112,7 +112,7 @@ def choose(
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     if numeric and not any(candidate.name.startswith(_WITH_NUMERIC) for candidate in tried):
-        warn(f"No candidate of methods={asked.methods!r} uses `numeric`: the report alone does.")
+        warn(f"No candidate of methods={asked.methods!r} uses `numeric`: only the report does.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one step.
         progress = ProgressBar(1 + len(tried), "candidates", asked.verbose)
