@@ -78,13 +78,13 @@ gain above 0, a ratio below 1, and a falling loss ratio speak for the claim. Int
 
 | verdict | meaning |
 | --- | --- |
-| reproduced | one-sided p ≤ 5 %, and every hypothesis that it waits for was reproduced |
+| reproduced | one-sided p ≤ 5 %, and every hypothesis that it depends on was reproduced |
 | not reproduced | otherwise, if the interval lies below half of the published effect |
 | undecided | neither |
 | not tested | the networks have a lower held-out AUC than a logistic regression on the same rows |
 
-In the first plan (V1, A1, D1, E1; F1, F2) a hypothesis waits for those before it. In the second
-plan (A2; F1′, F3, S1) none waits. T1 has estimates only.
+In the first plan (V1, A1, D1, E1; F1, F2), a hypothesis depends on those before it. In the second
+plan (A2; F1′, F3, S1), each hypothesis stands alone. T1 has estimates only.
 """
 HYPOTHESES = "## Primary hypotheses"
 VERDICT_COLUMNS = ("hypothesis", "claim", "published", "here", "verdict")

@@ -31,11 +31,11 @@ FRAME = pd.DataFrame({"clicked": Y, "p": DAY_P})
 
 def test_a_single_name_is_a_name():
     columns = {"fields": "site", "numeric": "price", "methods": "identity", **QUICK}
-    with pytest.warns(UserWarning, match="the columns in `numeric`"):
+    with pytest.warns(UserWarning, match="uses `numeric`: only"):
         kc.calibrate(base(), X, Y, **columns)
     assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
     scores = np.linspace(0.1, 0.9, N)
-    with pytest.warns(UserWarning, match="the columns in `numeric`"):
+    with pytest.warns(UserWarning, match="uses `numeric`: only"):
         kc.calibrate_scores(scores, Y, X, **columns)
     with pytest.raises(ValueError, match=r"Received: no 'prise'"):
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)

@@ -49,12 +49,12 @@ to 55 % of the cases. Where it is right in at least 60 %, as for every pair of t
 is 9 points (computed after the verdict). A2 asks again on nine other tables.
 """
 SUMMARY_TEXT = """
-Ten or twelve seeds tell nothing about a ratio: *single fifths* has the ratios of all pipelines in
-all fifths, from the 5 % to the 95 % quantile. The papers claim an equal mean, with shifts of -0.06
-to +0.01 %. *Mean shift* is larger here, since batches are smaller. The gain is negative on criteo
+Ten or twelve seeds are too few for the ratio of one pipeline in one fifth. *Single fifths* has the
+5 % and the 95 % quantile of these ratios. The papers claim an equal mean, with shifts of -0.06 to
++0.01 %. *Mean shift* is larger here, since batches are smaller. The gain is negative on criteo
 because of DCN: its level varies more between seeds, so its log loss is higher by about ½ p(1 − p)
-Var b. Calibration removes this difference, which is noise. (Its mean level is that of the others;
-[the fitted biases](TABLES.md#v1-and-a1).)
+Var b. Calibration removes this difference, which is noise. (The mean level of DCN is like that of
+the others: see [the fitted biases](TABLES.md#v1-and-a1).)
 """
 TABLES_TEXT = """
 ## V1 and A1

@@ -55,9 +55,9 @@ A line for each table, batch size and fold. *Hold-out*: the gain by the papers' 
 AGAIN_TEXT = """
 ### A2: A1 where pipelines are further apart
 
-The rule of A1 on the nine tables of D1, in batches of 32, with Student's t over the tables;
-predicted: +6 [4, 8]. The runs of D1 were seen before A2 was registered, so they are estimates
-([by table](TABLES.md#a2)).
+New runs on the nine tables of D1, in batches of 32, are judged by the rule of A1, with Student's t
+over the tables. The prediction was +6 [4, 8]. The runs of D1 were known when A2 was registered, so
+they give estimates only ([by table](TABLES.md#a2)).
 """
 
 

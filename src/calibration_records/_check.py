@@ -87,19 +87,18 @@ def _holds(condition: Callable[[], Any]) -> bool:
         return False
 
 
-def one_of(
-    name: str, value: Any, allowed: Collection[Any], remedy: str = "", *, also: str = ""
-) -> None:
+def one_of(name: str, value: Any, allowed: Collection[Any], *, also: str = "") -> None:
     """Refuses all but the values of a tuple or list; `also` is what else the caller allows.
 
     Example:
-        >>> one_of("engine", "cloud", ("ray", "processes"))
+        >>> one_of("engine", "lop", ("ray", "loop"))
         Traceback (most recent call last):
         ...
-        ValueError: Argument `engine` must be one of ('ray', 'processes'). Received: engine='cloud'.
+        ValueError: Argument `engine` must be one of ('ray', 'loop'). Received: engine='lop'. Did
+        you mean 'loop'?
     """
     if value not in allowed:
-        raise refused(name, f"one of {allowed}{also}", value, remedy)
+        raise refused(name, f"one of {allowed}{also}", value, _suggestion([value], allowed))
 
 
 def instance(name: str, value: Any, kind: type, expected: str, remedy: str = "") -> None:
@@ -135,7 +134,7 @@ def known(
     """
     if unknown := [name for name in names if name not in available]:
         no = "no " if missing else ""
-        received = f"Received: {no}{_listed(unknown)}.{_suggestion(unknown, available)}"
+        received = f"Received: {no}{_listed(unknown)}. {_suggestion(unknown, available)}".rstrip()
         raise ValueError(f"{what}. {received} Available: {_listed(available)}. {remedy}".rstrip())
 
 
@@ -144,23 +143,23 @@ def _suggestion(unknown: Iterable[Any], available: Iterable[Any]) -> str:
 
     Example:
         >>> _suggestion(["sites"], ["hour", "SITE"])
-        " Did you mean 'SITE'?"
+        "Did you mean 'SITE'?"
     """
     names = {str(name).casefold(): name for name in available}
     near = [difflib.get_close_matches(str(name).casefold(), names, 2) for name in unknown]
     unique = list(dict.fromkeys(names[match] for matches in near for match in matches))
-    return f" Did you mean {' or '.join(map(repr, unique))}?" if unique else ""
+    return f"Did you mean {' or '.join(map(repr, unique))}?" if unique else ""
 
 
 def _listed(names: Collection[Any]) -> str:
-    """The first ten names, and how many more there are.
+    """The first twenty names, and how many more there are.
 
     Example:
-        >>> _listed(range(12))
-        '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … and 2 more'
+        >>> _listed(range(22))
+        '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, … and 2 more'
     """
-    first = ", ".join(map(repr, itertools.islice(names, 10))) or "none"
-    return first if len(names) <= 10 else f"{first}, … and {len(names) - 10} more"
+    first = ", ".join(map(repr, itertools.islice(names, 20))) or "none"
+    return first if len(names) <= 20 else f"{first}, … and {len(names) - 20} more"
 
 
 def one_column(name: str, shape: tuple[int | None, ...]) -> None:

@@ -49,7 +49,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         estimator: The classifier, with `predict_proba` or `decision_function`.
         fields: Columns of X with categories, strings or whole numbers: their names if X is a data
             frame, else their positions.
-        numeric: Columns of numbers that the calibration may also use.
+        numeric: Columns of numbers, not in `fields`, that the calibration may also use.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         cv: Splits of the cross-validation, as in scikit-learn: a number, an object such as
             `GroupKFold()` or `TimeSeriesSplit()`, or a list of pairs of row numbers. Rows that are

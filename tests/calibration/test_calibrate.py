@@ -106,6 +106,10 @@ def test_methods():
             kc.calibrate(base_model(), x, y, methods=wrong)
     with pytest.raises(ValueError, match="Did you mean 'neural'"):
         kc.calibrate(base_model(), x, y, **BOTH, methods="neurl")
+    with pytest.raises(ValueError, match=r"Received: 'quik'\. Did you mean 'quick'\? Available"):
+        kc.calibrate(base_model(), x, y, methods="quik")
+    with pytest.raises(ValueError, match=r"numeric=\['price'\]. Name each column once"):
+        kc.calibrate(base_model(), x, y, fields=["site", "price"], numeric=["price"])
 
 
 @pytest.mark.filterwarnings("ignore:No candidate of methods")

@@ -288,6 +288,22 @@ def test_probabilities_give_what_their_logits_give(known, tmp_path):
         kc.refresh_savedmodel(tmp_path, LOGITS, labels_of(LOGITS))
 
 
+def test_a_calibrated_model_is_compared_by_the_rows_of_its_fit(tmp_path):
+    """Not by the sample of its export, which may be the first rows in some order."""
+    inputs = {"x": keras.Input((1,), name="x")}
+    base = keras.Model(
+        inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs["x"])
+    )
+    x = {"x": LOGITS[:, None]}
+    model = kc.calibrate(base, x, labels_of(LOGITS), methods=["platt"], verbose=0)
+    path = kc.export_savedmodel(model, tmp_path / "1", {"x": x["x"][-5:]})
+    told = provenance_of(path)["logits"]
+    assert (told["rows"], told["num_rows"]) == ("fit", NUM_ROWS)
+    refresh(path, LOGITS, labels_of(LOGITS))
+    with pytest.warns(UserWarning, match=r"outside of their range in the fit of .* -2 to 2\."):
+        refresh(path, LOGITS + 5, labels_of(LOGITS))
+
+
 def test_probabilities_given_as_logits_bring_one_warning(tmp_path):
     platt_export(tmp_path / "1", LOGITS)
     with pytest.warns(UserWarning, match="like probabilities") as warned:

@@ -55,6 +55,8 @@ def test_names():
     for value in ("A", "", 2, ["a"], NAN):
         with pytest.raises(ValueError, match="`kind` must be one of"):
             _check.one_of("kind", value, ["a", 1])
+    with pytest.raises(ValueError, match=r"kind='strct'\. Did you mean 'strict'\?$"):
+        _check.one_of("kind", "strct", ("penalty", "strict"))
     _check.known("Arguments must name columns", ["a", 1], {"a": 0, 1: 0})
     message = "Received: 'prise', 3. Did you mean 'Price'? Available: 'Price', 'site'. Look."
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -63,14 +65,14 @@ def test_names():
         _check.known("Arguments", ["site"], {}, missing=True)
 
 
-def test_of_many_names_the_first_ten_are_listed():
+def test_of_many_names_the_first_twenty_are_listed():
     names = [f"column_{number}" for number in range(33)]
-    with pytest.raises(ValueError, match=r"'column_8', 'column_9', … and 23 more\.$") as told:
+    with pytest.raises(ValueError, match=r"'column_18', 'column_19', … and 13 more\.$") as told:
         _check.known("Arguments", ["carrier"], names)
     assert "Did you mean" not in str(told.value)
-    assert "column_10" not in str(told.value)
-    with pytest.raises(ValueError, match=r"'column_9'\.$"):
-        _check.known("Arguments", ["carrier"], names[:10])
+    assert "column_20" not in str(told.value)
+    with pytest.raises(ValueError, match=r"'column_19'\.$"):
+        _check.known("Arguments", ["carrier"], names[:20])
 
 
 def test_shapes():

@@ -50,8 +50,8 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         [9, 9]
     """
     periods = period if isinstance(period, Periods) else Periods(period)
-    if log.sample_weight is not None:  # the bounds count rows
-        raise refused("sample_weight", "None in the log of `monitor`", log.sample_weight)
+    if log.sample_weight is not None:
+        raise refused("sample_weight", "None: `monitor` counts rows", log.sample_weight)
     sums = {"rows": "1", "positives": "y", "predicted": "p", "squares": "p * p"}
     queries = {
         ROWS + periods.length: Query({}, {**sums, "soft": "(y != 0 AND y != 1)::INT"}).by_period(),

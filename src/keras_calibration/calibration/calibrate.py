@@ -9,7 +9,6 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import names_of
 from keras_calibration._graph.base_logits import BaseLogits, check_base_model, trainable_flags_kept
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
 from keras_calibration._graph.logit_model import LogitModel
@@ -27,7 +26,7 @@ from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.calibration.choose import Asked, choose
 from keras_calibration.calibration.splits import time_and_gap
-from keras_calibration.layers.field_ids import Fields, id_names
+from keras_calibration.layers.field_ids import Fields, checked_numeric, id_names
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -97,7 +96,8 @@ def calibrate(
         sample_weight: Sample weights (n,), if `x` holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
-        numeric: Numeric inputs that `"additive"`, `"trees"` and `"neural"` may also use.
+        numeric: Numeric inputs, not in `fields`, that `"additive"`, `"trees"` and `"neural"` may
+            also use.
         methods: Which candidates to compare.
 
             - `"default"`: all that are possible except `"neural"`, which takes most of the time and
@@ -162,7 +162,7 @@ def calibrate(
     """
     _check_model(model)
     time, gap = time_and_gap(time, folds)
-    asked = Asked(methods, fields, names_of(numeric), folds, verbose)
+    asked = Asked(methods, fields, checked_numeric(numeric, fields), folds, verbose)
     output = _output_of(model, x, y)
     base_model, base_output, base_key, present = _without_head(model, output)
     names = [output_name(base_model, base_key), output_name(model, output)]

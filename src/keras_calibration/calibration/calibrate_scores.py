@@ -32,7 +32,7 @@ from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose
 from keras_calibration.calibration.splits import time_and_gap
-from keras_calibration.layers.field_ids import Fields, id_names
+from keras_calibration.layers.field_ids import Fields, checked_numeric, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 SCORE = "score"
@@ -76,8 +76,8 @@ def calibrate_scores(
             they lose to the other candidates.
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
-        numeric: Names of numeric columns that `"additive"`, `"trees"` and `"neural"` may also use.
-            The model takes them in float32, NaN for a missing value.
+        numeric: Names of numeric columns, not in `fields`, that `"additive"`, `"trees"` and
+            `"neural"` may also use. The model takes them in float32, NaN for a missing value.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
@@ -119,7 +119,7 @@ def calibrate_scores(
     """
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     time, gap = time_and_gap(time, folds)
-    asked = Asked(methods, fields, names_of(numeric), folds, verbose)
+    asked = Asked(methods, fields, checked_numeric(numeric, fields), folds, verbose)
     names = [*fields, *asked.numeric]
     if bad := [name for name in names if name == SCORE or "/" in str(name)]:
         raise ValueError(

@@ -14,7 +14,7 @@ from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import free_name
-from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration._rows.times import duration
 from keras_calibration._solvers.row_folds import Folds, folds_of
 from keras_calibration._solvers.row_order import rows_apart
@@ -112,12 +112,10 @@ def choose(
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
     tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
     if numeric and not any(candidate.name.startswith(_WITH_NUMERIC) for candidate in tried):
-        methods = f"methods={asked.methods!r}"
-        warn(f"No candidate of {methods} uses the columns in `numeric`: the report alone does.")
+        warn(f"No candidate of methods={asked.methods!r} uses `numeric`: only the report does.")
     with throwaway_layers():
         # The report and the last fit to all rows count as one step.
-        steps = 1 + len(tried)
-        progress = ProgressBar(steps, "candidates", asked.verbose)
+        progress = ProgressBar(1 + len(tried), "candidates", asked.verbose)
         race = Race(rows, splits, progress, identity)
         race.run(tried, forced)
     report = _report(race.fits, rows, fields, splits, forced)
@@ -143,6 +141,9 @@ def choose(
     if head is not present:
         # It becomes a layer of a model with inputs of these names.
         head.name = free_name(head.name, passed.features)
+        # A refresh of the exported model compares its rows with these.
+        logits = describe_logits(read.logits, "fit", read.weights)
+        head.fit_summary = head.fit_summary and replace(head.fit_summary, logits=logits)
     return head, replace(
         report,
         time_unit=rows.time_unit,
@@ -217,7 +218,8 @@ def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
     if not names:
         return possible
     by_name = {candidate.name: candidate for candidate in possible}
-    expected = f"one of {list(_NUM_FOLDS)}, or name candidates for these fields and numeric columns"
-    known(f"Argument `methods` must be {expected}", names, by_name)
+    what = 'Argument `methods` must be "quick", "default", "thorough" or candidates by name'
+    known(what, names, [*_NUM_FOLDS, *by_name])
+    known(what, names, by_name)  # "quick" and the like stand alone
     compared = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
     return [candidate for candidate in possible if candidate.name in compared]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration_records._check import at_least
+from calibration_records._check import at_least, one_of
 
 PARTS = ("train", "development", "test")
 
@@ -75,8 +75,9 @@ class Table:
             Name → feature array, and the labels, all of shape `(rows of the part,)`.
 
         Raises:
-            KeyError: If there is no such part or feature.
+            ValueError: If there is no such part.
+            KeyError: If there is no such feature.
         """
-        columns = list(self.features if columns is None else columns)
-        rows = self.parts[name]
-        return {column: self.features[column][rows] for column in columns}, self.labels[rows]
+        one_of("name", name, [*self.parts])
+        names, rows = self.features if columns is None else columns, self.parts[name]
+        return {column: self.features[column][rows] for column in names}, self.labels[rows]

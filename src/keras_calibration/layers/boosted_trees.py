@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import instance, integer
-from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
@@ -24,6 +23,7 @@ from keras_calibration.layers.field_ids import (
     Fields,
     check_features,
     checked_fields,
+    checked_numeric,
     ids_of_field,
     serialize_fields,
     vocabulary_sizes,
@@ -69,7 +69,7 @@ class BoostedTrees(Head):
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.
-        numeric: Names of real-valued columns; NaN is a missing value.
+        numeric: Names of real-valued columns that are not in `fields`; NaN is a missing value.
         head: h; by default `FieldBias(fields, ILPS(smoothness="auto", monotonic="strict"))`, and
             without fields that `ILPS`.
         num_rounds: Largest number of trees. The time of a prediction grows with it, even if fewer
@@ -112,7 +112,7 @@ class BoostedTrees(Head):
     ) -> None:
         super().__init__(**kwargs)
         self.fields = checked_fields(fields)
-        self.numeric = tuple(names_of(numeric))
+        self.numeric = checked_numeric(numeric, self.fields)
         if head is None:
             curve = ILPS(smoothness="auto", monotonic="strict")
             head = FieldBias(self.fields, curve) if self.fields else curve

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
-from calibration_records._check import instance
-from calibration_records._columns import by_name, select_features
+from calibration_records._check import instance, refused
+from calibration_records._columns import by_name, names_of, select_features
 from keras_calibration._ops.field_sums import exact_ids, id_tensor, known_ids
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
 from keras_calibration._typing import Features, Tensor
@@ -68,6 +68,18 @@ def id_names(fields: Fields | Iterable[str]) -> set[str]:
     # Other lookup layers may take other values: bins take any number.
     kinds = int, keras.layers.IntegerLookup, keras.layers.Hashing
     return {name for name, vocabulary in fields.items() if isinstance(vocabulary, kinds)}
+
+
+def checked_numeric(numeric: str | Sequence[str], fields: Iterable[str]) -> tuple[str, ...]:
+    """Names of numeric columns; raises if a field has the same name.
+
+    Example:
+        >>> checked_numeric("price", {"site": 3})
+        ('price',)
+    """
+    if both := sorted({*fields}.intersection(names_of(numeric))):
+        raise refused("numeric", "of other columns than `fields`", both, "Name each column once.")
+    return tuple(names_of(numeric))
 
 
 def numeric_names(readers: Iterable[Any]) -> set[str]:

@@ -12,7 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import integer, not_negative, refused, share
-from calibration_records._columns import check_same_rows, names_of, select_features
+from calibration_records._columns import check_same_rows, select_features
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
@@ -25,6 +25,7 @@ from keras_calibration.layers.field_ids import (
     called_features,
     check_features,
     checked_fields,
+    checked_numeric,
     serialize_fields,
     table_rows,
     vocabulary_sizes,
@@ -48,7 +49,7 @@ class FieldNetwork(keras.layers.Layer):
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
-        numeric: Names of real-valued columns; NaN is a missing value.
+        numeric: Names of real-valued columns that are not in `fields`; NaN is a missing value.
         embedding_dim: Size of each embedding.
         hidden_units: Units of the ReLU layers.
         num_numeric_knots: Knots of each numeric column. Use many: special codes and caps need a
@@ -101,7 +102,7 @@ class FieldNetwork(keras.layers.Layer):
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
         self.fields = checked_fields(fields)
-        self.numeric = tuple(names_of(numeric))
+        self.numeric = checked_numeric(numeric, self.fields)
         self.embedding_dim = embedding_dim
         self.hidden_units = tuple(hidden_units)
         self.num_numeric_knots = num_numeric_knots

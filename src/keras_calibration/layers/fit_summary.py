@@ -56,7 +56,7 @@ class FitSummary(ShownAsText):
         cross_fitted_logits: Cross-fitted calibrated logits of each row (n,), the mean for a row
             that counts in several folds; empty if there are none.
         fitted_at: Time of the fit in UTC; by default now.
-        logits: The distribution of the rows' base logits, from `fit_head`, else None.
+        logits: The distribution of the base logits, from `fit_head` and `calibrate`, else None.
             `refresh_savedmodel` uses it to distinguish logits from probabilities.
         change: From `fit_head`: cross-fitted log loss minus that of the previous head on the same
             rows. NaN if the previous head was fitted to these rows, or if there are too few rows

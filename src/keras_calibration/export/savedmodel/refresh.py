@@ -182,9 +182,9 @@ def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) 
     """Warns if the logits do not look like those of the previous version."""
     if before and before["num_rows"] and not before["min"] <= np.median(logits) <= before["max"]:
         warn(
-            f"The median of the logits, {np.median(logits):g}, is outside the range of the "
-            f"previous version's logits, {before['min']:g} to {before['max']:g}. Check that they "
-            "are from the same base model."
+            f"The median of the logits, {np.median(logits):g}, is outside of their range in the "
+            f"{before['rows']} of the previous version, {before['min']:g} to {before['max']:g}. "
+            "Check that they are from the same base model."
         )
 
 
