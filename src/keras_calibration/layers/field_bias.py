@@ -79,8 +79,7 @@ class FieldBias(FieldHead):
 
     With `follows_time=True`, `fit` takes the times of the rows and adds a level over time: a random
     walk, and deviations that do not persist, such as those of a day. Both standard deviations are
-    estimated. Predictions use the last value of the walk, and need no time. Without drift, the
-    level is flat.
+    estimated. Predictions use the last value of the walk, and need no time.
 
     `fit` is exact and takes a few passes over the rows. To follow rows that change, fit again to
     the last weeks. The layer starts as the identity. Its weights can also be trained with a model,
