@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import keras
@@ -33,7 +33,7 @@ class NetworkTrainer:
     """Trains any Keras layer or model as g, by the log loss of `η + g(x)`.
 
     It uses Adam with averaged weights. All batches are full, and are drawn again in every epoch. On
-    TensorFlow, one graph trains the epochs of all folds.
+    TensorFlow and JAX, one graph or program trains the epochs of all folds.
     """
 
     @throwaway_layers()
@@ -48,11 +48,10 @@ class NetworkTrainer:
         usual = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
         self.batch_size = settings.batch_size or usual
         self.generator = generator_of(settings.seed)
-        self._together, places = _columns_together(rows.features)
         is_unseeded = isinstance(network, FieldNetwork) and network.seed is None
         self.network = copy_of(network, **({"seed": settings.seed} if is_unseeded else {}))
-        self.model = _model_of(self.network, self._together, places)
-        if network.built:
+        self.model = _model_of(self.network, rows.features)
+        if network.built and not isinstance(network, FieldNetwork):  # which starts from 0
             self.network.set_weights(weights_of(network))
         self._start = weights_of(self.network)
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
@@ -61,12 +60,13 @@ class NetworkTrainer:
         )
         # No XLA on TensorFlow: it makes the random numbers of dropout 30 times slower on a CPU, and
         # cannot look up strings. JAX needs it, because it would run single operations otherwise.
-        is_tensorflow = keras.backend.backend() == "tensorflow"
+        backend = keras.backend.backend()
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
+        self.model.compile(optimizer, loss, jit_compile=backend != "tensorflow")
         optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
-        self._steps = self._graph_of_steps() if is_tensorflow else self._one_by_one
+        together = {"tensorflow": self._graph_of_steps, "jax": self._program_of_steps}
+        self._steps = together[backend]() if backend in together else self._one_by_one
 
     def train(
         self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
@@ -93,15 +93,12 @@ class NetworkTrainer:
 
     def restart(self, chosen: np.ndarray) -> None:
         """Resets g and the optimizer, and adapts g to the rows with these numbers."""
-        start = self._start
+        self.network.set_weights([weight.copy() for weight in self._start])
         if isinstance(self.network, FieldNetwork):
-            fresh = copy_of(self.network)
-            fresh.adapt(take(self.features, chosen))
-            start = weights_of(fresh)
-        self.network.set_weights([weight.copy() for weight in start])
+            self.network.adapt(take(self.features, chosen))
         variables = self.model.optimizer.variables
         for variable, value in zip(variables, self._fresh_optimizer, strict=True):
-            variable.assign(value.copy())
+            variable.assign(value)
 
     @throwaway_layers()  # The first call traces.
     def train_epoch(self, chosen: np.ndarray) -> None:
@@ -112,7 +109,7 @@ class NetworkTrainer:
         # Training continues from the averaged weights.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         for variable in self.model.trainable_variables:
-            # A copy: JAX's next step donates the buffers of both the weight and its average.
+            # A copy: JAX's `predict_on_batch` donates the buffer of the weight, and of its average.
             variable.assign(ops.copy(ops.convert_to_tensor(variable)))
 
     def logits(self, chosen: np.ndarray) -> np.ndarray:
@@ -124,7 +121,7 @@ class NetworkTrainer:
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
 
     def _inputs(self, rows: np.ndarray) -> list[np.ndarray]:
-        return [self.curve[rows], *(columns[rows] for columns in self._together)]
+        return [self.curve[rows], *(column[rows] for column in self.features.values())]
 
     def _one_by_one(self, batches: np.ndarray) -> None:
         """One step per batch of row numbers (batches, size)."""
@@ -135,14 +132,16 @@ class NetworkTrainer:
         """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
         import tensorflow as tf
 
-        model, together = self.model, list(map(ops.convert_to_tensor, self._together))
-        labels, weights = tf.constant(self.labels), tf.constant(self.weights)
+        columns = [*self.features.values(), self.labels, self.weights]
+        columns = list(map(ops.convert_to_tensor, columns))
 
         def train(batches: Tensor, curve: Tensor) -> None:
+            epoch = [tf.gather(column, batches) for column in [curve, *columns]]
+
             def step(number: Tensor) -> tuple[Tensor]:
-                columns = [curve, *together], labels, weights
-                batch = tf.nest.map_structure(lambda c: tf.gather(c, batches[number]), columns)
-                model.distribute_strategy.run(model.train_step, args=(batch,))
+                *inputs, labels, weights = (column[number] for column in epoch)
+                batch = inputs, labels, weights
+                self.model.distribute_strategy.run(self.model.train_step, args=(batch,))
                 return (number + 1,)
 
             tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
@@ -151,32 +150,39 @@ class NetworkTrainer:
         graph = tf.function(train, input_signature=signature, autograph=False)
         return lambda batches: graph(batches, self.curve)
 
+    def _program_of_steps(self) -> Callable[[np.ndarray], None]:
+        """As `_one_by_one`, on JAX in one program: to start one takes longer than a small step."""
+        import jax
 
-def _model_of(
-    network: keras.layers.Layer, together: Sequence[np.ndarray], places: Mapping[str, tuple]
-) -> keras.Model:
-    """The model `η + g(x)` of η and the columns of `_columns_together`."""
-    dtypes = [ops.convert_to_tensor(columns[:1]).dtype for columns in together]
-    inputs = [keras.Input(c.shape[1:], dtype=d) for c, d in zip(together, dtypes, strict=True)]
-    curve = keras.Input((1,), name="curve_of_the_logit")
-    g = network({name: inputs[at][:, column] for name, (at, column) in places.items()})
-    return keras.Model([curve, *inputs], curve + ops.cast(ops.reshape(g, (-1, 1)), "float32"))
+        @jax.jit
+        def train(state: Any, num_batches: int, epoch: Any) -> Any:
+            def step(number: Tensor, state: Any) -> Any:
+                return self.model.train_step(state, jax.tree.map(lambda c: c[number], epoch))[1]
+
+            return jax.lax.fori_loop(0, num_batches, step, state)
+
+        def run(batches: np.ndarray) -> None:
+            # Filled up: the program is compiled for a number of batches, and folds differ in it.
+            rows = np.resize(batches, (len(self.labels) // batches.shape[1], batches.shape[1]))
+            epoch = self._inputs(rows), self.labels[rows], self.weights[rows]
+            network = self.model.trainable_variables, self.model.non_trainable_variables
+            variables = *network, self.model.optimizer.variables, self.model.metrics_variables
+            state = jax.tree.map(lambda variable: variable.value, variables)
+            after = train(state, len(batches), epoch)
+            jax.tree.map(lambda variable, value: variable.assign(value), variables, after)
+
+        return run
 
 
-def _columns_together(
-    features: Mapping[str, np.ndarray],
-) -> tuple[list[np.ndarray], dict[str, tuple[int, int]]]:
-    """Stacks columns of one dtype and shape, (n, columns, …); returns the place of each column.
-
-    Every array passed to a training step costs time; with forty columns, most of the step's time.
-    """
-    alike: dict[tuple, list[str]] = {}
+def _model_of(network: keras.layers.Layer, features: Mapping[str, np.ndarray]) -> keras.Model:
+    """The model `η + g(x)` of η and the features."""
+    inputs = {}
     for name, column in features.items():
-        dtype = str(ops.convert_to_tensor(column[:1]).dtype)
-        alike.setdefault((dtype, column.dtype.kind, column.shape[1:]), []).append(name)
-    together = [np.stack([features[n] for n in names], axis=1) for names in alike.values()]
-    places = enumerate(alike.values())
-    return together, {n: (at, i) for at, names in places for i, n in enumerate(names)}
+        dtype = ops.convert_to_tensor(column[:1]).dtype
+        inputs[name] = keras.Input(column.shape[1:], dtype=dtype)
+    curve = keras.Input((1,), name="curve_of_the_logit")
+    g = ops.cast(ops.reshape(network(inputs), (-1, 1)), "float32")
+    return keras.Model([curve, *inputs.values()], curve + g)
 
 
 def _without_sharing(config: Any) -> Any:

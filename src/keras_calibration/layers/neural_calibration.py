@@ -161,6 +161,12 @@ class NeuralCalibration(Head):
         corrections = [ops.cast(values, calibrated.dtype) for values in corrections]
         return calibrated + sum(corrections[1:], corrections[0]) / len(corrections)
 
+    def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
+        """As `call`, with η in NumPy where it has `host_logits`."""
+        logits = logits if self.calibrator is None else head_logits(self.calibrator, logits, {})
+        corrections = [ops.convert_to_numpy(member(features)) for member in self.members]
+        return logits + np.mean([c.reshape(logits.shape) for c in corrections] or [0.0], axis=0)
+
     def adapt(
         self,
         logits: ArrayLike,
