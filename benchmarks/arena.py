@@ -223,7 +223,7 @@ SCORERS: dict[str, Callable[[], Any] | None] = {
 def methods(table: Any) -> dict[str, dict[str, Fit]]:
     """Group → name → fit."""
     live = live_rivals(table)
-    one = replace(
+    one_field = replace(
         table, num_values={table.fields[0]: table.num_values[table.fields[0]]}, numeric=()
     )
     raw = {"raw": lambda part: lambda test: test.logits}
@@ -239,7 +239,7 @@ def methods(table: Any) -> dict[str, dict[str, Fit]]:
     }
     return {
         "logit": raw | alone,
-        "field": raw | column_methods(one),
+        "field": raw | column_methods(one_field),
         "all": raw | column_methods(table),
     }
 
@@ -277,22 +277,22 @@ def ours(fields: Any = (), numeric: Any = ()) -> Fit:
 
 def print_summary(results: pd.DataFrame) -> None:
     """Prints two tables for each group: over all cells, and by the number of rows."""
-    for group, found in results.groupby("group", sort=False):
-        cells = cell_figures(found)
-        failed = found[found["log_loss"].isna()].groupby("method").size()
-        print(f"\n{group}: {len(found.groupby(CELL))} cells\n\n{summary(cells, failed)}")
+    for group, of_group in results.groupby("group", sort=False):
+        cells = cell_figures(of_group)
+        failed = of_group[of_group["log_loss"].isna()].groupby("method").size()
+        print(f"\n{group}: {len(of_group.groupby(CELL))} cells\n\n{summary(cells, failed)}")
         print(f"\n{group}: wins, and worse than raw, by development rows\n\n{by_rows(cells)}")
 
 
 def cell_figures(results: pd.DataFrame) -> pd.DataFrame:
     """The figures of each method and cell, means over the draws."""
-    found = results[results["log_loss"].notna()].copy()
-    losses = found["log_loss"].round(9).groupby([found[name] for name in [*CELL, "draw"]])
-    found["wins"] = (losses.rank(ascending=False) - 1) / (losses.transform("count") - 1)
-    found["worse"] = (found["change"] > 1e-9).astype(float)
-    found["clearly_worse"] = found["change"] > (2 * found["error"]).clip(lower=1e-9)
+    finished = results[results["log_loss"].notna()].copy()
+    losses = finished["log_loss"].round(9).groupby([finished[name] for name in [*CELL, "draw"]])
+    finished["wins"] = (losses.rank(ascending=False) - 1) / (losses.transform("count") - 1)
+    finished["worse"] = (finished["change"] > 1e-9).astype(float)
+    finished["clearly_worse"] = finished["change"] > (2 * finished["error"]).clip(lower=1e-9)
     names = ["change", "brier_change", "wins", "worse", "clearly_worse", "seconds"]
-    return found.groupby(["method", *CELL])[names].mean()
+    return finished.groupby(["method", *CELL])[names].mean()
 
 
 def ranking(cells: pd.DataFrame) -> pd.DataFrame:
@@ -316,8 +316,8 @@ def by_rows(cells: pd.DataFrame) -> str:
     sizes = sorted(means.index.unique("rows"), key=lambda rows: rows or np.inf)
     rows = []
     for method in ranking(cells).index:
-        found = (means.loc[method].reindex(sizes)).itertuples()
-        rows.append([method, *(f"{row.wins:.3f}, {row.worse:.0%}" for row in found)])
+        by_size = (means.loc[method].reindex(sizes)).itertuples()
+        rows.append([method, *(f"{row.wins:.3f}, {row.worse:.0%}" for row in by_size)])
     return markdown_table(["method", *(f"{size:,}" if size else "all" for size in sizes)], rows)
 
 

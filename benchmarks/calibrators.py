@@ -148,7 +148,7 @@ def methods(
     table: Any, field: str, is_ordered: bool
 ) -> dict[str, Callable[[Part], Callable[[Part], Any]]]:
     """Name → a function that fits on one part and returns what maps another to logits."""
-    one = {field: table.num_values[field]}
+    one_field = {field: table.num_values[field]}
 
     def fit_to_logits(layer: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
@@ -184,10 +184,10 @@ def methods(
     return {
         "PlattScaling": fit_to_logits(PlattScaling()),
         "ILPS": fit_to_logits(ILPS(smoothness="auto")),
-        "FieldBias on ILPS": fit_to_features(FieldBias(one, ILPS(smoothness="auto"))),
-        "FieldILPS on ILPS": fit_to_features(FieldILPS(one, ILPS(smoothness="auto"))),
+        "FieldBias on ILPS": fit_to_features(FieldBias(one_field, ILPS(smoothness="auto"))),
+        "FieldILPS on ILPS": fit_to_features(FieldILPS(one_field, ILPS(smoothness="auto"))),
         "calibrate": fit_calibrate({}, ()),
-        "calibrate, field": fit_calibrate(one, ()),
+        "calibrate, field": fit_calibrate(one_field, ()),
         "calibrate, all": fit_calibrate(table.num_values, table.numeric),
     }
 
@@ -227,11 +227,11 @@ def live_rivals(table: Any) -> dict[str, Callable[[Part], Callable[[Part], Any]]
         model.fit(frame(part), "prediction", "label", **features)
         return lambda test: logit(model.predict(frame(test), "prediction", **features))
 
-    found = {"platt": platt, "isotonic": isotonic}
+    installed = {"platt": platt, "isotonic": isotonic}
     for name, package, fit in (("beta", "betacal", beta), ("mcgrad", "mcgrad", mcgrad)):
         if importlib.util.find_spec(package):
-            found[name] = fit
-    return found
+            installed[name] = fit
+    return installed
 
 
 def score(

@@ -153,10 +153,10 @@ def contents(step: Any, batch: Any) -> tuple[Counter[str], int]:
     counts: Counter[str] = Counter()
     num_bytes = 0
     for line in entry.splitlines():
-        found = re.match(r"\s+(?:ROOT )?%?[\w.-]+ = (.+?) ([\w-]+)\(", line)
-        if found and found[2] in OPERATIONS:
-            counts[found[2]] += 1
-            for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", found[1]):
+        match = re.match(r"\s+(?:ROOT )?%?[\w.-]+ = (.+?) ([\w-]+)\(", line)
+        if match and match[2] in OPERATIONS:
+            counts[match[2]] += 1
+            for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", match[1]):
                 sizes = [int(size) for size in shape.split(",") if size]
                 num_bytes += ITEM.get(dtype, 4) * int(np.prod(sizes))
     return counts, num_bytes
@@ -187,8 +187,8 @@ def compare_gradients(batch: tuple[Any, dict[str, Any], Any]) -> None:
         return tape.gradient(our_sum, ours.embeddings.value), tf.concat(theirs, axis=0)
 
     print("\nGradient of the embeddings, largest error over largest entry, against float64")
-    for name, found in zip(("FieldNetwork", KERAS), gradients(), strict=True):
-        error = np.abs(found.numpy() - expected).max() / np.abs(expected).max()
+    for name, gradient in zip(("FieldNetwork", KERAS), gradients(), strict=True):
+        error = np.abs(gradient.numpy() - expected).max() / np.abs(expected).max()
         print(f"{name:<28}{error:>10.1e}")
 
 

@@ -91,8 +91,8 @@ def one_data_set(
 
     logits, away = fitted(half_cauchy(1.0))
     covered = np.abs(logits - MEAN_LOGIT - offsets) <= 1.96 * away
-    known = np.log(max(spread, 1e-3))
-    _, oracle_level = fitted(lambda s: -1e6 * (np.log(s) - known) ** 2)
+    true_log_spread = np.log(max(spread, 1e-3))
+    _, oracle_level = fitted(lambda s: -1e6 * (np.log(s) - true_log_spread) ** 2)
     return covered[:-1].mean(), covered[-1], away[:-1].mean(), oracle_level[:-1].mean()
 
 
@@ -123,8 +123,8 @@ def segments(num_samples: int) -> None:
             chance = rate * rng.uniform(0.5, 1.5, len(site))
             labels = (rng.random(len(site)) < chance).astype(float)
             weights = rng.choice([1.0, 5.0, 20.0], len(site)) if weighted else None
-            found = multicalibration_error(labels, chance, {"site": site}, weights)
-            p_values.append(found.p_value)
+            error = multicalibration_error(labels, chance, {"site": site}, weights)
+            p_values.append(error.p_value)
         below = [100 * np.mean(np.array(p_values) < level) for level in (0.05, 0.01)]
         kind = "1 to 20" if weighted else "none"
         print(

@@ -171,7 +171,7 @@ def call(kernel: programs.Kernel, device: Any = None) -> Function:
         for name, (shape, dtype) in kernel.arguments.items()
     }
     # A function of its own: JAX remembers what it has traced.
-    compiled = jax.jit(lambda *given: kernel.function(*given))
+    compiled = jax.jit(lambda *inputs: kernel.function(*inputs))
     return lambda: compiled(*drawn.values())
 
 
@@ -205,10 +205,10 @@ def medians(
 
 def difference(kernel: programs.Kernel) -> float:
     """The largest difference from the CPU's outputs, relative to their largest entry."""
-    here, on_cpu = (
+    actual, on_cpu = (
         jax.tree.leaves(call(kernel, device)()) for device in (None, jax.devices("cpu")[0])
     )
-    pairs = [[np.asarray(a, "float64") for a in pair] for pair in zip(here, on_cpu, strict=True)]
+    pairs = [[np.asarray(a, "float64") for a in pair] for pair in zip(actual, on_cpu, strict=True)]
     return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs)
 
 

@@ -109,7 +109,7 @@ def sweep(engine, build, rows, num_seeds, epochs):
     return time.perf_counter() - start
 
 
-def epoch_and_rest(engine, build, rows, num_seeds):
+def epoch_and_setup(engine, build, rows, num_seeds):
     """Seconds per seed: an epoch in the steady state, and what is paid once."""
     longer_by = max(3, MORE_IN_ALL // num_seeds)
     few, more = (sweep(engine, build, rows, num_seeds, FEW + by) for by in (0, longer_by))
@@ -150,14 +150,15 @@ def main():
         for engine, num_seeds in itertools.product(options.engines, options.seeds):
             name, _, xla = engine.partition(", ")
             chosen = build_xla if xla else build
-            found = []
+            rounds = []
             for _ in range(options.rounds if num_seeds <= 16 else 1):
                 fitted = fitted_epoch(build, rows)
-                epoch, rest = epoch_and_rest(name, chosen, rows, num_seeds)
-                found.append((fitted, epoch, fitted / epoch, rest))
-            fitted, epoch, ratio, rest = map(statistics.median, zip(*found, strict=True))
+                epoch, setup = epoch_and_setup(name, chosen, rows, num_seeds)
+                rounds.append((fitted, epoch, fitted / epoch, setup))
+            fitted, epoch, ratio, setup = map(statistics.median, zip(*rounds, strict=True))
             print(
-                f"{engine:<18}{num_seeds:>4}{fitted:>8.3f}{epoch:>12.3f}{ratio:>10.1f}x{rest:>11.2f}",
+                f"{engine:<18}{num_seeds:>4}{fitted:>8.3f}{epoch:>12.3f}{ratio:>10.1f}x"
+                f"{setup:>11.2f}",
                 flush=True,
             )
 

@@ -97,10 +97,10 @@ def read(file: Path) -> Archive:
     try:
         text = lzma.decompress(file.read_bytes()).decode()
         about, *lines = [json.loads(line) for line in text.split("\n")]
-        is_known = about["format"] == FORMAT
+        is_current = about["format"] == FORMAT
     except (lzma.LZMAError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file} must be an archive that `pack` has written ({error}).") from error
-    if not is_known:
+    if not is_current:
         raise ValueError(f"{file} has the format {about['format']}; this script reads {FORMAT}.")
     runs: list[dict[str, Any]] = []
     side_files: dict[str, list[str]] = {}
@@ -156,12 +156,12 @@ def about_studies(abouts: Sequence[Mapping[str, Any]]) -> str:
         program += ", on JAX" if "BACKEND=jax" in about["command"] else ""
         programs.setdefault(program, []).append(about)
     lines = []
-    for program, found in programs.items():
-        hours = sum(about["wall_seconds"] for about in found) / 3600
-        line = [program, str(len(found)), f"{sum(each['num_runs'] for each in found):,}"]
-        dates = sorted({about["date"] for about in found})
+    for program, studies in programs.items():
+        hours = sum(about["wall_seconds"] for about in studies) / 3600
+        line = [program, str(len(studies)), f"{sum(about['num_runs'] for about in studies):,}"]
+        dates = sorted({about["date"] for about in studies})
         line += [f"{hours:.1f}", " to ".join(dict.fromkeys((dates[0], dates[-1])))]
-        lines.append([*line, ", ".join(sorted({about["commit"][:9] for about in found}))])
+        lines.append([*line, ", ".join(sorted({about["commit"][:9] for about in studies}))])
     header = ["program", "ledgers", "runs", "hours", "dates", "commits"]
     machines = "; ".join(sorted({about["machine"] for about in abouts}))
     return f"{markdown_table(header, lines)}\n\nMachine: {machines}."
@@ -171,8 +171,8 @@ def machine() -> str:
     """Processor, cores and memory of this machine, without its name."""
     model = platform.machine()
     if (information := Path("/proc/cpuinfo")).exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        model = found[1] if found else model
+        match = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        model = match[1] if match else model
     parts = [model, f"{os.cpu_count()} cores"]
     if hasattr(os, "sysconf"):
         parts.append(f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB")
@@ -261,8 +261,8 @@ def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {key: _rounded(each, digits) for key, each in value.items()}
-    return [_rounded(each, digits) for each in value] if isinstance(value, list) else value
+        return {key: _rounded(item, digits) for key, item in value.items()}
+    return [_rounded(item, digits) for item in value] if isinstance(value, list) else value
 
 
 def _without_folders(value: Any) -> Any:
@@ -270,8 +270,8 @@ def _without_folders(value: Any) -> Any:
     if isinstance(value, str) and re.match(r"(/|~|[A-Za-z]:[\\/])", value):
         return re.split(r"[\\/]", value.rstrip("\\/"))[-1]
     if isinstance(value, dict):
-        return {key: _without_folders(each) for key, each in value.items()}
-    return [_without_folders(each) for each in value] if isinstance(value, list) else value
+        return {key: _without_folders(item) for key, item in value.items()}
+    return [_without_folders(item) for item in value] if isinstance(value, list) else value
 
 
 def _relative(study: str) -> PurePosixPath:

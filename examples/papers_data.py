@@ -47,7 +47,7 @@ def main() -> None:
             continue
         data = stored["data"][run["data"]]
         files = [arguments.folder / name for name in data["files"]]
-        file = next((each for each in files if each.is_file()), None)
+        file = next((path for path in files if path.is_file()), None)
         print(f"\n{run['name']}: {run['claim']}")
         if file is None:
             print(f"  not found: expected {' or '.join(map(str, files))} ({data['source']})")

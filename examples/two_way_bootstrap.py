@@ -48,10 +48,10 @@ def two_way_effects(
     """
     centred = differences - differences.mean()
     of_seeds, of_blocks = centred.mean(axis=1), centred.mean(axis=0)
-    rest = centred - of_seeds[:, None] - of_blocks
+    residuals = centred - of_seeds[:, None] - of_blocks
     num_seeds, num_blocks = differences.shape
     parts = [effects.var(ddof=1) / len(effects) for effects in (of_seeds, of_blocks)]
-    surplus = (rest**2).sum() / ((num_seeds - 1) * (num_blocks - 1)) / rest.size
+    surplus = (residuals**2).sum() / ((num_seeds - 1) * (num_blocks - 1)) / residuals.size
     return of_seeds, of_blocks, float(np.sqrt(max(sum(parts) - surplus, *parts)))
 
 

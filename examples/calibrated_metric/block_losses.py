@@ -105,9 +105,9 @@ def rolling_biases(
         metric.update_state(labels[period == number], logits[period == number])
         (bias,) = metric.bias
         biases[number + 1] = biases[number] if np.isnan(bias) else bias
-    found = biases[period]
-    scored = ~np.isnan(found)
-    return np.where(scored, found, 0), scored
+    row_biases = biases[period]
+    scored = ~np.isnan(row_biases)
+    return np.where(scored, row_biases, 0), scored
 
 
 def block_values(losses: NDArray[np.float64], scored: NDArray[np.bool_]) -> list[float]:

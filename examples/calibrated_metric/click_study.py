@@ -117,10 +117,10 @@ class Study(NamedTuple):
 
     def with_kinds(self, kinds: Sequence[str] | None) -> "Study":
         """The pairs of some kinds, and their pipelines."""
-        known = list(dict.fromkeys(pair.kind for pair in self.published))
-        if unknown := set(kinds or ()) - set(known):
-            raise SystemExit(f"No kinds of pairs {sorted(unknown)}: expected some of {known}.")
-        published = {p: text for p, text in self.published.items() if p.kind in (kinds or known)}
+        names = list(dict.fromkeys(pair.kind for pair in self.published))
+        if unknown := set(kinds or ()) - set(names):
+            raise SystemExit(f"No kinds of pairs {sorted(unknown)}: expected some of {names}.")
+        published = {p: text for p, text in self.published.items() if p.kind in (kinds or names)}
         used = {name for pair in published for name in (pair.first, pair.second)}
         return Study({n: p for n, p in self.pipelines.items() if n in used}, published)
 

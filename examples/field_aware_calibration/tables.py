@@ -153,8 +153,8 @@ def choose_methods(chosen: Sequence[str]) -> list[str]:
     rows = [*METHODS, FLOOR]
     if unknown := [name for name in chosen if name not in rows and name not in GROUPS]:
         raise SystemExit(f"No rows {unknown}: expected names of {rows}, or groups {list(GROUPS)}.")
-    wanted = {name for each in chosen for name in GROUPS.get(each, [each])}
-    return [name for name in rows if name in wanted]
+    names = {name for choice in chosen for name in GROUPS.get(choice, [choice])}
+    return [name for name in rows if name in names]
 
 
 def settings_of(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -195,12 +195,12 @@ def run(
     keras.utils.set_random_seed(task.seed)
     started = time.monotonic()
     if name == FLOOR:
-        found, without_block = noise_floor(task), {}
+        metrics, without_block = noise_floor(task), {}
         seconds = time.monotonic() - started
     else:
         logits = METHODS[name](task)
         seconds = time.monotonic() - started
-        found = scores(logits, task.test.labels, task.test.features[task.field])
+        metrics = scores(logits, task.test.labels, task.test.features[task.field])
         without_block = scores_without_blocks(
             logits, task.test.labels, task.test.features[task.field]
         )
@@ -220,7 +220,7 @@ def run(
         "seed": task.seed,
         "status": "finished",
         "epochs": [0],
-        "metrics": {metric: [value] for metric, value in (found | timing).items()},
+        "metrics": {metric: [value] for metric, value in (metrics | timing).items()},
         "directions": DIRECTIONS,
         "configuration": {"settings": settings, "data": data},
         "num_rows": len(task.test.labels),
@@ -240,8 +240,8 @@ def noise_floor(task: CalibrationTask) -> dict[str, float]:
     rng = np.random.default_rng(task.seed)
     draws = rng.random((FLOOR_DRAWS, len(logits))) < expit(logits)
     values = task.test.features[task.field]
-    found = [scores(logits, labels.astype(np.float32), values) for labels in draws]
-    return {metric: float(np.mean([each[metric] for each in found])) for metric in found[0]}
+    by_draw = [scores(logits, labels.astype(np.float32), values) for labels in draws]
+    return {metric: float(np.mean([draw[metric] for draw in by_draw])) for metric in by_draw[0]}
 
 
 def markdown(ledger: Ledger) -> str:
