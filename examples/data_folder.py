@@ -38,9 +38,9 @@ def read_data_folder(
 
     Keys of `meta.json`:
 
-    - `files`: names of the text tables in the folder, compressed or not. Those whose header is
-      `columns` are concatenated. A table that has a needed column which these lack is joined on the
-      columns it shares with them. `sep` and `read_csv` are options for reading.
+    - `files`: names of the text tables in the folder, compressed or not. Tables whose header is
+      `columns` are concatenated. Another table is joined on the columns that both have, if it has a
+      needed column that they lack. `sep` and `read_csv` are options for reading.
     - `label`: `{"column": ..., RULE: value}`. The label is 1 where the rule holds. RULE is
       `equals`, `not_equals`, `in`, `startswith`, or for numbers `gt`, `ge`, `lt`, `le`.
     - `row_filter`: a rule as above, or `notna`. Only rows where it holds are used.
@@ -54,7 +54,7 @@ def read_data_folder(
       names contain the words year, month and day.
 
     Ids of a categorical column are sorted by frequency in the training part, the most frequent
-    first. A missing value is a value. Values with fewer than `min_count` training rows share the
+    first. Missing values share an id. Values with fewer than `min_count` training rows share the
     last id.
 
     Args:
@@ -65,8 +65,8 @@ def read_data_folder(
         order_by: Column or columns of the time (numbers, month names or ISO 8601 dates), the most
             significant first. Implies a split by time.
         min_count: Number of training rows from which a value has its own id, at least 1.
-        max_rows: Only the last rows in the order of the split, as many as this, are used, and then
-            split; None for all.
+        max_rows: Number of rows to use, the last ones in the order of the split; None for all. They
+            are then split.
 
     Returns:
         The `Table`. Its `rows` are row numbers in the concatenated files, before the filter.

@@ -29,7 +29,7 @@ from markdown_table import markdown_table
 
 SUFFIX = ".jsonl.xz"
 FORMAT = 1
-# Of the metrics of a run, so that tables are the same to the last digit; and of side files.
+# Significant digits of metrics, enough for the same tables to the last digit, and of side files.
 DIGITS, SIDE_DIGITS = 10, 7
 # What a page of results does not need: hashes, and references to other files.
 LEFT_OUT = ("schema_version", "run_id", "versions", "initial_weights", "training")
@@ -60,8 +60,8 @@ def pack(folder: Path, file: Path, about: Mapping[str, Any]) -> None:
             of packages are added.
 
     Raises:
-        ValueError: There are no runs, `study` is no relative path, or the text has the name of this
-            machine or the path of its home folder.
+        ValueError: There are no runs, `study` is not a relative path, or a record has the name of
+            this machine or the path of its home folder.
     """
     runs = Ledger(folder).runs()
     if not runs:
@@ -92,7 +92,7 @@ def read(file: Path) -> Archive:
     """The contents of an archive.
 
     Raises:
-        ValueError: The file is no archive of a ledger, or of a newer format.
+        ValueError: The file is not an archive of a ledger, or it has a newer format.
     """
     try:
         text = lzma.decompress(file.read_bytes()).decode()
@@ -217,7 +217,7 @@ def parse_arguments() -> argparse.Namespace:
 def _packed_run(run: Mapping[str, Any]) -> dict[str, Any]:
     """A record with the metrics of its kept epoch, without what is left out or empty."""
     packed = {name: value for name, value in run.items() if name not in LEFT_OUT and value}
-    # Zeros are no empty values.
+    # The seed may be 0, which the line above drops as if it were empty.
     packed |= {"seed": run["seed"], "time": run["run_id"].partition("-")[0]}
     if run["epochs"]:
         kept = run["kept_epoch"] if isinstance(run["kept_epoch"], int) else run["epochs"][-1]
@@ -257,7 +257,7 @@ def _is_finite(value: float) -> bool:
 
 
 def _rounded(value: Any, digits: int) -> Any:
-    """A JSON value with all floats rounded to so many significant digits."""
+    """A JSON value with all floats rounded to `digits` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):

@@ -71,7 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     add("folder", type=Path, help="where the papers' files are")
     add("--run", action="store_true", help="run the commands, and do not only print them")
     add("--only", nargs="+", choices=names, help="some of the runs (default: all)")
-    add("--rows", type=int, help="only the first rows of each file, as many as this")
+    add("--rows", type=int, help="use only the first ROWS rows of each file (default: all)")
     add("--seeds", type=int, help="of each pipeline (default: as in the papers)")
     add("--output", type=Path, default=Path("output") / "papers", help="folder for the ledgers")
     return parser.parse_args()

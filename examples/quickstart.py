@@ -95,7 +95,7 @@ def train_base_model(table: Table, title: str) -> keras.Model:
         value = keras.ops.expand_dims(inputs[name], 1)
         missing = keras.ops.isnan(value)
         training = features[name].astype("float64")
-        # As Python's numbers, which keep float32: LiteRT has no float64.
+        # Python floats keep the graph in float32: LiteRT has no float64.
         standard = (value - float(np.nanmean(training))) / float(np.nanstd(training) + 1e-6)
         columns.append(keras.ops.where(missing, 0.0, keras.ops.clip(standard, -10, 10)))
         columns.append(keras.ops.cast(missing, "float32"))

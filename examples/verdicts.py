@@ -53,8 +53,8 @@ class Comparison(NamedTuple):
         better: Position of the better pipeline, as decided by other seeds than these.
         worse: Position of the other pipeline.
         seeds: Positions of the seeds whose runs are compared, at least three.
-        weight: Weight in the mean over comparisons. Those of a pair have a sum of 1, so that pairs
-            have equal weights.
+        weight: Weight in the mean over comparisons. The weights of a pair's comparisons sum to 1,
+            so that pairs have equal weights.
     """
 
     better: int
@@ -92,7 +92,7 @@ def ratio_text(effect: Effect | None) -> str:
 
 
 def power(size: float, error: float, degrees: float) -> float:
-    """The chance that a test at 5 %, one-sided, passes where an effect has this size.
+    """The power of a one-sided test at 5 % for an effect of this size.
 
     Example:
         >>> round(power(2.5, 1.0, 30), 2)
@@ -103,7 +103,7 @@ def power(size: float, error: float, degrees: float) -> float:
 
 
 def power_text(effect: Effect | None, published: float | None = None, unit: float = 1.0) -> str:
-    """The power for the published effect, and the effect that has one of 80 %, in units."""
+    """The power for the published effect, and the effect, in units, whose power is 80 %."""
     if effect is None:
         return "–"
     visible = scipy.optimize.brentq(
@@ -116,7 +116,7 @@ def power_text(effect: Effect | None, published: float | None = None, unit: floa
 
 
 def tables_needed(size: float, effect: Effect) -> int:
-    """How many tables a mean over tables needs for a power of 80 %, if they differ as these do."""
+    """The number of tables for a power of 80 %, if they differ as much as those of this effect."""
     spread = effect.error * math.sqrt(effect.degrees + 1)
     return next(n for n in range(2, 10_000) if power(size, spread / math.sqrt(n), n - 1) >= 0.8)
 
@@ -194,7 +194,7 @@ def equivalence_verdict(effect: Effect, margin: float) -> str:
 
 
 def equivalence_power(effect: Effect, margin: float) -> float:
-    """The chance of such an effect to pass `equivalence_verdict` where its true size is 0."""
+    """The power of `equivalence_verdict` for an effect with this error whose true size is 0."""
     room = (margin - (effect.high - effect.low) / 2) / effect.error
     return max(0.0, 2 * float(scipy.stats.t.cdf(room, effect.degrees)) - 1)
 
@@ -261,11 +261,10 @@ def bootstrap_gain(
     The gain is the weighted mean over the comparisons. Its standard error is that of a two-way
     bootstrap, which draws the blocks of held-out rows again, the same for all runs, and the seeds.
     Runs of different pipelines with the same seed share the order of their rows, so a seed is
-    drawn or left out in all pipelines, and two runs of one seed are never compared. Comparisons of
-    the same seeds have the same draws; those of others, such as the odd and the even ones, have
-    their own. Of n blocks or seeds, n − 1 are drawn, which makes the variance of a mean unbiased.
-    The interval is Student's, around the gain: draws of rows have a lower accuracy than the sample
-    on average.
+    drawn or left out in all pipelines, and two runs of one seed are never compared. Comparisons on
+    the same seeds share their draws; odd and even seeds are drawn independently. Of n blocks or
+    seeds, n − 1 are drawn, which makes the variance of a mean unbiased. The interval is Student's,
+    around the gain of the sample, because draws of rows have a lower accuracy on average.
 
     Args:
         plain: Plain losses by block, shape `(num_pipelines, num_seeds, num_blocks)`, with at least
@@ -314,7 +313,7 @@ def seed_counts(
     """How often each seed is drawn, `(num_draws + 1, num_seeds)`; the first row is the sample."""
     shares = np.full(num_seeds, 1 / num_seeds)
     counts = generator.multinomial(num_seeds - 1, shares, num_draws)
-    # One seed alone has no other to be compared with.
+    # A draw of a single seed has no runs to compare: it is drawn again.
     while (alone := (counts > 0).sum(axis=1) < 2).any():
         counts[alone] = generator.multinomial(num_seeds - 1, shares, int(alone.sum()))
     return np.concatenate([np.ones((1, num_seeds)), counts]).astype(np.float64)

@@ -18,9 +18,9 @@ from synthetic import predicted_gain
 from markdown_table import markdown_table
 from verdicts import published_accuracies
 
-# Ends of the classes of distance, in percent; the last is that of pairs that count.
+# Bounds of the classes of distance, in percent; pairs beyond the last one do not count.
 ENDS = (50, 55, 60, 70, 80, 98.5)
-# Ratios of standard deviations: that of V1, and the published one.
+# Ratios of standard deviations: the one measured for V1, and the published one.
 RATIOS = (0.48, 0.74)
 TEXT = """
 ### How does the gain depend on how far apart two pipelines are?

@@ -305,7 +305,7 @@ def build_model(
 
 
 def error(labels: Any, logits: Any) -> Any:
-    """1 for each image whose class is not the one predicted, else 0."""
+    """1 for each image with a wrong prediction, else 0."""
     return 1.0 - keras.metrics.sparse_categorical_accuracy(labels, logits)
 
 

@@ -33,8 +33,8 @@ from markdown_table import markdown_table
 from verdicts import Comparison, bootstrap_gain
 
 PLAIN = "plain"
-# Half of the seeds decide where the mean plain losses differ, and a single run does not show it
-# anyway.
+# Half of the seeds decide a pair if the mean plain losses differ, and if single runs do not show
+# this nearly always.
 MAX_P_VALUE, MAX_ACCURACY = 0.05, 0.985
 # Runs that a metric is judged on, of each pipeline.
 MIN_JUDGED = 3
@@ -81,8 +81,8 @@ class PairRow:
         difference: Mean plain loss of `worse` minus that of `better`, with a p-value.
         accuracies: `"plain"` and each name of a calibrated loss → how often it is lower for the
             better pipeline, one run of each; NaN for a pair that does not count.
-        judged: The runs on which the metrics are judged, at most one half of the seeds by the
-            other each; empty for a pair that does not count.
+        judged: The runs on which the metrics are judged, for each half of the seeds that the other
+            half decides; empty for a pair that does not count.
         runs: Pipeline → seed → its losses by block of held-out rows, shape `(metrics, blocks)`.
     """
 

@@ -1,8 +1,8 @@
 """V1 and A1 of HYPOTHESES.md, from runs with rotated held-out folds.
 
 Each fold of a table has seeds and held-out rows of its own. Errors are those of a two-way
-bootstrap: within each fold, seeds are drawn again, the same for all pipelines, and blocks of its
-rows.
+bootstrap: within each fold, its blocks of rows are drawn again, and its seeds, the same ones for
+all pipelines.
 """
 
 import math
@@ -150,8 +150,8 @@ def decide(
 ) -> tuple[int, int] | None:
     """The better and the worse of two pipelines by Definition 1, if these folds tell.
 
-    They tell if the 95 % interval of P over the seeds leaves out ½, a single run does not show that
-    anyway, and P or 1 − P is at least `min_share`.
+    They tell if the 95 % interval of P over the seeds leaves out ½, and the larger of P and 1 − P
+    is at least `min_share` and below 98.5 %, from where on single runs are nearly always right.
     """
     share, error, degrees = win_share(folds, first, second)
     reach = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * error
@@ -202,5 +202,5 @@ def pair_gains(
 
 
 def effect_of(draws: Array, degrees: int) -> Effect:
-    """The first draw, the sample, with the standard deviation of the others as its error."""
+    """The effect in the sample, the first draw; the spread of the other draws is its error."""
     return student_effect(float(draws[0]), float(draws[1:].std(ddof=1)), degrees)

@@ -33,10 +33,10 @@ from verdicts import (
     verdict,
 )
 
-# In points: of the slope from a share of 0 to 1, and of the gain where the share is small.
+# In points: the slope (share from 0 to 1) that matters, and the bound on gains at small shares.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
 SMALL_SHARE = 0.1
-# Of A2: how often the better pipeline wins in the other folds at least.
+# For A2: the least share of runs that the better pipeline wins in the other folds.
 MIN_SHARE = 0.55
 TEXT = """
 ### D1 and E1: does the gain rise with the share of bias in the seeds' noise?
@@ -99,7 +99,7 @@ def read_points(folder: Path, plan: Plan = PLANS["share"]) -> list[Point]:
 def _complete_folds(
     folder: Path, plan: Plan, table: str, batch_size: int, calibrated: str = OURS
 ) -> list[Fold]:
-    """All folds of a condition; none if one is not complete."""
+    """All folds of a condition; an empty list if one is not complete."""
     paths = [folder / folder_name(plan, table, fold, batch_size) for fold in plan.folds]
     ledgers = [Ledger(path) for path in paths if path.is_dir()]
     candidates = [complete_fold(ledger, plan, calibrated) for ledger in ledgers]
@@ -110,7 +110,7 @@ def _complete_folds(
 def points_of(
     table: str, batch_size: int, folds: Sequence[Fold], plan: Plan = PLANS["share"]
 ) -> list[Point]:
-    """The points of a condition: each fold, as the other one decides."""
+    """A point for each of two folds; the other fold decides which pipelines are better."""
     pairs, names = all_pairs(plan), list(plan.pipelines)
     points = []
     for judged, deciding in ((folds[0], folds[1]), (folds[1], folds[0])):
@@ -234,7 +234,7 @@ def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
     Returns:
         Lines of the table of hypotheses, and the gains of all tables as Markdown.
     """
-    # As registered: that of A1.
+    # As registered: the published gain of A1.
     published = 200 * relevant_gain(study_of(PLANS["primary"], Pipeline()).published.values())
     conditions = [("A2", "A1, where pipelines are further apart: nine tables", "second", 32)]
     conditions.append(("", "The same on five further tables", "further", 32))

@@ -4,8 +4,8 @@
     ./dev run python examples/field_aware_calibration/development_rows.py --seeds 2
 
 Six tables in full, split as in `tables.py`. The base model of a seed is the same for all numbers of
-development rows: these are the last ones, those nearest to the test rows in tables in the order of
-time. Runs that are in the ledger are not repeated.
+development rows. The last development rows are used: in tables in the order of time, those nearest
+to the test rows. Runs that are in the ledger are not repeated.
 """
 
 import argparse
@@ -39,7 +39,7 @@ DATA_SETS = (
     *("pg15_motor_100k", "movielens_100k"),
 )
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-# Seeds 0 to 9 have the runs of `tables.py`.
+# The runs of `tables.py` have the seeds 0 to 9.
 FIRST_SEED = 100
 NETWORK = NetworkSize(16, (200, 200))
 NEURAL = "Neural Calibration to the end"
@@ -103,7 +103,7 @@ def run_seed(ledger: Ledger, split: Split, seed: int, compiled: dict[str, RowMod
 
 
 def sizes_of(num_rows: int) -> list[int]:
-    """The numbers of development rows of a table that has so many."""
+    """The numbers of development rows to try on a table that has `num_rows` of them."""
     return [size for size in SIZES if size < num_rows] + [num_rows]
 
 
@@ -174,7 +174,7 @@ def markdown(tables: Mapping[str, Sequence[Group]]) -> str:
             line = [method, name, *(cells.get(size, "") for size in SIZES)]
             line.append("" if last in SIZES else f"{cells[last]} ({last:,})")
             fit = slope(groups, method)
-            # As many degrees of freedom as a normal distribution has.
+            # Infinitely many degrees of freedom: a normal distribution.
             line.append(slope_text(fit and student_effect(-fit[0], fit[1], np.inf)))
             lines.append(line)
         lines.append([method, "mean", *[""] * (len(SIZES) + 1)])

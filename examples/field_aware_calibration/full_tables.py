@@ -47,9 +47,9 @@ DATA_SETS = (
 OWN_ORDER, SHUFFLED = "own", "shuffled"
 FIRST_SEED, NUM_SEEDS = 400, 10
 BATCH_SIZE = 200
-# A field counts if its values have so many test rows each, on average.
+# A field counts if its values have at least so many test rows on average.
 MIN_ROWS = 200
-# Labels are drawn so many times from the probabilities of a row of the table.
+# Draws of labels from the probabilities of a method, for the floor of its errors.
 FLOOR_DRAWS = 20
 NEURAL = "Neural Calibration"
 METHODS: dict[str, Method] = {
@@ -158,8 +158,8 @@ def field_errors(
 ) -> dict[str, float]:
     """The errors of each field, their floor, and the unbiased square of its bias.
 
-    The floor has labels that are drawn from the probabilities. With n rows of a value, of N, the
-    square is Σ_z ((Σ (y − p))² − Σ p (1 − p)) / n / N. It has no floor.
+    The floor is the error of labels drawn from the probabilities. With N rows, n of them with the
+    value z, the square is Σ_z ((Σ (y − p))² − Σ p (1 − p)) / n / N. It needs no floor.
     """
     rng = np.random.default_rng(0)
     drawn = rng.random((FLOOR_DRAWS, len(labels))) < probabilities
@@ -190,13 +190,13 @@ def _errors(
 
 
 class Errors(NamedTuple):
-    """How the error of a row on a field is measured: a metric, and what is taken off."""
+    """How the error of a row on a field is measured: by a metric, with or without its floor."""
 
     metric: str
     less_floor: bool = False
 
     def of(self, group: Group, row: str, field: str) -> float:
-        """The error, a mean over the seeds; not above 0 where it does not exceed its floor."""
+        """The mean error over the seeds; 0 or below where it does not exceed its floor."""
         name = f"{self.metric} of {field}"
         value = group.mean(row, name)
         if self.metric == "square":
@@ -248,7 +248,7 @@ def loss_ratios(groups: Mapping[str, Group]) -> dict[str, float]:
 
 
 def time_effects(ordered: Mapping[str, Group], mixed: Mapping[str, Group]) -> list[Effect | None]:
-    """S1: minus the log ratio of losses in shuffled rows, and how much it rises in their order."""
+    """S1: minus the log ratio of losses in shuffled rows, and its rise in the order of time."""
     in_order, in_random = loss_ratios(ordered), loss_ratios(mixed)
     tables = [name for name in IN_TIME if name in in_order and name in in_random]
     rises = [in_order[name] - in_random[name] for name in tables]

@@ -123,7 +123,7 @@ def append_jackknife(
 def read_jackknife(folder: Path) -> dict[str, dict[str, dict[int, dict[str, list[float]]]]]:
     """The side file: settings as JSON with sorted keys → row → seed → metric → values.
 
-    Of two lines of a run the later one counts: the earlier run was interrupted.
+    If a run has two lines, the later one counts: the earlier run was interrupted.
     """
     by_settings: dict[str, dict[str, dict[int, dict[str, list[float]]]]] = {}
     path = folder / FILE

@@ -122,7 +122,7 @@ def record(name: str, columns: Any, labels: np.ndarray, seed: int) -> dict[str, 
 
 
 def section(ledger: Ledger) -> str:
-    """The runs beside the paper's figures, as Markdown; without runs, that there are none.
+    """The runs beside the paper's figures, as Markdown; a sentence if there are no runs.
 
     Args:
         ledger: The runs of `main`.

@@ -56,7 +56,7 @@ DATA_SETS = (
     "diabetes_readmit_102k",
 )
 METHODS: dict[str, Method] = methods.METHODS | later_methods.METHODS
-# Its labels are drawn so many times from the probabilities of `calibrate`.
+# Draws of labels from the probabilities of `calibrate`, for the noise floor.
 FLOOR_DRAWS = 20
 GROUPS = {
     "paper": list(methods.PAPER),
@@ -131,7 +131,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10, help="of each row (default: 10)")
     parser.add_argument("--embedding-dim", type=int, default=256, help="(default: 256)")
     parser.add_argument(
-        "--rows", type=int, help="use the last rows of each table only, as many as this"
+        "--rows", type=int, help="use only the last ROWS rows of each table (default: all)"
     )
     parser.add_argument(
         "--hidden-units", type=int, nargs="+", default=[200, 200], help="(default: 200 200)"
@@ -158,7 +158,7 @@ def choose_methods(chosen: Sequence[str]) -> list[str]:
 
 
 def settings_of(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What, beside row and seed, tells one run from another."""
+    """The settings that identify a run, beside its row and seed."""
     return {
         "data": folder.name,
         "field": arguments.field,
@@ -191,7 +191,7 @@ def run(
     name: str, task: CalibrationTask, settings: dict[str, Any], base_seconds: float
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Calibrates by one method, and scores the test rows."""
-    # Rows do not depend on which others are computed before them.
+    # So that a row does not depend on the rows computed before it.
     keras.utils.set_random_seed(task.seed)
     started = time.monotonic()
     if name == FLOOR:
