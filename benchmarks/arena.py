@@ -3,18 +3,19 @@
 Every method is fitted on the same development rows of a cell and scored on the same test rows. A
 cell is a table × a scorer × a number of development rows: the tables with a `base_logits.npz`; its
 fixed Keras logits, LightGBM, a random forest and logistic regression trained on the train part; and
-300, 1,000, 3,000, 10,000 or all development rows, drawn at random, the smaller ones several times.
-Methods are compared with those of their group, which see the same: the logit alone, one field, or
-all columns.
+300, 1,000, 3,000, 10,000 or all development rows, drawn at random, several times where they are
+few. Methods are compared within three groups, whose methods see the logit alone, one field, or all
+columns.
 
 Printed for each group: log loss and Brier score less those of raw; the win rate, which is the mean
 over cells of the share of the group's other methods with a higher log loss (a tie counts half); how
 often the log loss is worse than raw, by value and by more than two standard errors of the paired
-difference on the test rows, and the number of cells expected by chance (2.3 %); CPU seconds of a
-fit; failures. Several draws of a cell count as one cell.
+difference on the test rows, with the number of cells expected by chance (2.3 %); CPU seconds of a
+fit; failures. The draws of a cell are averaged and count as one cell.
 
-Results are appended to --results one by one, and not run again; `--summary` runs nothing. A method
-that is not installed or fails is left out of its cell. Set OMP_NUM_THREADS=1 for one thread.
+Results are appended to --results one by one, and are not computed again; `--summary` only prints
+the tables. A method that is not installed or fails is left out of its cell. Set OMP_NUM_THREADS=1
+for one thread.
 """
 
 import argparse
@@ -178,7 +179,7 @@ def row_losses(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def drawn(num_rows: int, most: int, seed: Any) -> np.ndarray:
-    """Numbers of at most that many rows, in their order."""
+    """Sorted numbers of random rows, at most `most` of them."""
     return np.sort(np.random.default_rng(seed).permutation(num_rows)[:most])
 
 
@@ -217,7 +218,7 @@ SCORERS: dict[str, Callable[[], Any] | None] = {
 }
 
 
-# --- Methods: fit on one part, and return what maps another to logits.
+# --- Methods: fit on one part, and return a function that maps another part to logits.
 
 
 def methods(table: Any) -> dict[str, dict[str, Fit]]:

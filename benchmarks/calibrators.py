@@ -2,10 +2,10 @@
 
 For each binary table with a `base_logits.npz`, all methods are fitted on the development part and
 scored on the test part, beside the rivals of `peers.csv` (measured on exactly these logits).
-Scikit-learn's two are fitted anew, and so are betacal and MCGrad where they are installed: "(live)"
-stands beside the seconds. In the wins the lower log loss counts, of the live one and that of
-`peers.csv`. One table of figures for each data set; at the end, the losses of all and
-the wins against the targets:
+Scikit-learn's two are fitted anew, and so are betacal and MCGrad where they are installed: these
+have "(live)" beside the seconds. The wins are counted against the lower of a rival's two log
+losses, the live one and that of `peers.csv`. Printed are a table of figures for each data set, the
+losses of all, and the wins against the targets:
 
 (a) what `calibrate` picks is never worse than raw or Platt by two paired standard errors;
 (b) lowest test log loss among methods that see the same columns on two thirds of the tables;
@@ -46,7 +46,7 @@ sys.path.append(str(ROOT / "examples"))
 
 from data_folder import read_data_folder  # noqa: E402
 
-# Columns of time that no `meta.json` names.
+# Time columns of the tables whose `meta.json` names none.
 ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 REFERENCES = ("noise_floor", "oracle_platt_on_test")
 # By the columns that a method sees beside the logit: none, the field, or all.
@@ -147,7 +147,7 @@ def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[s
 def methods(
     table: Any, field: str, is_ordered: bool
 ) -> dict[str, Callable[[Part], Callable[[Part], Any]]]:
-    """Name → a function that fits on one part and returns what maps another to logits."""
+    """Name → a function that fits on one part and returns one from another part to logits."""
     one_field = {field: table.num_values[field]}
 
     def fit_to_logits(layer: Any) -> Callable[[Part], Callable[[Part], Any]]:

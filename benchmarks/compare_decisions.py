@@ -2,10 +2,10 @@
 
 Three tables, all by `compare` itself:
 
-- looks: how often it names a better pipeline where there is none, for whoever trains "about k more
-  seeds each" and looks again: never, once, or until it is decided or the budget is spent. The runs
-  are normal, or drawn with replacement from the runs of one pipeline of the archived ledgers
-  (`benchmarks/ledgers`, click pipelines that were trained for 59 to 125 steps);
+- looks: how often it names a better pipeline where there is none, if the advised "about k more
+  seeds each" are trained and compared again never, once, or until it is decided or the budget is
+  spent. The runs are normal, or drawn with replacement from the runs of one pipeline of the
+  archived ledgers (`benchmarks/ledgers`, click pipelines that were trained for 59 to 125 steps);
 - decisions: how often 1, 2, 5 and 10 runs each of two archived pipelines are right. Runs of even
   seeds are drawn where those of odd seeds tell which pipeline is better, and the other way round: a
   pair counts in a half if the mean losses of the other half differ with p < 0.05 and a single run
@@ -143,8 +143,8 @@ class Pair(NamedTuple):
 
     Args:
         losses: Losses of either, shape `(2, seeds, 2)`: plain and calibrated.
-        is_b_better: Whether B is the better by the plain, and by the calibrated loss; `None` where
-            that is not known or nothing is left to find.
+        is_b_better: Whether B is better by the plain loss, and by the calibrated loss; `None` if
+            the difference is not significant, or if single runs nearly always show it.
         earlier: Records of the other pipelines.
     """
 
@@ -154,7 +154,7 @@ class Pair(NamedTuple):
 
 
 def archived_pairs(pipelines: dict[str, dict[int, Runs]]) -> Iterator[Pair]:
-    """All pairs of a study of which either loss knows the better, by halves of the seeds."""
+    """All pairs of a study, by halves of the seeds, whose better one is known by either loss."""
     for a, b in itertools.combinations(pipelines, 2):
         seeds = sorted(pipelines[a].keys() & pipelines[b].keys())
         for parity in (0, 1):
@@ -177,7 +177,7 @@ def archived_pairs(pipelines: dict[str, dict[int, Runs]]) -> Iterator[Pair]:
 
 
 def better(a: Runs, b: Runs) -> bool | None:
-    """Whether B has the lower mean, if that is known and a single run does not show it anyway."""
+    """Whether B has the lower mean; `None` if unknown, or if single runs nearly always show it."""
     p_value = mean_difference(a, b, paired=True).p_value
     if p_value is None or p_value >= MAX_P_VALUE:
         return None
@@ -187,7 +187,7 @@ def better(a: Runs, b: Runs) -> bool | None:
 
 
 class Counts:
-    """What became of the draws: how many were right by each rule."""
+    """Numbers of draws, and of those that were right by each rule."""
 
     def __init__(self) -> None:
         self.draws = self.lower = self.likely = self.likely_right = 0

@@ -8,8 +8,8 @@ gathers, scatters, loops) and the bytes that these read and write. The last line
 gradient of the embeddings with that of Keras' `Embedding` layers of the same weights, and both with
 sums in float64.
 
-TensorFlow runs on one thread and CPU time is taken, which is steady where others use the machine
-too; all take turns; medians.
+TensorFlow runs on one thread. The times are CPU times, which are steady even on a busy machine. All
+variants take turns; the figures are medians.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 FIELDS = {"site": 20_000, "advertiser": 2_000, "country": 200, "device": 12, "hour": 24}
 EMBEDDING_DIM, HIDDEN_UNITS = 16, (64, 32)
 KERAS = "Keras' own layers"
-# What touches memory in a compiled program; the rest names, reshapes or passes on.
+# Operations of a compiled program that touch memory; the others name, reshape or pass on.
 OPERATIONS = (
     "fusion",
     "dot",

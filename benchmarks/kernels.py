@@ -7,7 +7,7 @@ that a copy reaches in the same process; the ratio to a sigmoid in the same roun
 range; and the largest error of the gradient by the values against float64, relative to its largest
 entry. All take turns; medians.
 
-`--cores 1` measures CPU time on one core, which is steady where others use the machine too.
+`--cores 1` measures CPU time on one core, which is steady even on a busy machine.
 TensorFlow Lattice needs an environment of its own (`pip install tensorflow tf-keras
 tensorflow-lattice`), and so does PyTorch (`pip install torch numpy`); `--lattice` and `--torch`
 name their Pythons. Without, their lines are left out. PyTorch runs `searchsorted` and reads knots
@@ -111,7 +111,7 @@ def print_part(name: str, arguments: argparse.Namespace) -> None:
 
 def measure(arguments: argparse.Namespace) -> None:
     if hasattr(os, "sched_setaffinity"):
-        # Before the libraries make their threads, of which there are as many as cores.
+        # Before the libraries start their threads, one for each core.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-arguments.cores :])
     on_one_core = arguments.device == "cpu" and arguments.cores == 1
     clock = time.process_time if on_one_core else time.perf_counter
@@ -186,7 +186,7 @@ def gradient_error(
     upstream: np.ndarray,
     name: str,
 ) -> float | None:
-    """Largest error relative to the largest entry; None where the knots are others."""
+    """Largest error relative to the largest entry; None for kernels with knots of their own."""
     if name in OWN_KNOTS:
         return None
     logits, knots, upstream = (array.astype(np.float64) for array in (logits, knots, upstream))

@@ -174,7 +174,7 @@ def kept(head: Any) -> Any:
 
 
 def fresh_rows(columns: str, effect: str) -> tuple[Array, dict[str, Array], Array]:
-    """Fresh rows of a cell: of the logit alone, quantiles of its distribution."""
+    """Fresh rows of a cell; for the logit alone, quantiles of its distribution."""
     if columns == "logit":
         logits = norm.ppf((np.arange(2000) + 0.5) / 2000, -1.5, 1.2)
         return logits, {}, true_probabilities(logits, {}, effect)
@@ -194,7 +194,7 @@ def drawn(
 
 
 def true_probabilities(logits: Array, features: dict[str, Array], effect: str) -> Array:
-    """Of the logit alone, a slope and a bias; else offsets of two fields and two curves."""
+    """Without features, a slope and a bias; else offsets of two fields and two curves."""
     if not features:
         return expit(logits - EFFECTS[effect] * (0.2 + 0.15 * logits))
     offsets = np.random.default_rng(5).normal(size=(2, 30))

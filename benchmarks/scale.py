@@ -27,8 +27,8 @@ import numpy as np
 
 ROWS_OF_FILE = 10_000_000
 FIELDS = ("site", "user", "site_name", "user_name")
-# The same sums as those of the metrics, by hand: the state of two folds of logits in 418 bins is
-# left to the package, so the log loss stands beside the Calibrated Log Loss.
+# The sums of the metrics by hand, with the log loss in place of the Calibrated Log Loss, whose
+# state (two folds of logits in 418 bins) only the package computes.
 BY_HAND = """
 SELECT {field} AS value, sum(label - p) AS residual, sum(label) AS positives, count(*) AS rows,
     sum(p * (1 - p)) AS variance, sum(p) AS predicted, sum(p * p) AS squares
@@ -248,7 +248,7 @@ def table(folder: Path, rows: int, ways: list[str], rounds: int) -> None:
 
 
 def extrapolate(folder: Path, rounds: int) -> None:
-    """A line through the times of three sizes, which a straight line describes."""
+    """Fits a straight line to the times of three sizes, and extrapolates it."""
     sizes = [10_000_000, 30_000_000, 100_000_000]
     for field in ("site", "user"):
         seconds = []

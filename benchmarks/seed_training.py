@@ -2,12 +2,12 @@
 
 Two models, batches of 1,024, Adam: three embeddings of 1,000 × 16 with an MLP of 64-64, and an MLP
 of 128-128 on 32 numbers. For each engine and number of seeds S, two sweeps with few and with more
-epochs are timed; their difference is the steady state, and the rest of the shorter sweep is what is
-paid once: building, tracing, compiling. Fewer seeds train for more epochs, so
-that the difference is much longer than what the rest varies by. `fit` trains one seed after the
-other in this process, each in a model of its own, as users do: its time per seed does not depend on
-their number, so that one seed is timed, its epochs after the first by a callback. It is timed anew
-beside every other sweep, so that both see the same load of the machine.
+epochs are timed. Their difference gives the steady state. What remains of the shorter sweep is the
+setup, which is paid once: building, tracing, compiling. Fewer seeds train for more epochs, so that
+the difference is much larger than the noise of the setup. `fit` trains one seed after the other in
+this process, each in a model of its own, as users do. Its time per seed does not depend on their
+number, so one seed is timed, its epochs after the first by a callback. It is timed anew beside
+every other sweep, so that both see the same load of the machine.
 
 The roofline is the time of the matrix products alone, at the speed of products of the same shapes
 on all cores: less is not possible in float32.
@@ -30,7 +30,7 @@ from keras_calibration.seeds.random_seeds import set_seeds
 
 BATCH, STEPS = 1024, 100
 FEW = 1
-# Epochs of all seeds together by which the longer sweep is longer, at least.
+# How many more epochs the longer sweep has at least, over all seeds.
 MORE_IN_ALL = 48
 FITTED_EPOCHS = 21
 

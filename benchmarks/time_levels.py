@@ -21,7 +21,7 @@ from keras_calibration.layers import ILPS, FieldBias
 from markdown_table import markdown_table
 
 NUM_VALUES = 50
-# The level at the times of the rows, of which those to come are above 1.
+# The level at the times of the rows; the rows to score have times above 1.
 LEVELS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
     "none": lambda time, _: 0 * time,
     "step at .7": lambda time, _: 0.5 * (time > 0.7),

@@ -6,8 +6,8 @@
     ./dev release --quick    the same with a selection of the tests, on the Pythons that are found
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
-and with the newest versions that pyproject.toml allows. The lowest ones are those of the oldest
-Python, with which `./dev` has to be set up; the others are looked for on the path (`python3.12`).
+and with the newest versions that pyproject.toml allows. The lowest versions are tested on the
+oldest Python, with which `./dev` must be set up. Later Pythons are looked for on the path.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ABOUT = r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LIC
 IN_WHEEL = f"{PACKAGE}|{ABOUT}"
 IN_SOURCE = rf"src/{PACKAGE}|(tests|examples)/[\w/]+\.py|{OTHER_FILES}|{TOP_FILES}"
 LARGEST_FILE = 300_000
-# The oldest is the one of the lowest versions: there are wheels of these for no later one.
+# The lowest versions are tested on the oldest Python: they have no wheels for later ones.
 OLDEST_PYTHON, *LATER_PYTHONS = ("3.11", "3.12", "3.13")
 QUICK_TESTS = [
     *("tests/test_public_names.py", "tests/records/test_cli.py", "tests/test_readme.py"),
@@ -103,7 +103,7 @@ def find_pythons(needs_all: bool) -> tuple[str, list[str]]:
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if running != OLDEST_PYTHON:
         sys.exit(f"Set ./dev up with Python {OLDEST_PYTHON}, the oldest supported, not {running}.")
-    # A name on the path may be a shim that knows no such Python.
+    # A name on the path may be a shim without such a Python.
     later = {version: shutil.which(f"python{version}") for version in LATER_PYTHONS}
     working = [path for path in later.values() if path and works(path)]
     if needs_all and len(working) < len(later):
@@ -156,7 +156,7 @@ def check_contents(archive: Path, files: dict[str, bytes]) -> None:
 
 
 def check_python_files(wheel: dict[str, bytes], source: dict[str, bytes]) -> None:
-    """Both hold exactly the files of the packages that git knows."""
+    """Wheel and source distribution hold exactly the files of the packages that are in git."""
     listed = subprocess.run(
         ["git", "ls-files", "src"],
         cwd=ROOT,
