@@ -43,8 +43,8 @@ SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 FIRST_SEED = 100
 NETWORK = NetworkSize(16, (200, 200))
 NEURAL = "Neural Calibration to the end"
-OTHERS = ("Neural Calibration", "Our NeuralCalibration")
-METHODS = (PLATT, NEURAL, *OTHERS)
+OTHER_METHODS = ("Neural Calibration", "Our NeuralCalibration")
+METHODS = (PLATT, NEURAL, *OTHER_METHODS)
 TEXT = """
 ### F2: do more development rows favour Neural Calibration over Platt scaling?
 
