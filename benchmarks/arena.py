@@ -3,18 +3,19 @@
 Every method is fitted on the same development rows of a cell and scored on the same test rows. A
 cell is a table × a scorer × a number of development rows: the tables with a `base_logits.npz`; its
 fixed Keras logits, LightGBM, a random forest and logistic regression trained on the train part; and
-300, 1,000, 3,000, 10,000 or all development rows, drawn at random, the smaller ones several times.
-Methods are compared with those of their group, which see the same: the logit alone, one field, or
-all columns.
+300, 1,000, 3,000, 10,000 or all development rows, drawn at random, several times where they are
+few. Methods are compared within three groups, whose methods see the logit alone, one field, or all
+columns.
 
 Printed for each group: log loss and Brier score less those of raw; the win rate, which is the mean
 over cells of the share of the group's other methods with a higher log loss (a tie counts half); how
 often the log loss is worse than raw, by value and by more than two standard errors of the paired
-difference on the test rows, and the number of cells expected by chance (2.3 %); CPU seconds of a
-fit; failures. Several draws of a cell count as one cell.
+difference on the test rows, with the number of cells expected by chance (2.3 %); CPU seconds of a
+fit; failures. The draws of a cell are averaged and count as one cell.
 
-Results are appended to --results one by one, and not run again; `--summary` runs nothing. A method
-that is not installed or fails is left out of its cell. Set OMP_NUM_THREADS=1 for one thread.
+Results are appended to --results one by one, and are not computed again; `--summary` only prints
+the tables. A method that is not installed or fails is left out of its cell. Set OMP_NUM_THREADS=1
+for one thread.
 """
 
 import argparse
@@ -178,7 +179,7 @@ def row_losses(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def drawn(num_rows: int, most: int, seed: Any) -> np.ndarray:
-    """Numbers of at most that many rows, in their order."""
+    """Sorted numbers of random rows, at most `most` of them."""
     return np.sort(np.random.default_rng(seed).permutation(num_rows)[:most])
 
 
@@ -217,13 +218,13 @@ SCORERS: dict[str, Callable[[], Any] | None] = {
 }
 
 
-# --- Methods: fit on one part, and return what maps another to logits.
+# --- Methods: fit on one part, and return a function that maps another part to logits.
 
 
 def methods(table: Any) -> dict[str, dict[str, Fit]]:
     """Group → name → fit."""
     live = live_rivals(table)
-    one = replace(
+    one_field = replace(
         table, num_values={table.fields[0]: table.num_values[table.fields[0]]}, numeric=()
     )
     raw = {"raw": lambda part: lambda test: test.logits}
@@ -239,7 +240,7 @@ def methods(table: Any) -> dict[str, dict[str, Fit]]:
     }
     return {
         "logit": raw | alone,
-        "field": raw | column_methods(one),
+        "field": raw | column_methods(one_field),
         "all": raw | column_methods(table),
     }
 
@@ -277,22 +278,22 @@ def ours(fields: Any = (), numeric: Any = ()) -> Fit:
 
 def print_summary(results: pd.DataFrame) -> None:
     """Prints two tables for each group: over all cells, and by the number of rows."""
-    for group, found in results.groupby("group", sort=False):
-        cells = cell_figures(found)
-        failed = found[found["log_loss"].isna()].groupby("method").size()
-        print(f"\n{group}: {len(found.groupby(CELL))} cells\n\n{summary(cells, failed)}")
+    for group, of_group in results.groupby("group", sort=False):
+        cells = cell_figures(of_group)
+        failed = of_group[of_group["log_loss"].isna()].groupby("method").size()
+        print(f"\n{group}: {len(of_group.groupby(CELL))} cells\n\n{summary(cells, failed)}")
         print(f"\n{group}: wins, and worse than raw, by development rows\n\n{by_rows(cells)}")
 
 
 def cell_figures(results: pd.DataFrame) -> pd.DataFrame:
     """The figures of each method and cell, means over the draws."""
-    found = results[results["log_loss"].notna()].copy()
-    losses = found["log_loss"].round(9).groupby([found[name] for name in [*CELL, "draw"]])
-    found["wins"] = (losses.rank(ascending=False) - 1) / (losses.transform("count") - 1)
-    found["worse"] = (found["change"] > 1e-9).astype(float)
-    found["clearly_worse"] = found["change"] > (2 * found["error"]).clip(lower=1e-9)
+    finished = results[results["log_loss"].notna()].copy()
+    losses = finished["log_loss"].round(9).groupby([finished[name] for name in [*CELL, "draw"]])
+    finished["wins"] = (losses.rank(ascending=False) - 1) / (losses.transform("count") - 1)
+    finished["worse"] = (finished["change"] > 1e-9).astype(float)
+    finished["clearly_worse"] = finished["change"] > (2 * finished["error"]).clip(lower=1e-9)
     names = ["change", "brier_change", "wins", "worse", "clearly_worse", "seconds"]
-    return found.groupby(["method", *CELL])[names].mean()
+    return finished.groupby(["method", *CELL])[names].mean()
 
 
 def ranking(cells: pd.DataFrame) -> pd.DataFrame:
@@ -316,8 +317,8 @@ def by_rows(cells: pd.DataFrame) -> str:
     sizes = sorted(means.index.unique("rows"), key=lambda rows: rows or np.inf)
     rows = []
     for method in ranking(cells).index:
-        found = (means.loc[method].reindex(sizes)).itertuples()
-        rows.append([method, *(f"{row.wins:.3f}, {row.worse:.0%}" for row in found)])
+        by_size = (means.loc[method].reindex(sizes)).itertuples()
+        rows.append([method, *(f"{row.wins:.3f}, {row.worse:.0%}" for row in by_size)])
     return markdown_table(["method", *(f"{size:,}" if size else "all" for size in sizes)], rows)
 
 

@@ -1,9 +1,10 @@
 """Seconds of a direct fit beside scikit-learn's: `./dev run python benchmarks/calibrator_speed.py`.
 
 Synthetic logits ~ N(-2, 1.5), labels from a sigmoid of a monotone map with two kinks, float32. All
-in one process and in turn, so that the machine's load falls on all alike; medians. The first call
-of each calibrator is timed in a process of its own, import excluded. The last columns compare the
-mean log loss (float64, on the rows) with that of a minimisation on the rows.
+in one process and in turn, so that the machine's load falls on all alike. Times are
+medians. The first call of each calibrator is timed in a process of its own, import excluded. The
+last table compares the mean log loss (float64, on the rows) with that of a minimisation on the
+rows.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
 For each binary table with a `base_logits.npz`, all methods are fitted on the development part and
 scored on the test part, beside the rivals of `peers.csv` (measured on exactly these logits).
-Scikit-learn's two are fitted anew, and so are betacal and MCGrad where they are installed: "(live)"
-stands beside the seconds. In the wins the lower log loss counts, of the live one and that of
-`peers.csv`. One table of figures for each data set; at the end, the losses of all and
-the wins against the targets:
+Scikit-learn's two are fitted anew, and so are betacal and MCGrad where they are installed: these
+have "(live)" beside the seconds. The wins are counted against the lower of a rival's two log
+losses, the live one and that of `peers.csv`. Printed are a table of figures for each data set, the
+losses of all, and the wins against the targets:
 
 (a) what `calibrate` picks is never worse than raw or Platt by two paired standard errors;
 (b) lowest test log loss among methods that see the same columns on two thirds of the tables;
@@ -46,7 +46,7 @@ sys.path.append(str(ROOT / "examples"))
 
 from data_folder import read_data_folder  # noqa: E402
 
-# Columns of time that no `meta.json` names.
+# Time columns of the tables whose `meta.json` names none.
 ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 REFERENCES = ("noise_floor", "oracle_platt_on_test")
 # By the columns that a method sees beside the logit: none, the field, or all.
@@ -147,8 +147,8 @@ def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[s
 def methods(
     table: Any, field: str, is_ordered: bool
 ) -> dict[str, Callable[[Part], Callable[[Part], Any]]]:
-    """Name → a function that fits on one part and returns what maps another to logits."""
-    one = {field: table.num_values[field]}
+    """Name → a function that fits on one part and returns one from another part to logits."""
+    one_field = {field: table.num_values[field]}
 
     def fit_to_logits(layer: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
@@ -184,10 +184,10 @@ def methods(
     return {
         "PlattScaling": fit_to_logits(PlattScaling()),
         "ILPS": fit_to_logits(ILPS(smoothness="auto")),
-        "FieldBias on ILPS": fit_to_features(FieldBias(one, ILPS(smoothness="auto"))),
-        "FieldILPS on ILPS": fit_to_features(FieldILPS(one, ILPS(smoothness="auto"))),
+        "FieldBias on ILPS": fit_to_features(FieldBias(one_field, ILPS(smoothness="auto"))),
+        "FieldILPS on ILPS": fit_to_features(FieldILPS(one_field, ILPS(smoothness="auto"))),
         "calibrate": fit_calibrate({}, ()),
-        "calibrate, field": fit_calibrate(one, ()),
+        "calibrate, field": fit_calibrate(one_field, ()),
         "calibrate, all": fit_calibrate(table.num_values, table.numeric),
     }
 
@@ -227,11 +227,11 @@ def live_rivals(table: Any) -> dict[str, Callable[[Part], Callable[[Part], Any]]
         model.fit(frame(part), "prediction", "label", **features)
         return lambda test: logit(model.predict(frame(test), "prediction", **features))
 
-    found = {"platt": platt, "isotonic": isotonic}
+    installed = {"platt": platt, "isotonic": isotonic}
     for name, package, fit in (("beta", "betacal", beta), ("mcgrad", "mcgrad", mcgrad)):
         if importlib.util.find_spec(package):
-            found[name] = fit
-    return found
+            installed[name] = fit
+    return installed
 
 
 def score(

@@ -2,10 +2,10 @@
 
 Three tables, all by `compare` itself:
 
-- looks: how often it names a better pipeline where there is none, for whoever trains "about k more
-  seeds each" and looks again: never, once, or until it is decided or the budget is spent. The runs
-  are normal, or drawn with replacement from the runs of one pipeline of the archived ledgers
-  (`benchmarks/ledgers`, click pipelines that were trained for 59 to 125 steps);
+- looks: how often it names a better pipeline where there is none, if the advised "about k more
+  seeds each" are trained and compared again never, once, or until it is decided or the budget is
+  spent. The runs are normal, or drawn with replacement from the runs of one pipeline of the
+  archived ledgers (`benchmarks/ledgers`, click pipelines that were trained for 59 to 125 steps);
 - decisions: how often 1, 2, 5 and 10 runs each of two archived pipelines are right. Runs of even
   seeds are drawn where those of odd seeds tell which pipeline is better, and the other way round: a
   pair counts in a half if the mean losses of the other half differ with p < 0.05 and a single run
@@ -63,13 +63,13 @@ def main() -> None:
 def archived_losses() -> Iterator[tuple[str, dict[str, dict[int, Runs]]]]:
     """Of each study of clicks: pipeline → seed → plain and calibrated loss."""
     for file in sorted(LEDGERS.glob("clicks_*.jsonl.xz")):
-        found: dict[str, dict[int, Runs]] = {}
+        by_pipeline: dict[str, dict[int, Runs]] = {}
         for run in read(file).runs:
             metrics = run["metrics"]
             if run["status"] == "finished" and CALIBRATED in metrics:
                 losses = np.array([metrics[PLAIN][-1], metrics[CALIBRATED][-1]])
-                found.setdefault(run["pipeline"], {})[run["seed"]] = losses
-        yield file.name.removeprefix("clicks_").removesuffix(".jsonl.xz"), found
+                by_pipeline.setdefault(run["pipeline"], {})[run["seed"]] = losses
+        yield file.name.removeprefix("clicks_").removesuffix(".jsonl.xz"), by_pipeline
 
 
 def record(pipeline: str, seed: int, losses: Runs) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def follow(a: Runs, b: Runs, *, paired: bool, first: int, num_looks: int | str |
     size, looks = first, 0
     while True:
         looks += 1
-        found = ask(a[:size], b[:size], paired=paired, num_looks=num_looks)
-        if found.verdict.better is not None:
+        comparison = ask(a[:size], b[:size], paired=paired, num_looks=num_looks)
+        if comparison.verdict.better is not None:
             return np.array([looks <= 1, looks <= 2, True], float)
-        if size == len(a) or found.verdict.decided or found.more_seeds is None:
+        if size == len(a) or comparison.verdict.decided or comparison.more_seeds is None:
             return np.zeros(3)
-        size = min(len(a), size + found.more_seeds)
+        size = min(len(a), size + comparison.more_seeds)
 
 
 # Decisions.
@@ -143,8 +143,8 @@ class Pair(NamedTuple):
 
     Args:
         losses: Losses of either, shape `(2, seeds, 2)`: plain and calibrated.
-        is_b_better: Whether B is the better by the plain, and by the calibrated loss; `None` where
-            that is not known or nothing is left to find.
+        is_b_better: Whether B is better by the plain loss, and by the calibrated loss; `None` if
+            the difference is not significant, or if single runs nearly always show it.
         earlier: Records of the other pipelines.
     """
 
@@ -154,15 +154,15 @@ class Pair(NamedTuple):
 
 
 def archived_pairs(pipelines: dict[str, dict[int, Runs]]) -> Iterator[Pair]:
-    """All pairs of a study of which either loss knows the better, by halves of the seeds."""
+    """All pairs of a study, by halves of the seeds, whose better one is known by either loss."""
     for a, b in itertools.combinations(pipelines, 2):
         seeds = sorted(pipelines[a].keys() & pipelines[b].keys())
         for parity in (0, 1):
             drawn = [seed for seed in seeds if seed % 2 == parity]
-            others = [seed for seed in seeds if seed % 2 != parity]
-            if min(len(drawn), len(others)) < max(NUMBERS_OF_RUNS):
+            deciding = [seed for seed in seeds if seed % 2 != parity]
+            if min(len(drawn), len(deciding)) < max(NUMBERS_OF_RUNS):
                 continue
-            sides = np.array([[pipelines[name][seed] for seed in others] for name in (a, b)])
+            sides = np.array([[pipelines[name][seed] for seed in deciding] for name in (a, b)])
             truths = tuple(better(*sides[..., loss]) for loss in (0, 1))
             if truths == (None, None):
                 continue
@@ -177,7 +177,7 @@ def archived_pairs(pipelines: dict[str, dict[int, Runs]]) -> Iterator[Pair]:
 
 
 def better(a: Runs, b: Runs) -> bool | None:
-    """Whether B has the lower mean, if that is known and a single run does not show it anyway."""
+    """Whether B has the lower mean; `None` if unknown, or if single runs nearly always show it."""
     p_value = mean_difference(a, b, paired=True).p_value
     if p_value is None or p_value >= MAX_P_VALUE:
         return None
@@ -187,21 +187,21 @@ def better(a: Runs, b: Runs) -> bool | None:
 
 
 class Counts:
-    """What became of the draws: how many were right by each rule."""
+    """Numbers of draws, and of those that were right by each rule."""
 
     def __init__(self) -> None:
         self.draws = self.lower = self.likely = self.likely_right = 0
         # Named right and wrong, by default and with the level of one look.
         self.named = np.zeros((2, 2))
 
-    def add(self, found: Comparison, is_b_better: bool) -> None:
+    def add(self, comparison: Comparison, is_b_better: bool) -> None:
         """Counts a draw."""
         truth = "B" if is_b_better else "A"
-        is_right = found.deciding.favors == truth
-        difference, probability = found.difference, found.probability_b_better()
+        is_right = comparison.deciding.favors == truth
+        difference, probability = comparison.difference, comparison.probability_b_better()
         self.draws += 1
         self.lower += is_right
-        if found.verdict.outcome in (Outcome.A_BETTER, Outcome.B_BETTER):
+        if comparison.verdict.outcome in (Outcome.A_BETTER, Outcome.B_BETTER):
             self.named[0, int(not is_right)] += 1
         if difference is not None and (difference.p_value or 1) < 0.05:
             self.named[1, int(not is_right)] += 1
@@ -256,10 +256,10 @@ def count_draw(
     ]
     for asked in (0, 1):
         question = Question("a", "b", metric=(PLAIN, CALIBRATED)[asked])
-        found = compare_runs([*pair.earlier, *records] if num_runs < 4 else records, question)
+        comparison = compare_runs([*pair.earlier, *records] if num_runs < 4 else records, question)
         for truth, is_b_better in enumerate(pair.is_b_better):
             if is_b_better is not None:
-                counts.setdefault((asked, truth), Counts()).add(found, is_b_better)
+                counts.setdefault((asked, truth), Counts()).add(comparison, is_b_better)
 
 
 if __name__ == "__main__":

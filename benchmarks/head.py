@@ -8,8 +8,8 @@ gathers, scatters, loops) and the bytes that these read and write. The last line
 gradient of the embeddings with that of Keras' `Embedding` layers of the same weights, and both with
 sums in float64.
 
-TensorFlow runs on one thread and CPU time is taken, which is steady where others use the machine
-too; all take turns; medians.
+TensorFlow runs on one thread. The times are CPU times, which are steady even on a busy machine. All
+variants take turns; the figures are medians.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 FIELDS = {"site": 20_000, "advertiser": 2_000, "country": 200, "device": 12, "hour": 24}
 EMBEDDING_DIM, HIDDEN_UNITS = 16, (64, 32)
 KERAS = "Keras' own layers"
-# What touches memory in a compiled program; the rest names, reshapes or passes on.
+# Operations of a compiled program that touch memory; the others name, reshape or pass on.
 OPERATIONS = (
     "fusion",
     "dot",
@@ -153,10 +153,10 @@ def contents(step: Any, batch: Any) -> tuple[Counter[str], int]:
     counts: Counter[str] = Counter()
     num_bytes = 0
     for line in entry.splitlines():
-        found = re.match(r"\s+(?:ROOT )?%?[\w.-]+ = (.+?) ([\w-]+)\(", line)
-        if found and found[2] in OPERATIONS:
-            counts[found[2]] += 1
-            for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", found[1]):
+        match = re.match(r"\s+(?:ROOT )?%?[\w.-]+ = (.+?) ([\w-]+)\(", line)
+        if match and match[2] in OPERATIONS:
+            counts[match[2]] += 1
+            for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", match[1]):
                 sizes = [int(size) for size in shape.split(",") if size]
                 num_bytes += ITEM.get(dtype, 4) * int(np.prod(sizes))
     return counts, num_bytes
@@ -187,8 +187,8 @@ def compare_gradients(batch: tuple[Any, dict[str, Any], Any]) -> None:
         return tape.gradient(our_sum, ours.embeddings.value), tf.concat(theirs, axis=0)
 
     print("\nGradient of the embeddings, largest error over largest entry, against float64")
-    for name, found in zip(("FieldNetwork", KERAS), gradients(), strict=True):
-        error = np.abs(found.numpy() - expected).max() / np.abs(expected).max()
+    for name, gradient in zip(("FieldNetwork", KERAS), gradients(), strict=True):
+        error = np.abs(gradient.numpy() - expected).max() / np.abs(expected).max()
         print(f"{name:<28}{error:>10.1e}")
 
 

@@ -65,10 +65,10 @@ def one_field(num_samples: int) -> None:
             head.fit(logits - 0.3, labels, {"site": site})
             new = np.arange(len(counts))
             logits = generator.normal(centre, 1, len(new))
-            found = covered(head, logits - 0.3, {"site": new}, logits + offsets)
+            inside, ratio = covered(head, logits - 0.3, {"site": new}, logits + offsets)
             for place, cell in enumerate(cells):
                 part = slice(place * NUM_VALUES, (place + 1) * NUM_VALUES)
-                cell.append((found[0][part], found[1][part]))
+                cell.append((inside[part], ratio[part]))
         name = "none" if make is None else type(make()).__name__
         line(f"{rate:g}, {spread:g}, {name}", cells)
 
@@ -175,15 +175,15 @@ def covered(
     return inside, (truth - fitted) / deviation
 
 
-def title(first: str, others: Sequence[str]) -> None:
-    print(f"{first:<34}" + "".join(f"{other:>14}" for other in others))
+def title(first: str, columns: Sequence[str]) -> None:
+    print(f"{first:<34}" + "".join(f"{column:>14}" for column in columns))
 
 
 def line(name: str, cells: Sequence[Sequence[tuple[Array, Array]]], last: str = "") -> None:
     """Coverage, and the error in standard deviations as a root mean square."""
     print(f"{name:<34}", end="")
     for cell in cells:
-        inside, errors = (np.concatenate(each) for each in zip(*cell, strict=True))
+        inside, errors = (np.concatenate(parts) for parts in zip(*cell, strict=True))
         print(f"{f'{100 * inside.mean():.1f} ({np.sqrt(np.mean(errors**2)):.2f})':>14}", end="")
     print(f"{last:>15}" if last else "", flush=True)
 

@@ -7,7 +7,7 @@ that a copy reaches in the same process; the ratio to a sigmoid in the same roun
 range; and the largest error of the gradient by the values against float64, relative to its largest
 entry. All take turns; medians.
 
-`--cores 1` measures CPU time on one core, which is steady where others use the machine too.
+`--cores 1` measures CPU time on one core, which is steady even on a busy machine.
 TensorFlow Lattice needs an environment of its own (`pip install tensorflow tf-keras
 tensorflow-lattice`), and so does PyTorch (`pip install torch numpy`); `--lattice` and `--torch`
 name their Pythons. Without, their lines are left out. PyTorch runs `searchsorted` and reads knots
@@ -111,7 +111,7 @@ def print_part(name: str, arguments: argparse.Namespace) -> None:
 
 def measure(arguments: argparse.Namespace) -> None:
     if hasattr(os, "sched_setaffinity"):
-        # Before the libraries make their threads, of which there are as many as cores.
+        # Before the libraries start their threads, one for each core.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-arguments.cores :])
     on_one_core = arguments.device == "cpu" and arguments.cores == 1
     clock = time.process_time if on_one_core else time.perf_counter
@@ -145,8 +145,8 @@ def measure_rows(
             passes[name, "forward + backward"] = part.compiled(part.with_gradients(formula))
     errors = {}
     for key, function in passes.items():  # compiles
-        given = tensors[:3] if key[1] == "forward" else tensors
-        result = part.wait(function(*given))
+        inputs = tensors[:3] if key[1] == "forward" else tensors
+        result = part.wait(function(*inputs))
         if key[1] != "forward" and key[0] != SIGMOID:
             errors[key] = gradient_error(*map(part.array, (result[2], *tensors)), key[0])
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in passes}
@@ -186,7 +186,7 @@ def gradient_error(
     upstream: np.ndarray,
     name: str,
 ) -> float | None:
-    """Largest error relative to the largest entry; None where the knots are others."""
+    """Largest error relative to the largest entry; None for kernels with knots of their own."""
     if name in OWN_KNOTS:
         return None
     logits, knots, upstream = (array.astype(np.float64) for array in (logits, knots, upstream))
@@ -253,13 +253,13 @@ def torch_part() -> Part:
         return value + (logits - knot) / (knots[left + 1] - knot) * (values[left + 1] - value)
 
     def with_gradients(formula: Function) -> Function:
-        def both(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
+        def curve_and_gradients(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
             sources = [tensor.detach().requires_grad_() for tensor in (logits, values)]
             curve = formula(sources[0], knots, sources[1])
             upstream = upstream.to(curve.dtype)
             return curve, *torch.autograd.grad(curve, sources, upstream, allow_unused=True)
 
-        return both
+        return curve_and_gradients
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if hasattr(os, "sched_getaffinity"):
@@ -289,18 +289,18 @@ def with_tensorflow(
     tf: Any, formulas: dict[str, Function], weights: Callable[[], list[Any]] = list
 ) -> Part:
     def with_gradients(formula: Function) -> Function:
-        def both(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
+        def curve_and_gradients(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch([logits, values])
                 curve = formula(logits, knots, values)
             sources = [logits, weights()[0] if formula.__name__ == "lattice" else values]
             upstream = tf.cast(upstream, curve.dtype)
-            by_both = tape.gradient(
+            gradients = tape.gradient(
                 curve, sources, output_gradients=upstream, unconnected_gradients="zero"
             )
-            return curve, *map(tf.convert_to_tensor, by_both)
+            return curve, *map(tf.convert_to_tensor, gradients)
 
-        return both
+        return curve_and_gradients
 
     def wait(result: Any) -> Any:
         tf.test.experimental.sync_devices()
@@ -324,13 +324,13 @@ def jax_part() -> Part:
         return jax.numpy.interp(logits.astype("float32"), knots, values)
 
     def with_gradients(formula: Function) -> Function:
-        def both(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
+        def curve_and_gradients(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
             curve, pull_back = jax.vjp(
-                lambda *both: formula(both[0], knots, both[1]), logits, values
+                lambda logits, values: formula(logits, knots, values), logits, values
             )
             return curve, *pull_back(upstream.astype(curve.dtype))
 
-        return both
+        return curve_and_gradients
 
     device = jax.devices()[0]
     return Part(

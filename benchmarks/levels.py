@@ -5,8 +5,8 @@ Five tables, each figure from 1,000 simulated data sets:
 - coverage of the 95 % intervals of `FieldBias`, by number of field values, expected positives of a
   value, and standard deviation of the offsets, and the mean width of the intervals compared with
   those of an oracle that knows this standard deviation;
-- coverage of those of `FieldBias` with numeric columns (100 data sets a figure), whose true effects
-  are random walks, sines, straight lines, or nothing;
+- coverage of the intervals of `FieldBias` with numeric columns (100 data sets a figure), whose true
+  effects are random walks, sines, straight lines, or nothing;
 - share of data sets in which right predictions have a p-value of `multicalibration_error` below 5
   and 1 %, by number and size of segments;
 - share of decisions for one of two equal pipelines, by number of seeds, with planned looks and with
@@ -86,21 +86,21 @@ def one_data_set(
 
     def fitted(log_prior: Any) -> tuple[Array, Array]:
         """Logits and standard deviations of all values at the mean logit."""
-        fit = fit_field_offsets([rows], [num_values + 1], log_prior)
+        fit = fit_field_offsets(rows, [num_values + 1], log_prior)
         return MEAN_LOGIT * fit.slope + fit.bias + fit.offsets[0], deviations(fit)
 
     logits, away = fitted(half_cauchy(1.0))
     covered = np.abs(logits - MEAN_LOGIT - offsets) <= 1.96 * away
-    known = np.log(max(spread, 1e-3))
-    _, oracle_level = fitted(lambda s: -1e6 * (np.log(s) - known) ** 2)
+    true_log_spread = np.log(max(spread, 1e-3))
+    _, oracle_level = fitted(lambda s: -1e6 * (np.log(s) - true_log_spread) ** 2)
     return covered[:-1].mean(), covered[-1], away[:-1].mean(), oracle_level[:-1].mean()
 
 
 def deviations(fit: FieldOffsets) -> Array:
     """Posterior standard deviations of the logits of all values at the mean logit."""
     posterior = fit.posterior
-    spread = (np.array([MEAN_LOGIT, 1.0]) - posterior.responses[0]) @ posterior.factor
-    return np.sqrt(posterior.variances[0] + np.sum(spread**2, axis=1))
+    of_line = np.array([MEAN_LOGIT, 1.0]) @ posterior.factor
+    return np.sqrt(posterior.variances[0] + np.sum(of_line**2))
 
 
 def segments(num_samples: int) -> None:
@@ -123,8 +123,8 @@ def segments(num_samples: int) -> None:
             chance = rate * rng.uniform(0.5, 1.5, len(site))
             labels = (rng.random(len(site)) < chance).astype(float)
             weights = rng.choice([1.0, 5.0, 20.0], len(site)) if weighted else None
-            found = multicalibration_error(labels, chance, {"site": site}, weights)
-            p_values.append(found.p_value)
+            error = multicalibration_error(labels, chance, {"site": site}, weights)
+            p_values.append(error.p_value)
         below = [100 * np.mean(np.array(p_values) < level) for level in (0.05, 0.01)]
         kind = "1 to 20" if weighted else "none"
         print(

@@ -1,4 +1,4 @@
-"""Everything that a GPU is measured by: `KERAS_BACKEND=jax python benchmarks/on_gpu.py`.
+"""All measurements on a GPU: `KERAS_BACKEND=jax python benchmarks/on_gpu.py`.
 
 On a machine with a GPU and JAX: the kernels, ways to sum, a training step with head and metric,
 `fit_head`, and the tests of kernels, metrics and layers with the reasons of failures. All parts
@@ -107,7 +107,7 @@ def print_sums(arguments: argparse.Namespace) -> None:
 
 
 def print_steps(arguments: argparse.Namespace) -> None:
-    """A training step with nothing more, with Keras' AUC, head, and metric."""
+    """A training step of a bare model, with Keras' AUC, with a head, with a metric, with both."""
     names = {
         "nothing more": (False, None),
         "Keras' AUC": (False, "auc"),
@@ -150,7 +150,7 @@ def print_tests(arguments: argparse.Namespace) -> None:
     if importlib.util.find_spec("xdist"):
         options += ["-n", str(max(1, (os.cpu_count() or 1) - 2))]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    # This process keeps most of the device's memory.
+    # This process has reserved most of the device's memory.
     settings = {"PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments.tests],
@@ -171,7 +171,7 @@ def call(kernel: programs.Kernel, device: Any = None) -> Function:
         for name, (shape, dtype) in kernel.arguments.items()
     }
     # A function of its own: JAX remembers what it has traced.
-    compiled = jax.jit(lambda *given: kernel.function(*given))
+    compiled = jax.jit(lambda *inputs: kernel.function(*inputs))
     return lambda: compiled(*drawn.values())
 
 
@@ -188,7 +188,7 @@ def medians(
 
     def rounds() -> Iterator[tuple[Any, float]]:
         for number in range(num_rounds):
-            # Each is first in a round in turn.
+            # Every round starts with another function.
             first = number % len(calls)
             for name, function in (list(calls.items()) * 2)[first : first + len(calls)]:
                 start = time.perf_counter()
@@ -205,10 +205,10 @@ def medians(
 
 def difference(kernel: programs.Kernel) -> float:
     """The largest difference from the CPU's outputs, relative to their largest entry."""
-    here, on_cpu = (
+    actual, on_cpu = (
         jax.tree.leaves(call(kernel, device)()) for device in (None, jax.devices("cpu")[0])
     )
-    pairs = [[np.asarray(a, "float64") for a in pair] for pair in zip(here, on_cpu, strict=True)]
+    pairs = [[np.asarray(a, "float64") for a in pair] for pair in zip(actual, on_cpu, strict=True)]
     return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs)
 
 

@@ -78,12 +78,12 @@ def main() -> None:
             for effect in options.effects:
                 cell = (columns, effect, num_rows)
                 _, _, truth = fresh_rows(columns, effect)
-                found = [
+                changes = [
                     reported_and_true(sample, truth)
                     for first in range(0, options.samples, PART)
                     for sample in samples(cell, first, options)
                 ]
-                lines.append([columns, f"{num_rows:,}", effect, *figures(np.array(found))])
+                lines.append([columns, f"{num_rows:,}", effect, *figures(np.array(changes))])
                 print(*lines[-1], flush=True)
     header = "columns|rows|effect|samples|changed|true, all|reported|true|away|within 90 %|worse"
     print(markdown_table(header.split("|"), lines))
@@ -96,9 +96,9 @@ def samples(cell: tuple[str, str, int], first: int, options: Any) -> list[Sample
         return [sample_of(*cell, number) for number in numbers]
     file = options.cache / f"{'-'.join(map(str, (*cell, first, len(numbers))))}.pickle"
     if not file.exists():
-        found = [sample_of(*cell, number) for number in numbers]
+        part = [sample_of(*cell, number) for number in numbers]
         options.cache.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(pickle.dumps(found))
+        file.write_bytes(pickle.dumps(part))
     return pickle.loads(file.read_bytes())
 
 
@@ -116,13 +116,13 @@ def reported_and_true(sample: Sample, truth: Array) -> tuple[float, float, float
     return chosen.log_loss_change, chosen.log_loss_change_error, true
 
 
-def figures(found: Array) -> list[str]:
+def figures(changes: Array) -> list[str]:
     """A row of the table."""
-    is_changed = found[:, 1] > 0
-    shown = [f"{len(found):,}", f"{is_changed.mean():.0%}", f"{1e5 * found[:, 2].mean():+.1f}"]
+    is_changed = changes[:, 1] > 0
+    shown = [f"{len(changes):,}", f"{is_changed.mean():.0%}", f"{1e5 * changes[:, 2].mean():+.1f}"]
     if is_changed.sum() < 2:
         return [*shown, *"-----"]
-    reported, error, true = found[is_changed].T
+    reported, error, true = changes[is_changed].T
     away = (reported - true) / error
     spread = true.std(ddof=1) / np.sqrt(len(true))
     return [
@@ -149,21 +149,22 @@ def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
     tried = candidates(fields, numeric, 3, None, QUICK)
     if not features:
         # A layer that is fitted again takes less time than a new one.
-        tried = [replace(each, make_head=kept(each.make_head())) for each in tried]
+        tried = [replace(candidate, make_head=kept(candidate.make_head())) for candidate in tried]
     progress = ProgressBar(len(tried), "fits", verbose=0)
     race = Race(rows, splits, progress, rows.logits)
     race.run(tried, None)
     fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
     new_logits, new_features, _ = fresh_rows(columns, effect)
     fresh = {
-        each.name: new_logits
-        if each.name == IDENTITY
-        else head_logits(race.head_of(each.name), new_logits, new_features)
-        for each in tried
-        if each.name in fitted
+        candidate.name: new_logits
+        if candidate.name == IDENTITY
+        else head_logits(race.head_of(candidate.name), new_logits, new_features)
+        for candidate in tried
+        if candidate.name in fitted
     }
     small = [
-        {name: eta.astype("float32") for name, eta in each.items()} for each in (fitted, fresh)
+        {name: eta.astype("float32") for name, eta in by_name.items()}
+        for by_name in (fitted, fresh)
     ]
     return Sample(rows.labels, splits.fold.astype("int8"), *small)
 
@@ -173,7 +174,7 @@ def kept(head: Any) -> Any:
 
 
 def fresh_rows(columns: str, effect: str) -> tuple[Array, dict[str, Array], Array]:
-    """Fresh rows of a cell: of the logit alone, quantiles of its distribution."""
+    """Fresh rows of a cell; for the logit alone, quantiles of its distribution."""
     if columns == "logit":
         logits = norm.ppf((np.arange(2000) + 0.5) / 2000, -1.5, 1.2)
         return logits, {}, true_probabilities(logits, {}, effect)
@@ -193,7 +194,7 @@ def drawn(
 
 
 def true_probabilities(logits: Array, features: dict[str, Array], effect: str) -> Array:
-    """Of the logit alone, a slope and a bias; else offsets of two fields and two curves."""
+    """Without features, a slope and a bias; else offsets of two fields and two curves."""
     if not features:
         return expit(logits - EFFECTS[effect] * (0.2 + 0.15 * logits))
     offsets = np.random.default_rng(5).normal(size=(2, 30))

@@ -60,8 +60,8 @@ def linear_design(table: Any, fitted: Any) -> Callable[[Any], scipy.sparse.csr_m
     moments = {}
     for name in table.numeric:
         values = fitted.features[name].astype(float)
-        known = values[~np.isnan(values)]
-        moments[name] = (known.mean(), known.std() or 1.0) if len(known) else (0.0, 1.0)
+        present = values[~np.isnan(values)]
+        moments[name] = (present.mean(), present.std() or 1.0) if len(present) else (0.0, 1.0)
 
     def design(part: Any) -> scipy.sparse.csr_matrix:
         blocks = []

@@ -27,8 +27,8 @@ import numpy as np
 
 ROWS_OF_FILE = 10_000_000
 FIELDS = ("site", "user", "site_name", "user_name")
-# The same sums as those of the metrics, by hand: the state of two folds of logits in 418 bins is
-# left to the package, so the log loss stands beside the Calibrated Log Loss.
+# The sums of the metrics by hand, with the log loss in place of the Calibrated Log Loss, whose
+# state (two folds of logits in 418 bins) only the package computes.
 BY_HAND = """
 SELECT {field} AS value, sum(label - p) AS residual, sum(label) AS positives, count(*) AS rows,
     sum(p * (1 - p)) AS variance, sum(p) AS predicted, sum(p * p) AS squares
@@ -184,10 +184,10 @@ def memory_of_children() -> int:
             continue
         parents[int(folder.name)] = int(fields[1])
         sizes[int(folder.name)] = (int(shared[1]) - int(shared[2])) * os.sysconf("SC_PAGESIZE")
-    below, found = {os.getpid()}, True
-    while found:
-        found = {pid for pid, parent in parents.items() if parent in below} - below
-        below |= found
+    below, children = {os.getpid()}, {os.getpid()}
+    while children:
+        children = {pid for pid, parent in parents.items() if parent in below} - below
+        below |= children
     return sum(sizes[pid] for pid in below - {os.getpid()})
 
 
@@ -230,32 +230,32 @@ def table(folder: Path, rows: int, ways: list[str], rounds: int) -> None:
     for field in FIELDS:
         reference = None
         for way in ways:
-            found = in_process(way, files, field, rounds)
+            measured = in_process(way, files, field, rounds)
             if reference is None:
-                reference = found
+                reference = measured
             differences = [
-                abs(found["numbers"][name] - value) / abs(value)
+                abs(measured["numbers"][name] - value) / abs(value)
                 for name, value in reference["numbers"].items()
-                if name in found["numbers"]
+                if name in measured["numbers"]
             ]
-            ratio = found["seconds"] / reference["seconds"]
+            ratio = measured["seconds"] / reference["seconds"]
             print(
-                f"| {field} | {way} | {found['seconds']:.2f} | {ratio:.2f} | "
-                f"{found['peak'] / 1e9:.2f} | {max(differences, default=float('nan')):.0e} |"
-                f"{' ' + str(found['failed']) if 'failed' in found else ''}",
+                f"| {field} | {way} | {measured['seconds']:.2f} | {ratio:.2f} | "
+                f"{measured['peak'] / 1e9:.2f} | {max(differences, default=float('nan')):.0e} |"
+                f"{' ' + str(measured['failed']) if 'failed' in measured else ''}",
                 flush=True,
             )
 
 
 def extrapolate(folder: Path, rounds: int) -> None:
-    """A line through the times of three sizes, which a straight line describes."""
+    """Fits a straight line to the times of three sizes, and extrapolates it."""
     sizes = [10_000_000, 30_000_000, 100_000_000]
     for field in ("site", "user"):
         seconds = []
         for rows in sizes:
             make(folder, rows)
-            found = in_process("with Calibrated Log Loss", files_of(folder, rows), field, rounds)
-            seconds.append(found["seconds"])
+            measured = in_process("with Calibrated Log Loss", files_of(folder, rows), field, rounds)
+            seconds.append(measured["seconds"])
         slope, start = np.polyfit(sizes, seconds, 1)
         fit = ", ".join(f"{s:.1f} s at {n:,}" for n, s in zip(sizes, seconds, strict=True))
         print(f"{field}: {fit}; by a straight line, {start + slope * 1e9:.0f} s at 1,000,000,000")

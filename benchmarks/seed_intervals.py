@@ -56,8 +56,8 @@ def draw(rng: np.random.Generator, kind: str, accuracy: float, shape: tuple[int,
 
 
 def share(hits: Iterable[bool]) -> float:
-    found = list(hits)
-    return float(np.mean(found)) if found else np.nan
+    outcomes = list(hits)
+    return float(np.mean(outcomes)) if outcomes else np.nan
 
 
 def accuracy_table(trials: int) -> None:
@@ -84,14 +84,14 @@ def accuracy_table(trials: int) -> None:
 
 def rival_intervals() -> dict[str, Interval]:
     """The intervals of other libraries, those that are installed."""
-    found: dict[str, Interval] = {}
+    intervals: dict[str, Interval] = {}
     try:
         from statsmodels.stats.nonparametric import rank_compare_2indep
     except ImportError:
         pass
     else:
         # What is not defined, where the runs do not overlap, misses: no comparison with NaN holds.
-        found["statsmodels"] = lambda a, b: rank_compare_2indep(b, a).conf_int()
+        intervals["statsmodels"] = lambda a, b: rank_compare_2indep(b, a).conf_int()
     try:
         from rliable import library, metrics
     except ImportError:
@@ -110,8 +110,8 @@ def rival_intervals() -> dict[str, Interval]:
         except TypeError as error:
             print(f"rliable does not run with the versions here: {error}")
         else:
-            found["rliable"] = bootstrap
-    return found
+            intervals["rliable"] = bootstrap
+    return intervals
 
 
 def error_table(trials: int) -> None:
@@ -160,9 +160,9 @@ def other_table(trials: int) -> None:
         a, b = common + np.sqrt(1 - correlation) * rng.normal(size=(2, trials, num_runs))
         pairs = list(zip(a, b + 1, strict=True))
         alone = special.ndtr(1 / np.sqrt(2))
-        same = special.ndtr(1 / np.sqrt(2 * (1 - correlation)))
+        same_seed = special.ndtr(1 / np.sqrt(2 * (1 - correlation)))
         independent = share(not independent_seed_accuracy(*p).excludes(alone) for p in pairs)
-        shared = share(not same_seed_accuracy(*p).excludes(same) for p in pairs)
+        shared = share(not same_seed_accuracy(*p).excludes(same_seed) for p in pairs)
         paired = share(not mean_difference(*p, paired=True).excludes(1) for p in pairs)
         print(
             f"m = {num_runs}, seeds correlated {correlation}: independent-seed Acc "

@@ -2,12 +2,12 @@
 
 Two models, batches of 1,024, Adam: three embeddings of 1,000 × 16 with an MLP of 64-64, and an MLP
 of 128-128 on 32 numbers. For each engine and number of seeds S, two sweeps with few and with more
-epochs are timed; their difference is the steady state, and the rest of the shorter sweep is what is
-paid once: building, tracing, compiling. Fewer seeds train for more epochs, so
-that the difference is much longer than what the rest varies by. `fit` trains one seed after the
-other in this process, each in a model of its own, as users do: its time per seed does not depend on
-their number, so that one seed is timed, its epochs after the first by a callback. It is timed anew
-beside every other sweep, so that both see the same load of the machine.
+epochs are timed. Their difference gives the steady state. What remains of the shorter sweep is the
+setup, which is paid once: building, tracing, compiling. Fewer seeds train for more epochs, so that
+the difference is much larger than the noise of the setup. `fit` trains one seed after the other in
+this process, each in a model of its own, as users do. Its time per seed does not depend on their
+number, so one seed is timed, its epochs after the first by a callback. It is timed anew beside
+every other sweep, so that both see the same load of the machine.
 
 The roofline is the time of the matrix products alone, at the speed of products of the same shapes
 on all cores: less is not possible in float32.
@@ -30,7 +30,7 @@ from keras_calibration.seeds.random_seeds import set_seeds
 
 BATCH, STEPS = 1024, 100
 FEW = 1
-# Epochs of all seeds together by which the longer sweep is longer, at least.
+# How many more epochs the longer sweep has at least, over all seeds.
 MORE_IN_ALL = 48
 FITTED_EPOCHS = 21
 
@@ -109,7 +109,7 @@ def sweep(engine, build, rows, num_seeds, epochs):
     return time.perf_counter() - start
 
 
-def epoch_and_rest(engine, build, rows, num_seeds):
+def epoch_and_setup(engine, build, rows, num_seeds):
     """Seconds per seed: an epoch in the steady state, and what is paid once."""
     longer_by = max(3, MORE_IN_ALL // num_seeds)
     few, more = (sweep(engine, build, rows, num_seeds, FEW + by) for by in (0, longer_by))
@@ -150,14 +150,15 @@ def main():
         for engine, num_seeds in itertools.product(options.engines, options.seeds):
             name, _, xla = engine.partition(", ")
             chosen = build_xla if xla else build
-            found = []
+            rounds = []
             for _ in range(options.rounds if num_seeds <= 16 else 1):
                 fitted = fitted_epoch(build, rows)
-                epoch, rest = epoch_and_rest(name, chosen, rows, num_seeds)
-                found.append((fitted, epoch, fitted / epoch, rest))
-            fitted, epoch, ratio, rest = map(statistics.median, zip(*found, strict=True))
+                epoch, setup = epoch_and_setup(name, chosen, rows, num_seeds)
+                rounds.append((fitted, epoch, fitted / epoch, setup))
+            fitted, epoch, ratio, setup = map(statistics.median, zip(*rounds, strict=True))
             print(
-                f"{engine:<18}{num_seeds:>4}{fitted:>8.3f}{epoch:>12.3f}{ratio:>10.1f}x{rest:>11.2f}",
+                f"{engine:<18}{num_seeds:>4}{fitted:>8.3f}{epoch:>12.3f}{ratio:>10.1f}x"
+                f"{setup:>11.2f}",
                 flush=True,
             )
 

@@ -21,7 +21,7 @@ from keras_calibration.layers import ILPS, FieldBias
 from markdown_table import markdown_table
 
 NUM_VALUES = 50
-# The level at the times of the rows, of which those to come are above 1.
+# The level at the times of the rows; the rows to score have times above 1.
 LEVELS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
     "none": lambda time, _: 0 * time,
     "step at .7": lambda time, _: 0.5 * (time > 0.7),
@@ -51,20 +51,20 @@ def losses(level: str, num_rows: int, seed: int) -> list[float]:
         return 1e6 * float(change.mean())
 
     rows, columns = (logits[fitted], labels[fitted]), {"field": field[fitted]}
-    found = [lost(logits[new])]
+    excess = [lost(logits[new])]
     for arguments in ({}, {"time": "order"}):
         model = calibrate_scores(
             *rows, columns, from_logits=True, fields={"field": NUM_VALUES}, methods="quick",
             verbose=0, **arguments,
         )  # fmt: skip
         served = logits[new].astype("float32")[:, None]
-        found.append(lost(model.head(served, {"field": field[new]})))
+        excess.append(lost(model.head(served, {"field": field[new]})))
     for arguments in ({}, {"time": "order"}):
         curve = ILPS(smoothness="auto", monotonic="strict")
         head = FieldBias({"field": NUM_VALUES}, curve, follows_time=bool(arguments))
         head.fit(*rows, columns, **arguments)
-        found.append(lost(head(logits[new], {"field": field[new]})))
-    return found
+        excess.append(lost(head(logits[new], {"field": field[new]})))
+    return excess
 
 
 def main() -> None:
@@ -75,15 +75,15 @@ def main() -> None:
     names = ["raw", "calibrate", "calibrate, time", "FieldBias", "FieldBias, follows_time"]
     rows = []
     for level in LEVELS:
-        found = np.array([losses(level, options.rows, seed) for seed in range(options.seeds)])
-        errors = found.std(axis=0, ddof=1) / np.sqrt(options.seeds)
-        change = found[:, 2] - found[:, 1]
-        error = change.std(ddof=1) / np.sqrt(options.seeds)
+        excess = np.array([losses(level, options.rows, seed) for seed in range(options.seeds)])
+        errors = excess.std(axis=0, ddof=1) / np.sqrt(options.seeds)
+        change = excess[:, 2] - excess[:, 1]
+        change_error = change.std(ddof=1) / np.sqrt(options.seeds)
         cells = [
-            f"{mean:,.0f} ± {each:,.0f}"
-            for mean, each in zip(found.mean(axis=0), errors, strict=True)
+            f"{mean:,.0f} ± {error:,.0f}"
+            for mean, error in zip(excess.mean(axis=0), errors, strict=True)
         ]
-        rows.append([level, *cells, f"{change.mean():+,.0f} ± {error:,.0f}"])
+        rows.append([level, *cells, f"{change.mean():+,.0f} ± {change_error:,.0f}"])
         print(rows[-1], flush=True)
     print(markdown_table(["level", *names, "time less none"], rows))
 

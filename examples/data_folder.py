@@ -38,9 +38,9 @@ def read_data_folder(
 
     Keys of `meta.json`:
 
-    - `files`: names of the text tables in the folder, compressed or not. Those whose header is
-      `columns` are concatenated. A table that has a needed column which these lack is joined on the
-      columns it shares with them. `sep` and `read_csv` are options for reading.
+    - `files`: names of the text tables in the folder, compressed or not. Tables whose header is
+      `columns` are concatenated. Another table is joined on the columns that both have, if it has a
+      needed column that they lack. `sep` and `read_csv` are options for reading.
     - `label`: `{"column": ..., RULE: value}`. The label is 1 where the rule holds. RULE is
       `equals`, `not_equals`, `in`, `startswith`, or for numbers `gt`, `ge`, `lt`, `le`.
     - `row_filter`: a rule as above, or `notna`. Only rows where it holds are used.
@@ -54,7 +54,7 @@ def read_data_folder(
       names contain the words year, month and day.
 
     Ids of a categorical column are sorted by frequency in the training part, the most frequent
-    first. A missing value is a value. Values with fewer than `min_count` training rows share the
+    first. Missing values share an id. Values with fewer than `min_count` training rows share the
     last id.
 
     Args:
@@ -65,8 +65,8 @@ def read_data_folder(
         order_by: Column or columns of the time (numbers, month names or ISO 8601 dates), the most
             significant first. Implies a split by time.
         min_count: Number of training rows from which a value has its own id, at least 1.
-        max_rows: Only the last rows in the order of the split, as many as this, are used, and then
-            split; None for all.
+        max_rows: Number of rows to use, the last ones in the order of the split; None for all. They
+            are then split.
 
     Returns:
         The `Table`. Its `rows` are row numbers in the concatenated files, before the filter.
@@ -179,7 +179,7 @@ def _read_meta(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_frame(
-    folder: pathlib.Path, meta: Mapping[str, Any], wanted: Sequence[str]
+    folder: pathlib.Path, meta: Mapping[str, Any], needed: Sequence[str]
 ) -> tuple[pd.DataFrame, list[str]]:
     """All rows as text, indexed by row number, and the names of the columns joined."""
     try:
@@ -215,7 +215,7 @@ def _read_frame(
     for name, header in headers.items():
         # Typed headers such as "user_id:token" carry the type after a colon.
         plain = [column.split(":")[0] for column in header]
-        new = [column for column in plain if column in wanted and column not in frame]
+        new = [column for column in plain if column in needed and column not in frame]
         if not new:
             continue
         keys = [column for column in plain if column in frame]
@@ -227,7 +227,7 @@ def _read_frame(
             )
         frame = frame.merge(other[[*keys, *new]], on=keys, how="left")
         joined += new
-    unknown = [column for column in wanted if column not in frame]
+    unknown = [column for column in needed if column not in frame]
     if unknown:
         raise ValueError(
             f"meta.json of {folder} names the columns {unknown}, which no file holds: the "
@@ -240,13 +240,13 @@ def _apply_rule(
     frame: pd.DataFrame, rule: Any, role: str, folder: pathlib.Path
 ) -> NDArray[np.bool_]:
     """Where a rule `{"column": name, operator: value}` holds."""
-    found = [key for key in rule if key != "column"] if isinstance(rule, dict) else []
-    if len(found) != 1 or found[0] not in OPERATORS or "column" not in rule:
+    operators = [key for key in rule if key != "column"] if isinstance(rule, dict) else []
+    if len(operators) != 1 or operators[0] not in OPERATORS or "column" not in rule:
         raise ValueError(
             f'The "{role}" of {folder}/meta.json is {rule!r}: expected '
             f'{{"column": name, RULE: value}} with one RULE of {list(OPERATORS)}.'
         )
-    column, operator, value = rule["column"], found[0], rule[found[0]]
+    column, operator, value = rule["column"], operators[0], rule[operators[0]]
     if column not in frame:
         raise ValueError(
             f'The "{role}" of {folder}/meta.json reads the column {column!r}: expected one of '
@@ -255,16 +255,16 @@ def _apply_rule(
     values = frame[column]
     if operator == "notna":
         return (values.notna() == value).to_numpy(bool)
-    known = _to_numbers(values, folder) if operator in COMPARISONS else values
-    if role == "label" and known.isna().any():
+    compared = _to_numbers(values, folder) if operator in COMPARISONS else values
+    if role == "label" and compared.isna().any():
         kind = "number" if operator in COMPARISONS else "value"
         raise ValueError(
-            f"{int(known.isna().sum())} rows of {folder} have no {kind} in the label column "
+            f"{int(compared.isna().sum())} rows of {folder} have no {kind} in the label column "
             f"{column!r}: expected one in every row. Leave rows without a label out with "
             f'"row_filter": {{"column": "{column}", "notna": true}}.'
         )
     if operator in COMPARISONS:
-        return COMPARISONS[operator](known.to_numpy(), float(value))
+        return COMPARISONS[operator](compared.to_numpy(), float(value))
     if operator == "startswith":
         return values.str.startswith(value, na=False).to_numpy(bool)
     holds = values.isin([str(v) for v in (value if operator == "in" else [value])])
@@ -342,17 +342,17 @@ def _time_columns(frame: pd.DataFrame) -> list[str]:
     """`timestamp`, or the year, month and day columns; nothing if that is ambiguous."""
     if "timestamp" in frame:
         return ["timestamp"]
-    found: dict[str, list[str]] = {"year": [], "month": [], "day": []}
+    by_unit: dict[str, list[str]] = {"year": [], "month": [], "day": []}
     for column in frame.columns:
         words = column.lower().replace("-", "_").replace(" ", "_").split("_")
         # The finest unit names the column: "day_of_month" is a day.
         unit = next((unit for unit in ("day", "month", "year") if unit in words), None)
         if unit:
-            found[unit].append(column)
+            by_unit[unit].append(column)
     # Months alone do not order rows, and of two candidates either could be meant.
-    if len(found["year"]) != 1 or any(len(columns) > 1 for columns in found.values()):
+    if len(by_unit["year"]) != 1 or any(len(columns) > 1 for columns in by_unit.values()):
         return []
-    return [column for columns in found.values() for column in columns]
+    return [column for columns in by_unit.values() for column in columns]
 
 
 def _time_key(values: pd.Series, folder: pathlib.Path) -> NDArray[np.generic]:

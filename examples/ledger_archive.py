@@ -29,7 +29,7 @@ from markdown_table import markdown_table
 
 SUFFIX = ".jsonl.xz"
 FORMAT = 1
-# Of the metrics of a run, so that tables are the same to the last digit; and of side files.
+# Significant digits of metrics, enough for the same tables to the last digit, and of side files.
 DIGITS, SIDE_DIGITS = 10, 7
 # What a page of results does not need: hashes, and references to other files.
 LEFT_OUT = ("schema_version", "run_id", "versions", "initial_weights", "training")
@@ -60,8 +60,8 @@ def pack(folder: Path, file: Path, about: Mapping[str, Any]) -> None:
             of packages are added.
 
     Raises:
-        ValueError: There are no runs, `study` is no relative path, or the text has the name of this
-            machine or the path of its home folder.
+        ValueError: There are no runs, `study` is not a relative path, or a record has the name of
+            this machine or the path of its home folder.
     """
     runs = Ledger(folder).runs()
     if not runs:
@@ -92,15 +92,15 @@ def read(file: Path) -> Archive:
     """The contents of an archive.
 
     Raises:
-        ValueError: The file is no archive of a ledger, or of a newer format.
+        ValueError: The file is not an archive of a ledger, or it has a newer format.
     """
     try:
         text = lzma.decompress(file.read_bytes()).decode()
         about, *lines = [json.loads(line) for line in text.split("\n")]
-        is_known = about["format"] == FORMAT
+        is_current = about["format"] == FORMAT
     except (lzma.LZMAError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file} must be an archive that `pack` has written ({error}).") from error
-    if not is_known:
+    if not is_current:
         raise ValueError(f"{file} has the format {about['format']}; this script reads {FORMAT}.")
     runs: list[dict[str, Any]] = []
     side_files: dict[str, list[str]] = {}
@@ -156,12 +156,12 @@ def about_studies(abouts: Sequence[Mapping[str, Any]]) -> str:
         program += ", on JAX" if "BACKEND=jax" in about["command"] else ""
         programs.setdefault(program, []).append(about)
     lines = []
-    for program, found in programs.items():
-        hours = sum(about["wall_seconds"] for about in found) / 3600
-        line = [program, str(len(found)), f"{sum(each['num_runs'] for each in found):,}"]
-        dates = sorted({about["date"] for about in found})
+    for program, studies in programs.items():
+        hours = sum(about["wall_seconds"] for about in studies) / 3600
+        line = [program, str(len(studies)), f"{sum(about['num_runs'] for about in studies):,}"]
+        dates = sorted({about["date"] for about in studies})
         line += [f"{hours:.1f}", " to ".join(dict.fromkeys((dates[0], dates[-1])))]
-        lines.append([*line, ", ".join(sorted({about["commit"][:9] for about in found}))])
+        lines.append([*line, ", ".join(sorted({about["commit"][:9] for about in studies}))])
     header = ["program", "ledgers", "runs", "hours", "dates", "commits"]
     machines = "; ".join(sorted({about["machine"] for about in abouts}))
     return f"{markdown_table(header, lines)}\n\nMachine: {machines}."
@@ -171,8 +171,8 @@ def machine() -> str:
     """Processor, cores and memory of this machine, without its name."""
     model = platform.machine()
     if (information := Path("/proc/cpuinfo")).exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        model = found[1] if found else model
+        match = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        model = match[1] if match else model
     parts = [model, f"{os.cpu_count()} cores"]
     if hasattr(os, "sysconf"):
         parts.append(f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB")
@@ -217,7 +217,7 @@ def parse_arguments() -> argparse.Namespace:
 def _packed_run(run: Mapping[str, Any]) -> dict[str, Any]:
     """A record with the metrics of its kept epoch, without what is left out or empty."""
     packed = {name: value for name, value in run.items() if name not in LEFT_OUT and value}
-    # Zeros are no empty values.
+    # The seed may be 0, which the line above drops as if it were empty.
     packed |= {"seed": run["seed"], "time": run["run_id"].partition("-")[0]}
     if run["epochs"]:
         kept = run["kept_epoch"] if isinstance(run["kept_epoch"], int) else run["epochs"][-1]
@@ -257,12 +257,12 @@ def _is_finite(value: float) -> bool:
 
 
 def _rounded(value: Any, digits: int) -> Any:
-    """A JSON value with all floats rounded to so many significant digits."""
+    """A JSON value with all floats rounded to `digits` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {key: _rounded(each, digits) for key, each in value.items()}
-    return [_rounded(each, digits) for each in value] if isinstance(value, list) else value
+        return {key: _rounded(item, digits) for key, item in value.items()}
+    return [_rounded(item, digits) for item in value] if isinstance(value, list) else value
 
 
 def _without_folders(value: Any) -> Any:
@@ -270,8 +270,8 @@ def _without_folders(value: Any) -> Any:
     if isinstance(value, str) and re.match(r"(/|~|[A-Za-z]:[\\/])", value):
         return re.split(r"[\\/]", value.rstrip("\\/"))[-1]
     if isinstance(value, dict):
-        return {key: _without_folders(each) for key, each in value.items()}
-    return [_without_folders(each) for each in value] if isinstance(value, list) else value
+        return {key: _without_folders(item) for key, item in value.items()}
+    return [_without_folders(item) for item in value] if isinstance(value, list) else value
 
 
 def _relative(study: str) -> PurePosixPath:

@@ -47,7 +47,7 @@ def main() -> None:
             continue
         data = stored["data"][run["data"]]
         files = [arguments.folder / name for name in data["files"]]
-        file = next((each for each in files if each.is_file()), None)
+        file = next((path for path in files if path.is_file()), None)
         print(f"\n{run['name']}: {run['claim']}")
         if file is None:
             print(f"  not found: expected {' or '.join(map(str, files))} ({data['source']})")
@@ -71,7 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     add("folder", type=Path, help="where the papers' files are")
     add("--run", action="store_true", help="run the commands, and do not only print them")
     add("--only", nargs="+", choices=names, help="some of the runs (default: all)")
-    add("--rows", type=int, help="only the first rows of each file, as many as this")
+    add("--rows", type=int, help="use only the first ROWS rows of each file (default: all)")
     add("--seeds", type=int, help="of each pipeline (default: as in the papers)")
     add("--output", type=Path, default=Path("output") / "papers", help="folder for the ledgers")
     return parser.parse_args()

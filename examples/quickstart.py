@@ -94,9 +94,9 @@ def train_base_model(table: Table, title: str) -> keras.Model:
     for name in table.numeric:
         value = keras.ops.expand_dims(inputs[name], 1)
         missing = keras.ops.isnan(value)
-        known = features[name].astype("float64")
-        # As Python's numbers, which keep float32: LiteRT has no float64.
-        standard = (value - float(np.nanmean(known))) / float(np.nanstd(known) + 1e-6)
+        training = features[name].astype("float64")
+        # Python floats keep the graph in float32: LiteRT has no float64.
+        standard = (value - float(np.nanmean(training))) / float(np.nanstd(training) + 1e-6)
         columns.append(keras.ops.where(missing, 0.0, keras.ops.clip(standard, -10, 10)))
         columns.append(keras.ops.cast(missing, "float32"))
     hidden = keras.layers.Concatenate()(columns)
@@ -239,7 +239,7 @@ def draw(table: Table, before: np.ndarray, after: np.ndarray, path: Path) -> Pat
     field = table.fields[0]
     values = features[field]
     if names := table.vocabularies.get(field):
-        values = np.array([names[each] for each in values])
+        values = np.array([names[value] for value in values])
     probabilities = {"before": before, "after": after}
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
     ReliabilityDisplay.from_predictions(labels, probabilities).plot(ax=left)

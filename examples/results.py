@@ -175,7 +175,7 @@ def find_groups(folders: Sequence[Path]) -> list[Group]:
 
 def find_studies(folders: Sequence[Path]) -> list[Study]:
     """The other studies that have runs, in the order of `STUDIES`."""
-    found = []
+    studies = []
     for pattern, module in STUDIES.items():
         for folder in (match for root in folders for match in sorted(root.glob(pattern))):
             ledger = Ledger(folder)
@@ -184,16 +184,16 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
                 by_calibrated = module.rows_of(ledger, list(module.CALIBRATED)[-1])
                 as_published = module.is_split_as_published(ledger)
                 kinds = (rows, by_calibrated, published, as_published)
-                found.append(Study(module.title(ledger), module, ledger, *kinds))
-    return found
+                studies.append(Study(module.title(ledger), module, ledger, *kinds))
+    return studies
 
 
 def figure_1_of(studies: Sequence[Study]) -> tuple[Study, PairRow] | None:
     """The first study that has the pair of the paper's figure 1, and its row."""
-    found = (
+    matches = (
         (study, row) for study in studies for row in study.rows if row.pair == BATCH_NORMALIZATION
     )
-    return next(found, None)
+    return next(matches, None)
 
 
 def primary_parts(
@@ -212,7 +212,7 @@ def primary_parts(
         page: Parts of the page of results.
         tables_page: Parts of the page of tables.
     """
-    found, by_papers = (
+    ours, by_papers = (
         primary_page.results_of([folder / "primary" for folder in folders], name)
         for name in (primary_page.OURS, primary_page.PAPERS)
     )
@@ -228,18 +228,18 @@ def primary_parts(
         rows = [{k: cell for k, cell in line.items() if k not in hidden} for line in lines]
         parts.extend([text, table_of([row for row in rows if len(row) > 2])])
 
-    if found:
-        add(primary_page.markdown(found, by_papers), primary_page.hypotheses(found, by_papers))
-        tables_page += primary_page.details(found, by_papers)
+    if ours:
+        add(primary_page.markdown(ours, by_papers), primary_page.hypotheses(ours, by_papers))
+        tables_page += primary_page.details(ours, by_papers)
     if points:
-        before = primary_page.verdicts_of(found)
+        before = primary_page.verdicts_of(ours)
         add(share_page.TEXT, share_page.hypotheses(points, before=before))
         tables_page += share_page.details(points)
-    for folder in (each for each in folders if (each / "share").is_dir()):
+    for folder in (path for path in folders if (path / "share").is_dir()):
         lines, details = share_page.hypotheses_again(folder)
         add(share_page.AGAIN_TEXT, lines)
         tables_page += details
-    if pairs := distance_page.groups_of(found, folders):
+    if pairs := distance_page.groups_of(ours, folders):
         distance_page.draw(pairs, picture)
         parts += [distance_page.TEXT, f"![Gain against distance]({picture.name})"]
         parts += [distance_page.markdown(pairs), distance_page.NORMALIZATION_TEXT]
@@ -249,13 +249,13 @@ def primary_parts(
     if groups:
         ledgers = [Ledger(folder / development_rows.FOLDER) for folder in folders]
         by_rows = dict(
-            item for each in ledgers for item in development_rows.groups_of(each).items()
+            item for ledger in ledgers for item in development_rows.groups_of(ledger).items()
         )
         lines, by_table = primary_field_aware.hypotheses(groups, by_rows)
         add(primary_field_aware.TEXT, lines)
         parts.append(development_rows.markdown(by_rows))
         tables_page += ["## F1, by table", "Ratios of the errors less the floor.", by_table]
-    for folder in (each for each in folders if (each / full_tables.FOLDER).is_dir()):
+    for folder in (path for path in folders if (path / full_tables.FOLDER).is_dir()):
         ledger = Ledger(folder / full_tables.FOLDER)
         add(primary_field_aware.AGAIN_TEXT, primary_field_aware.hypotheses_again(ledger))
         parts.append(primary_field_aware.measures(ledger))

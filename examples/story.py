@@ -54,7 +54,7 @@ def draw(
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    model, curve, both = probabilities.values()
+    model, curve, with_sites = probabilities.values()
     for predicted, color, name in ((model, ORANGE, "the model"), (curve, BLUE, "with a curve")):
         panels[0].plot(*reliability(labels, predicted), "o-", color=color, label=name, ms=4)
     panels[0].plot([0, 0.4], [0, 0.4], color=GREY, lw=1, zorder=0)
@@ -62,7 +62,7 @@ def draw(
     panels[0].legend(frameon=False, loc="upper left")
     for panel, predicted, title in (
         (panels[1], curve, "2  … wrong by segment …"),
-        (panels[2], both, "3  … right by segment"),
+        (panels[2], with_sites, "3  … right by segment"),
     ):
         rates, observed, num_rows = by_site(labels, predicted, sites)
         error = 2 * np.sqrt(rates * (1 - rates) / num_rows)

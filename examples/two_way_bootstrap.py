@@ -1,10 +1,10 @@
 """Intervals of differences that cover both the seeds and the choice of the test rows.
 
-Both methods were run under the same seeds and scored on the same test rows. Each metric is known
-also without each of K blocks of test rows (`field_aware_calibration/jackknife.py`). The pseudo-
-values of the jackknife are the contributions of the blocks, one for each seed and block; for a mean
-over rows they are the means of the blocks. Their differences have an effect of the seed, one of the
-block, and a rest.
+Both methods were run under the same seeds and scored on the same test rows. Each metric was also
+computed without each of K blocks of test rows (`field_aware_calibration/jackknife.py`). This gives
+a pseudo-value of the jackknife for each seed and block: the block's contribution. For a mean over
+rows, it is the mean of the block. The difference of two methods' pseudo-values has an effect of the
+seed, an effect of the block, and a residual.
 """
 
 import numpy as np
@@ -44,14 +44,14 @@ def two_way_effects(
     """The effects a_s of the seeds and b_k of the blocks, and the standard error of the mean.
 
     Args:
-        differences: A value for each seed and block, shape (S, K), at least two of both.
+        differences: A value for each seed and block, shape (S, K), with S and K at least 2.
     """
     centred = differences - differences.mean()
     of_seeds, of_blocks = centred.mean(axis=1), centred.mean(axis=0)
-    rest = centred - of_seeds[:, None] - of_blocks
+    residuals = centred - of_seeds[:, None] - of_blocks
     num_seeds, num_blocks = differences.shape
     parts = [effects.var(ddof=1) / len(effects) for effects in (of_seeds, of_blocks)]
-    surplus = (rest**2).sum() / ((num_seeds - 1) * (num_blocks - 1)) / rest.size
+    surplus = (residuals**2).sum() / ((num_seeds - 1) * (num_blocks - 1)) / residuals.size
     return of_seeds, of_blocks, float(np.sqrt(max(sum(parts) - surplus, *parts)))
 
 
@@ -62,12 +62,12 @@ def two_way_interval(
 
     With the differences d_sk, a_s their means over the blocks and b_k those over the seeds, less
     the mean of all, the variance is `V(a) / S + V(b) / K − R / (S K)`, where R is the mean square
-    of the rest, which both effects contain. The effects of the seeds and those of the blocks are
-    drawn with replacement. Each draw is divided by its own standard error (the bootstrap of t),
+    of the residuals, which both effects contain. The effects of the seeds and those of the blocks
+    are drawn with replacement. Each draw is divided by its own standard error (the bootstrap of t),
     which allows for the few seeds.
 
     Args:
-        first: Pseudo-values of the first method, shape (S, K), at least two of both.
+        first: Pseudo-values of the first method, shape (S, K), with S and K at least 2.
         second: Those of the second method, with the same seeds and blocks.
         confidence: Coverage of the interval.
         seed: Seed of the draws.

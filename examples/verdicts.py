@@ -53,8 +53,8 @@ class Comparison(NamedTuple):
         better: Position of the better pipeline, as decided by other seeds than these.
         worse: Position of the other pipeline.
         seeds: Positions of the seeds whose runs are compared, at least three.
-        weight: Weight in the mean over comparisons. Those of a pair have a sum of 1, so that pairs
-            have equal weights.
+        weight: Weight in the mean over comparisons. The weights of a pair's comparisons sum to 1,
+            so that pairs have equal weights.
     """
 
     better: int
@@ -63,7 +63,7 @@ class Comparison(NamedTuple):
     weight: float = 1.0
 
 
-def effect(value: float, error: float, degrees: float) -> Effect:
+def student_effect(value: float, error: float, degrees: float) -> Effect:
     """An estimate with Student's interval and p-value, given its standard error."""
     half = float(scipy.stats.t.ppf(1 - LEVEL, degrees)) * error
     p_value = float(scipy.stats.t.sf(value / error, degrees)) if error else float(value <= 0)
@@ -75,24 +75,24 @@ def mean_over_tables(values: Sequence[float]) -> Effect | None:
     if len(values) < 2:
         return None
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return effect(float(np.mean(values)), error, len(values) - 1)
+    return student_effect(float(np.mean(values)), error, len(values) - 1)
 
 
-def p_text(found: Effect | None) -> str:
+def p_text(effect: Effect | None) -> str:
     """The p-value of an effect."""
-    return "–" if found is None else f"{found.p_value:.2g}"
+    return "–" if effect is None else f"{effect.p_value:.2g}"
 
 
-def ratio_text(found: Effect | None) -> str:
+def ratio_text(effect: Effect | None) -> str:
     """A ratio with its 90 % interval, from the effect minus its logarithm."""
-    if found is None:
+    if effect is None:
         return "–"
-    value, high, low = (float(np.exp(-each)) for each in found[:3])
+    value, high, low = (float(np.exp(-figure)) for figure in effect[:3])
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def power(size: float, error: float, degrees: float) -> float:
-    """The chance that a test at 5 %, one-sided, passes where an effect has this size.
+    """The power of a one-sided test at 5 % for an effect of this size.
 
     Example:
         >>> round(power(2.5, 1.0, 30), 2)
@@ -102,22 +102,22 @@ def power(size: float, error: float, degrees: float) -> float:
     return float(scipy.stats.nct.sf(reach, degrees, size / error))
 
 
-def power_text(found: Effect | None, published: float | None = None, unit: float = 1.0) -> str:
-    """The power for the published effect, and the effect that has one of 80 %, in units."""
-    if found is None:
+def power_text(effect: Effect | None, published: float | None = None, unit: float = 1.0) -> str:
+    """The power for the published effect, and the effect, in units, whose power is 80 %."""
+    if effect is None:
         return "–"
     visible = scipy.optimize.brentq(
-        lambda size: power(size, found.error, found.degrees) - 0.8, 0, 20 * found.error
+        lambda size: power(size, effect.error, effect.degrees) - 0.8, 0, 20 * effect.error
     )
     text = f"80 % for {visible / unit:.2g}"
     if published is None:
         return text
-    return f"{100 * power(published, found.error, found.degrees):.0f} %; {text}"
+    return f"{100 * power(published, effect.error, effect.degrees):.0f} %; {text}"
 
 
-def tables_needed(size: float, found: Effect) -> int:
-    """How many tables a mean over tables needs for a power of 80 %, if they differ as these do."""
-    spread = found.error * math.sqrt(found.degrees + 1)
+def tables_needed(size: float, effect: Effect) -> int:
+    """The number of tables for a power of 80 %, if they differ as much as those of this effect."""
+    spread = effect.error * math.sqrt(effect.degrees + 1)
     return next(n for n in range(2, 10_000) if power(size, spread / math.sqrt(n), n - 1) >= 0.8)
 
 
@@ -163,10 +163,10 @@ def hartung_knapp(values: ArrayLike, errors: ArrayLike) -> Effect:
     if surplus(0.0)[0] > 0:
         between = scipy.optimize.brentq(lambda t: surplus(t)[0], 0.0, float(y.var(ddof=1)))
     _, mean, variance = surplus(between)
-    return effect(mean, math.sqrt(variance), y.size - 1)
+    return student_effect(mean, math.sqrt(variance), y.size - 1)
 
 
-def verdict(found: Effect | None, relevant: float = 0.0) -> str:
+def verdict(effect: Effect | None, relevant: float = 0.0) -> str:
     """What an effect says about a claim whose direction is positive.
 
     - *reproduced*: p ≤ 5 %, one-sided.
@@ -176,27 +176,27 @@ def verdict(found: Effect | None, relevant: float = 0.0) -> str:
     - *not tested*: there is no effect.
 
     Args:
-        found: The effect; `None` if the runs do not bear on the claim.
+        effect: The effect; `None` if the runs do not bear on the claim.
         relevant: The smallest effect that would confirm the claim; 0 if none is known.
     """
-    if found is None:
+    if effect is None:
         return NOT_TESTED
-    if found.p_value <= LEVEL:
+    if effect.p_value <= LEVEL:
         return REPRODUCED
-    return NOT_REPRODUCED if found.high < relevant else UNDECIDED
+    return NOT_REPRODUCED if effect.high < relevant else UNDECIDED
 
 
-def equivalence_verdict(found: Effect, margin: float) -> str:
+def equivalence_verdict(effect: Effect, margin: float) -> str:
     """What an effect says about the claim that it lies in [−margin, margin], by two tests."""
-    if -margin <= found.low and found.high <= margin:
+    if -margin <= effect.low and effect.high <= margin:
         return REPRODUCED
-    return NOT_REPRODUCED if found.low > margin or found.high < -margin else UNDECIDED
+    return NOT_REPRODUCED if effect.low > margin or effect.high < -margin else UNDECIDED
 
 
-def equivalence_power(found: Effect, margin: float) -> float:
-    """The chance of such an effect to pass `equivalence_verdict` where its true size is 0."""
-    room = (margin - (found.high - found.low) / 2) / found.error
-    return max(0.0, 2 * float(scipy.stats.t.cdf(room, found.degrees)) - 1)
+def equivalence_power(effect: Effect, margin: float) -> float:
+    """The power of `equivalence_verdict` for an effect with this error whose true size is 0."""
+    room = (margin - (effect.high - effect.low) / 2) / effect.error
+    return max(0.0, 2 * float(scipy.stats.t.cdf(room, effect.degrees)) - 1)
 
 
 def joint_verdict(verdicts: Sequence[str]) -> str:
@@ -213,11 +213,11 @@ def in_order(verdicts: Sequence[str]) -> list[str]:
     A hypothesis after one that was not reproduced is not reproduced by its test alone: it is
     undecided. So the chance that anything is called reproduced by mistake is at most 5 %.
     """
-    is_open, found = True, []
-    for each in verdicts:
-        found.append(UNDECIDED if each == REPRODUCED and not is_open else each)
-        is_open = is_open and each == REPRODUCED
-    return found
+    is_open, in_turn = True, []
+    for text in verdicts:
+        in_turn.append(UNDECIDED if text == REPRODUCED and not is_open else text)
+        is_open = is_open and text == REPRODUCED
+    return in_turn
 
 
 def relevant_gain(published: Iterable[str]) -> float:
@@ -234,8 +234,8 @@ def relevant_gain(published: Iterable[str]) -> float:
         >>> relevant_gain(["69.6 → 73.6, 80.1 → 86.1", "78.3 → illegible", ""])
         0.025
     """
-    found = [calibrated - plain for plain, calibrated in published_accuracies(published)]
-    return round(sum(found) / len(found) / 200, 6) if found else 0.0
+    gains = [calibrated - plain for plain, calibrated in published_accuracies(published)]
+    return round(sum(gains) / len(gains) / 200, 6) if gains else 0.0
 
 
 def published_accuracies(published: Iterable[str]) -> list[tuple[float, float]]:
@@ -261,11 +261,10 @@ def bootstrap_gain(
     The gain is the weighted mean over the comparisons. Its standard error is that of a two-way
     bootstrap, which draws the blocks of held-out rows again, the same for all runs, and the seeds.
     Runs of different pipelines with the same seed share the order of their rows, so a seed is
-    drawn or left out in all pipelines, and two runs of one seed are never compared. Comparisons of
-    the same seeds have the same draws; those of others, such as the odd and the even ones, have
-    their own. Of n blocks or seeds, n − 1 are drawn, which makes the variance of a mean unbiased.
-    The interval is Student's, around the gain: draws of rows have a lower accuracy than the sample
-    on average.
+    drawn or left out in all pipelines, and two runs of one seed are never compared. Comparisons on
+    the same seeds share their draws; odd and even seeds are drawn independently. Of n blocks or
+    seeds, n − 1 are drawn, which makes the variance of a mean unbiased. The interval is Student's,
+    around the gain of the sample, because draws of rows have a lower accuracy on average.
 
     Args:
         plain: Plain losses by block, shape `(num_pipelines, num_seeds, num_blocks)`, with at least
@@ -314,7 +313,7 @@ def seed_counts(
     """How often each seed is drawn, `(num_draws + 1, num_seeds)`; the first row is the sample."""
     shares = np.full(num_seeds, 1 / num_seeds)
     counts = generator.multinomial(num_seeds - 1, shares, num_draws)
-    # One seed alone has no other to be compared with.
+    # A draw of a single seed has no runs to compare: it is drawn again.
     while (alone := (counts > 0).sum(axis=1) < 2).any():
         counts[alone] = generator.multinomial(num_seeds - 1, shares, int(alone.sum()))
     return np.concatenate([np.ones((1, num_seeds)), counts]).astype(np.float64)
@@ -326,6 +325,6 @@ def accuracies(
     """Share of the pairs of runs of different seeds that are won, for each draw."""
     gap = worse[:, None, :] - better[:, :, None]
     wins = (gap > 0) + 0.5 * (gap == 0)
-    own = np.einsum("tii,ti->t", wins, counts**2)
-    total = np.einsum("ti,ti->t", counts, np.einsum("tij,tj->ti", wins, counts)) - own
+    same_seed = np.einsum("tii,ti->t", wins, counts**2)
+    total = np.einsum("ti,ti->t", counts, np.einsum("tij,tj->ti", wins, counts)) - same_seed
     return total / (counts.sum(axis=1) ** 2 - (counts**2).sum(axis=1))

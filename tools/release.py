@@ -6,8 +6,8 @@
     ./dev release --quick    the same with a selection of the tests, on the Pythons that are found
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
-and with the newest versions that pyproject.toml allows. The lowest ones are those of the oldest
-Python, with which `./dev` has to be set up; the others are looked for on the path (`python3.12`).
+and with the newest versions that pyproject.toml allows. The lowest versions are tested on the
+oldest Python, with which `./dev` must be set up. Later Pythons are looked for on the path.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ABOUT = r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LIC
 IN_WHEEL = f"{PACKAGE}|{ABOUT}"
 IN_SOURCE = rf"src/{PACKAGE}|(tests|examples)/[\w/]+\.py|{OTHER_FILES}|{TOP_FILES}"
 LARGEST_FILE = 300_000
-# The oldest is the one of the lowest versions: there are wheels of these for no later one.
+# The lowest versions are tested on the oldest Python: they have no wheels for later ones.
 OLDEST_PYTHON, *LATER_PYTHONS = ("3.11", "3.12", "3.13")
 QUICK_TESTS = [
     *("tests/test_public_names.py", "tests/records/test_cli.py", "tests/test_readme.py"),
@@ -55,7 +55,7 @@ model = kc.calibrate_scores(
 )
 assert model.report.after.log_loss < model.report.before.log_loss
 path = kc.export_savedmodel(model, tempfile.mkdtemp() + "/1")
-print(kc.__version__, model.report.chosen, sorted(each.name for each in path.iterdir()))
+print(kc.__version__, model.report.chosen, sorted(file.name for file in path.iterdir()))
 """
 
 
@@ -100,15 +100,15 @@ def check_versions() -> str:
 
 def find_pythons(needs_all: bool) -> tuple[str, list[str]]:
     """The paths of the oldest Python that is supported, and of the later ones that are found."""
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if here != OLDEST_PYTHON:
-        sys.exit(f"Set ./dev up with Python {OLDEST_PYTHON}, the oldest supported: this is {here}")
-    # A name on the path may be a shim that knows no such Python.
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if running != OLDEST_PYTHON:
+        sys.exit(f"Set ./dev up with Python {OLDEST_PYTHON}, the oldest supported, not {running}.")
+    # A name on the path may be a shim without such a Python.
     later = {version: shutil.which(f"python{version}") for version in LATER_PYTHONS}
-    found = [each for each in later.values() if each and works(each)]
-    if needs_all and len(found) < len(later):
-        sys.exit(f"Pythons {', '.join(later)} must all be on the path; of these only {found} work")
-    return sys.executable, found
+    working = [path for path in later.values() if path and works(path)]
+    if needs_all and len(working) < len(later):
+        sys.exit(f"Pythons {', '.join(later)} must all be on the path; only {working} work.")
+    return sys.executable, working
 
 
 def works(python: str) -> bool:
@@ -125,7 +125,7 @@ def files_of_wheel(wheel: Path) -> dict[str, bytes]:
 def files_of_source(source: Path) -> dict[str, bytes]:
     """Name → content, without the folder in which everything lies."""
     with tarfile.open(source) as opened:
-        files = {each.name: opened.extractfile(each) for each in opened if each.isfile()}
+        files = {member.name: opened.extractfile(member) for member in opened if member.isfile()}
         return {
             name.partition("/")[2]: file.read() for name, file in files.items() if file is not None
         }
@@ -133,17 +133,17 @@ def files_of_source(source: Path) -> dict[str, bytes]:
 
 def check_metadata(archive: Path, files: dict[str, bytes], version: str) -> None:
     """The metadata is valid, of this version, and has the README as Markdown."""
-    (name,) = (each for each in files if re.fullmatch(r"PKG-INFO|[^/]+\.dist-info/METADATA", each))
+    (name,) = (file for file in files if re.fullmatch(r"PKG-INFO|[^/]+\.dist-info/METADATA", file))
     metadata = Metadata.from_email(files[name], validate=True)
-    found = (metadata.name, str(metadata.version), metadata.description_content_type)
-    if found != ("keras-calibration", version, "text/markdown"):
-        sys.exit(f"{archive.name}: unexpected metadata {found}")
+    received = (metadata.name, str(metadata.version), metadata.description_content_type)
+    if received != ("keras-calibration", version, "text/markdown"):
+        sys.exit(f"{archive.name}: unexpected metadata {received}")
 
 
 def check_contents(archive: Path, files: dict[str, bytes]) -> None:
     """No data but the table of the guides, nothing large, no path of this machine, no surprise."""
     expected = re.compile(IN_WHEEL if archive.suffix == ".whl" else IN_SOURCE)
-    here = [
+    folders = [
         str(path).encode() for path in {ROOT, ROOT.resolve(), Path.home()} if len(path.parts) > 1
     ]
     for name, content in files.items():
@@ -151,12 +151,12 @@ def check_contents(archive: Path, files: dict[str, bytes]) -> None:
             sys.exit(f"{archive.name}: unexpected file {name}")
         if len(content) > LARGEST_FILE:
             sys.exit(f"{archive.name}: {name} has {len(content):,} bytes")
-        if any(re.search(re.escape(path) + rb"\b", content) for path in here):
+        if any(re.search(re.escape(path) + rb"\b", content) for path in folders):
             sys.exit(f"{archive.name}: {name} holds a path of this machine")
 
 
 def check_python_files(wheel: dict[str, bytes], source: dict[str, bytes]) -> None:
-    """Both hold exactly the files of the packages that git knows."""
+    """Wheel and source distribution hold exactly the files of the packages that are in git."""
     listed = subprocess.run(
         ["git", "ls-files", "src"],
         cwd=ROOT,
@@ -164,12 +164,12 @@ def check_python_files(wheel: dict[str, bytes], source: dict[str, bytes]) -> Non
         text=True,
         check=True,
     )
-    known = {name.removeprefix("src/") for name in listed.stdout.split()}
-    in_wheel = {name for name in wheel if name.startswith(tuple(f"{each}/" for each in PACKAGES))}
+    in_git = {name.removeprefix("src/") for name in listed.stdout.split()}
+    in_wheel = {name for name in wheel if name.partition("/")[0] in PACKAGES}
     in_source = {name.removeprefix("src/") for name in source if name.startswith("src/")}
-    if not known == in_wheel == in_source:
+    if not in_git == in_wheel == in_source:
         sys.exit(
-            f"Files that are not everywhere: {sorted((known ^ in_wheel) | (known ^ in_source))}"
+            f"Files that are not everywhere: {sorted((in_git ^ in_wheel) | (in_git ^ in_source))}"
         )
 
 
@@ -191,11 +191,11 @@ def test(wheel: Path, resolution: str, base_python: str, quick: bool) -> None:
     package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"
     with tempfile.TemporaryDirectory() as folder:
         python = install(wheel, "[dev]", resolution, base_python, Path(folder))
-        found = subprocess.run(
+        imported = subprocess.run(
             [python, "-c", package], cwd=DIST, capture_output=True, text=True, check=True
         )
-        if not Path(found.stdout.strip()).is_relative_to(Path(python).parents[1]):
-            sys.exit(f"The tests would not run on the installed package, but on {found.stdout}")
+        if not Path(imported.stdout.strip()).is_relative_to(Path(python).parents[1]):
+            sys.exit(f"The tests would not run on the installed package, but on {imported.stdout}")
         # `pytest`, not `python -m pytest`, which would put this folder on the path.
         pytest = [
             str(Path(python).with_name("pytest")),

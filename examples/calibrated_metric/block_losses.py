@@ -23,9 +23,9 @@ class BlockLosses(keras.callbacks.Callback):
 
     The held-out rows are put into 20 random blocks, the same for all runs. Block b of a loss has
     the value B Σ_{i ∈ b} loss_i / n, where n is the number of all rows that are scored: the mean
-    over the B blocks is the loss of the run. A calibrated loss has the bias that its metric has
-    fitted to all rows: drawing blocks again leaves out that the bias would be fitted again, which
-    changes the loss by terms of the order 1/n.
+    over the B blocks is the loss of the run. A calibrated loss uses the bias that its metric has
+    fitted to all rows. Blocks that are drawn again keep this bias; fitting it again would change
+    the loss by terms of the order 1/n.
 
     Args:
         path: The file, created if it is absent.
@@ -80,7 +80,7 @@ def row_losses(
         sharing = (metric.num_folds, metric.bias_fraction, metric.seed)
         groups = np.asarray(row_groups(keras.ops.arange(len(labels)), *sharing))
         scored = groups == 1 if metric.bias_fraction is not None else scored
-        # A held-out part alone is scored; of folds, each has its own bias.
+        # With a hold-out, only its rows are scored. Of several folds, each has a bias of its own.
         bias = metric.bias[groups * (metric.bias_fraction is None)]
     corrected = logits.astype(np.float64) + bias
     return np.logaddexp(0, corrected) - labels * corrected, scored
@@ -96,7 +96,7 @@ def rolling_biases(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The bias of the period before, for each row, and which rows have one.
 
-    A period whose labels are all equal leaves the bias before it.
+    A period whose labels are all equal has no bias: the one before stays in use.
     """
     period = np.arange(len(labels)) * num_periods // len(labels)
     biases = np.full(num_periods + 1, np.nan)
@@ -105,9 +105,9 @@ def rolling_biases(
         metric.update_state(labels[period == number], logits[period == number])
         (bias,) = metric.bias
         biases[number + 1] = biases[number] if np.isnan(bias) else bias
-    found = biases[period]
-    scored = ~np.isnan(found)
-    return np.where(scored, found, 0), scored
+    row_biases = biases[period]
+    scored = ~np.isnan(row_biases)
+    return np.where(scored, row_biases, 0), scored
 
 
 def block_values(losses: NDArray[np.float64], scored: NDArray[np.bool_]) -> list[float]:

@@ -12,8 +12,8 @@ from click_models import ARCHITECTURES
 from pairs import Pair
 
 L2_WEIGHTS = (3e-7, 5e-7, 7e-7, 1e-6, 2e-6)
-# A penalty, however small, makes the gradients of the embeddings dense, and Adam then updates rows
-# that are not in the batch too: the pipeline without a penalty has one that weighs nothing.
+# A penalty, however small, makes the gradients of the embeddings dense, and Adam then also updates
+# rows that are not in the batch. So the pipeline without a penalty has a negligible one.
 NO_L2 = 1e-12
 # Accuracy by the log loss → by the calibrated log loss, in percent.
 PUBLISHED_ARCHITECTURES = {
@@ -117,10 +117,10 @@ class Study(NamedTuple):
 
     def with_kinds(self, kinds: Sequence[str] | None) -> "Study":
         """The pairs of some kinds, and their pipelines."""
-        known = list(dict.fromkeys(pair.kind for pair in self.published))
-        if unknown := set(kinds or ()) - set(known):
-            raise SystemExit(f"No kinds of pairs {sorted(unknown)}: expected some of {known}.")
-        published = {p: text for p, text in self.published.items() if p.kind in (kinds or known)}
+        names = list(dict.fromkeys(pair.kind for pair in self.published))
+        if unknown := set(kinds or ()) - set(names):
+            raise SystemExit(f"No kinds of pairs {sorted(unknown)}: expected some of {names}.")
+        published = {p: text for p, text in self.published.items() if p.kind in (kinds or names)}
         used = {name for pair in published for name in (pair.first, pair.second)}
         return Study({n: p for n, p in self.pipelines.items() if n in used}, published)
 
@@ -129,8 +129,8 @@ def make_study(base: Pipeline, l2_scale: float = 1.0) -> Study:
     """The variants of all tables of both versions of the paper.
 
     Args:
-        base: The pipeline that xDeepFM variants differ from. Those of DLRM have half of its first
-            hidden layer before a second one of the full size, as in the papers' 128-256-1.
+        base: The pipeline that is varied. DLRM has two hidden layers, with half and all of the
+            units of the first layer of `base`, as in the papers' 128-256-1.
         l2_scale: Factor of the papers' L2 weights.
     """
     replace = dataclasses.replace

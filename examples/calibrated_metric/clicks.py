@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def batch_size_of(num_rows: int) -> int:
-    """The largest batch that leaves an epoch at least 1,000 steps, if there are as many rows."""
+    """The largest batch size with at least 1,000 steps an epoch; 1 on fewer rows."""
     return max(1, num_rows // STEPS)
 
 
@@ -155,8 +155,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--data", type=Path, default=data / "nycflights13_337k", help="folder")
     add("--kinds", nargs="+", help="kinds of pairs (default: all)")
     add("--seeds", type=int, default=60, help="of each pipeline (default: %(default)s)")
-    add("--rows", type=int, help="at most the last so many training rows (default: all)")
-    add("--held-out", type=int, default=60_000, help="rows (default: %(default)s)")
+    add("--rows", type=int, help="use only the last ROWS training rows (default: all)")
+    add("--held-out", type=int, default=60_000, help="held-out rows (default: %(default)s)")
     add("--mixing", type=float, default=1.0, help="1: shuffled before the split, 0: own order")
     add("--fold", type=int, default=0, help="block of rows held out (default: 0, the last one)")
     add("--embedding-dim", type=int, default=8, help="(default: %(default)s)")

@@ -13,7 +13,7 @@ def markdown_configurations(ledger: Ledger, base: str = "base") -> str:
         )
     common = settings.pop(base)
     lines = [f"- `{base}`: " + ", ".join(f"{key} {value}" for key, value in common.items())]
-    for name, own in settings.items():
-        changes = [f"{key} {value}" for key, value in own.items() if common.get(key) != value]
+    for name, values in settings.items():
+        changes = [f"{key} {value}" for key, value in values.items() if common.get(key) != value]
         lines.append(f"- `{name}`: " + ", ".join(changes))
     return "\n".join(lines)

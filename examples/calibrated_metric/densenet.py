@@ -48,8 +48,8 @@ def densenet(
         Huang, Liu, van der Maaten, Weinberger (2017), *Densely connected convolutional networks*,
         arXiv 1608.06993.
     """
-    num_layers, rest = divmod(depth - 4, 6 if bottleneck else 3)
-    if rest or num_layers < 1:
+    num_layers, remainder = divmod(depth - 4, 6 if bottleneck else 3)
+    if remainder or num_layers < 1:
         form = "6n + 4 with bottlenecks: 10, 16, 22, …" if bottleneck else "3n + 4: 7, 10, 13, …"
         raise ValueError(f"Argument `depth` must be {form}. Received: depth={depth}.")
     if not 0 < compression <= 1:

@@ -18,9 +18,9 @@ from synthetic import predicted_gain
 from markdown_table import markdown_table
 from verdicts import published_accuracies
 
-# Ends of the classes of distance, in percent; the last is that of pairs that count.
+# Bounds of the classes of distance, in percent; pairs beyond the last one do not count.
 ENDS = (50, 55, 60, 70, 80, 98.5)
-# Ratios of standard deviations: that of V1, and the published one.
+# Ratios of standard deviations: the one measured for V1, and the published one.
 RATIOS = (0.48, 0.74)
 TEXT = """
 ### How does the gain depend on how far apart two pipelines are?
@@ -42,13 +42,13 @@ loss favours the network with batch normalization, whichever one has the lower l
 
 def groups_of(results: Sequence[TableResult], folders: Iterable[Path]) -> dict[str, list[PairGain]]:
     """The pairs that count, by batch size: those of A1, then those of the runs of D1."""
-    found = {"A1, batches of 8 and 31": [pair for each in results for pair in each.gains]}
+    groups = {"A1, batches of 8 and 31": [pair for result in results for pair in result.gains]}
     plan = PLANS["share"]
     for folder in folders:
         for size in filter(None, plan.batch_sizes):
             tables = table_pairs(folder / "share", plan, size, min_share=0.5)
-            found[f"D1, batches of {size}"] = [pair for each in tables.values() for pair in each]
-    return {title: pairs for title, pairs in found.items() if pairs}
+            groups[f"D1, batches of {size}"] = [gain for gains in tables.values() for gain in gains]
+    return {title: pairs for title, pairs in groups.items() if pairs}
 
 
 def _classes(pairs: Sequence[PairGain]) -> list[list[PairGain]]:
@@ -70,7 +70,7 @@ def markdown(groups: Mapping[str, Sequence[PairGain]]) -> str:
     """The accuracies of each class, a line for each batch size."""
     lines = []
     for title, pairs in groups.items():
-        means = [(_means(each)[1:], len(each)) if each else None for each in _classes(pairs)]
+        means = [(_means(group)[1:], len(group)) if group else None for group in _classes(pairs)]
         cells = ["" if m is None else "{:.1f} → {:.1f} ({})".format(*m[0], m[1]) for m in means]
         lines.append([title, *cells])
     classes = [f"{low:g} to {high:g} %" for low, high in itertools.pairwise(ENDS)]
@@ -81,9 +81,9 @@ def normalization_table(groups: Mapping[str, Sequence[PairGain]]) -> str:
     """The accuracies of the pairs with and without batch normalization, by which one is better."""
     lines = []
     for title, pairs in groups.items():
-        found = [pair for pair in pairs if pair.pair.kind == "batch_normalization"]
+        of_kind = [pair for pair in pairs if pair.pair.kind == "batch_normalization"]
         for better, side in (("normalized", "with it"), ("xdeepfm", "without it")):
-            chosen = [pair for pair in found if pair.better == better]
+            chosen = [pair for pair in of_kind if pair.better == better]
             if chosen:
                 _, plain, calibrated = _means(chosen)
                 lines.append([title, side, str(len(chosen)), f"{plain:.1f}", f"{calibrated:.1f}"])
@@ -103,7 +103,7 @@ def draw(groups: Mapping[str, Sequence[PairGain]], path: Path) -> None:
         gains = predicted_gain(accuracies, ratio)
         axes.plot(accuracies, gains, style, color="0.6", lw=1, label=f"law, ratio {ratio}")
     for title, pairs in groups.items():
-        means = np.array([_means(each) for each in _classes(pairs) if each])
+        means = np.array([_means(group) for group in _classes(pairs) if group])
         axes.plot(means[:, 0], means[:, 2] - means[:, 1], "o-", ms=5, label=title)
     published = published_accuracies(study_of(PLANS["primary"], Pipeline()).published.values())
     plain, calibrated = np.transpose(published)

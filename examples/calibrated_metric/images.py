@@ -240,14 +240,14 @@ def read_binary(files: Sequence[Path]) -> Images:
     return Images(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0])
 
 
-def chosen_images(num_images: int, num_wanted: int) -> NDArray[np.int64]:
+def chosen_images(num_images: int, num_chosen: int) -> NDArray[np.int64]:
     """The numbers of the images used, in an order that is the same for all runs."""
-    if not 0 < num_wanted <= num_images:
+    if not 0 < num_chosen <= num_images:
         raise SystemExit(
             f"Pass --rows and --held-out within the data: there are {num_images:,} images, not "
-            f"{num_wanted:,}."
+            f"{num_chosen:,}."
         )
-    return np.random.default_rng(0).permutation(num_images)[:num_wanted]
+    return np.random.default_rng(0).permutation(num_images)[:num_chosen]
 
 
 def shrink(pixels: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
@@ -305,7 +305,7 @@ def build_model(
 
 
 def error(labels: Any, logits: Any) -> Any:
-    """1 for each image whose class is not the one predicted, else 0."""
+    """1 for each image with a wrong prediction, else 0."""
     return 1.0 - keras.metrics.sparse_categorical_accuracy(labels, logits)
 
 

@@ -86,10 +86,10 @@ def kind_lines(studies: Sequence[Study]) -> list[KindLine]:
             rows = [row for row in study.rows if kind in (row.pair.kind, ALL)]
             papers, ours = list(rows[0].accuracies)[1:3]
             of_papers = [row for row in rows if study.published.get(row.pair)]
-            known = [row for row in of_papers if (row.difference.p_value or 0) < 0.05]
-            same = sum(row.better == row.pair.first for row in known)
+            significant = [row for row in of_papers if (row.difference.p_value or 0) < 0.05]
+            num_same = sum(row.better == row.pair.first for row in significant)
             gains = (gain(rows, papers), gain(rows, ours))
-            lines.append(KindLine(study.title, kind, rows, gains, (same, len(known))))
+            lines.append(KindLine(study.title, kind, rows, gains, (num_same, len(significant))))
     return lines
 
 
@@ -103,12 +103,12 @@ def kinds_table(lines: Sequence[KindLine]) -> str:
     cells = []
     for line in lines:
         counted = [row for row in line.rows if row.judged]
-        found = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
+        line_cells = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
         for number in (0, 1, 2):
-            found.append(_mean_percent(counted, number))
-        found += ["–" if estimate is None else percent(estimate) for estimate in line.gains]
-        same, known = line.as_published
-        cells.append([*found, f"{same} of {known}" if known else "–"])
+            line_cells.append(_mean_percent(counted, number))
+        line_cells += ["–" if estimate is None else percent(estimate) for estimate in line.gains]
+        num_same, num_significant = line.as_published
+        cells.append([*line_cells, f"{num_same} of {num_significant}" if num_significant else "–"])
     head = ["study", "kind", "pairs that count", "plain, %", "papers', %", "ours, %"]
     return markdown_table(
         [*head, "papers' minus plain", "ours minus plain", "as in the papers"], cells
@@ -143,8 +143,8 @@ def axis_table(studies: Sequence[Study]) -> str:
             line.append(f"{len(counted)} of {len(rows)}")
             for number in (0, 2):
                 line.append(_mean_percent(counted, number))
-            found = gain(rows, list(rows[0].accuracies)[2])
-            line.append("–" if found is None else percent(found))
+            estimate = gain(rows, list(rows[0].accuracies)[2])
+            line.append("–" if estimate is None else percent(estimate))
         lines.append(line)
     head = ["study", "median bias share, %", "median std ratio"]
     for truth in ("plain", "calibrated"):

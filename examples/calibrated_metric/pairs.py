@@ -33,8 +33,8 @@ from markdown_table import markdown_table
 from verdicts import Comparison, bootstrap_gain
 
 PLAIN = "plain"
-# Half of the seeds decide where the mean plain losses differ, and a single run does not show it
-# anyway.
+# Half of the seeds decide a pair if the mean plain losses differ, and if single runs do not show
+# this nearly always.
 MAX_P_VALUE, MAX_ACCURACY = 0.05, 0.985
 # Runs that a metric is judged on, of each pipeline.
 MIN_JUDGED = 3
@@ -81,8 +81,8 @@ class PairRow:
         difference: Mean plain loss of `worse` minus that of `better`, with a p-value.
         accuracies: `"plain"` and each name of a calibrated loss → how often it is lower for the
             better pipeline, one run of each; NaN for a pair that does not count.
-        judged: The runs on which the metrics are judged, at most one half of the seeds by the
-            other each; empty for a pair that does not count.
+        judged: The runs on which the metrics are judged, for each half of the seeds that the other
+            half decides; empty for a pair that does not count.
         runs: Pipeline → seed → its losses by block of held-out rows, shape `(metrics, blocks)`.
     """
 
@@ -160,11 +160,11 @@ def pair_rows(
 def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
     """How much more accurate a metric is than the plain loss, as a mean over pairs that count."""
     counted = [row for row in rows if row.judged]
-    runs = {name: found for row in counted for name, found in row.runs.items()}
+    runs = {name: by_seed for row in counted for name, by_seed in row.runs.items()}
     if not counted:
         return None
     names = sorted(runs)
-    seeds = sorted(set.intersection(*(set(found) for found in runs.values())))
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in runs.values())))
     places = {seed: place for place, seed in enumerate(seeds)}
     comparisons = [
         Comparison(
@@ -198,7 +198,7 @@ def markdown_accuracies(
         shares = row.accuracies.values()
         lines[-1] += ["–" if math.isnan(share) else f"{100 * share:.1f}" for share in shares]
         gains = [gain([row], name) for name in names[1:]]
-        lines[-1] += ["–" if found is None else percent(found) for found in gains]
+        lines[-1] += ["–" if estimate is None else percent(estimate) for estimate in gains]
         if published is not None:
             text = published.get(row.pair, "")
             is_same = row.better == row.pair.first or not text
@@ -271,8 +271,8 @@ def _pair_row(
 ) -> PairRow:
     """The row of a pair, given values `(num_metrics, num_blocks)` with the plain loss first."""
     losses = {
-        name: np.array([values.mean(axis=1) for values in found.values()])
-        for name, found in runs.items()
+        name: np.array([values.mean(axis=1) for values in by_seed.values()])
+        for name, by_seed in runs.items()
     }
     better, worse = sorted(runs, key=lambda name: float(losses[name][:, 0].mean()))
     low, high = losses[better], losses[worse]
@@ -297,22 +297,22 @@ def _decide(
         return None
     better, worse = sorted(means, key=lambda name: float(means[name].mean()))
     p_value = mean_difference(means[better], means[worse], paired=True).p_value
-    is_known = p_value is not None and p_value < MAX_P_VALUE
+    is_significant = p_value is not None and p_value < MAX_P_VALUE
     plain = (losses[name][deciding, 0] for name in (better, worse))
     accuracy = independent_seed_accuracy(*plain).value
-    return (better, worse) if is_known and accuracy < MAX_ACCURACY else None
+    return (better, worse) if is_significant and accuracy < MAX_ACCURACY else None
 
 
 def _accuracy(
     losses: Mapping[str, Array], seeds: NDArray[np.int64], judged: Sequence[Judged], metric: int
 ) -> float:
     """The accuracy of a metric, a mean over the halves that are judged; NaN without them."""
-    found = []
+    accuracies = []
     for half in judged:
         chosen = np.isin(seeds, half.seeds)
         better, worse = (losses[name][chosen, metric] for name in (half.better, half.worse))
-        found.append(independent_seed_accuracy(better, worse).value)
-    return sum(found) / len(found) if found else math.nan
+        accuracies.append(independent_seed_accuracy(better, worse).value)
+    return sum(accuracies) / len(accuracies) if accuracies else math.nan
 
 
 def percent(estimate: Estimate) -> str:

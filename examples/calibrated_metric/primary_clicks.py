@@ -27,11 +27,11 @@ from data_folder import read_data_folder
 from keras_calibration.seeds import Ledger
 
 PARTS = 5
-# Of tables in the order of time.
+# Rows of the tables in the order of time.
 NUM_TRAIN, NUM_HELD_OUT = 30_000, 20_000
 L2_SCALE = 200.0
 L2 = "l2_0.0002"
-# The column of the time, of a table that does not name it.
+# Time columns of the tables whose `meta.json` names none.
 TIMES = {"diabetes_readmit_102k": "encounter_id"}
 
 

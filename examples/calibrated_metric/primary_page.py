@@ -112,13 +112,13 @@ def read_runs(
     folder: Path, plan: Plan = PLANS["primary"], calibrated: str = OURS
 ) -> list[TableRuns]:
     """The runs below a folder, of all tables with a complete fold."""
-    found = []
+    tables = []
     for table in plan.tables:
         ledgers = [Ledger(path) for path in sorted(folder.glob(f"{table}_mixing_1*"))]
         ledgers = [ledger for ledger in ledgers if ledger.runs(status="finished")]
-        if runs := [each for ledger in ledgers if (each := _complete(ledger, plan, calibrated))]:
-            found.append(_table_runs(table, runs, plan))
-    return found
+        if runs := [fold for ledger in ledgers if (fold := _complete(ledger, plan, calibrated))]:
+            tables.append(_table_runs(table, runs, plan))
+    return tables
 
 
 def _complete(
@@ -129,15 +129,15 @@ def _complete(
     values = values_by_seed(ledger, set(plan.pipelines), names)
     # Only a table without numeric columns has no run of `without_dense`.
     missing = set(plan.pipelines) - set(values) - {"without_dense"}
-    is_complete = not missing and all(len(found) == plan.num_seeds for found in values.values())
+    is_complete = not missing and all(len(by_seed) == plan.num_seeds for by_seed in values.values())
     return (ledger, values) if is_complete else None
 
 
 def complete_fold(ledger: Ledger, plan: Plan, calibrated: str = OURS) -> Fold | None:
     """The losses in a ledger of all pipelines of a plan, if no run is missing."""
-    if (found := _complete(ledger, plan, calibrated)) is None:
+    if (complete := _complete(ledger, plan, calibrated)) is None:
         return None
-    _, values = found
+    _, values = complete
     seeds = sorted(values[plan.pipelines[0]])
     losses = np.array([[values[name][seed] for seed in seeds] for name in plan.pipelines])
     return Fold(losses[:, :, 0], losses[:, :, 1])
@@ -164,7 +164,8 @@ def _table_runs(
     pairs = {p: text for p, text in published.items() if {p.first, p.second} <= set(tested)}
     biases = {
         name: [
-            np.array([run["metrics"][BIAS][-1] for run in _runs(each, name)]) for each, _ in runs
+            np.array([run["metrics"][BIAS][-1] for run in _runs(ledger, name)])
+            for ledger, _ in runs
         ]
         for name in tested
     }
@@ -200,15 +201,15 @@ def effects(results: Sequence[TableResult]) -> tuple[Effect | None, Effect | Non
     """V1, minus the mean log ratio, and A1, the mean gain: means over tables, equal weights."""
     if not results:
         return None, None
-    ratio = np.mean([-each.ratios.mean(axis=1) for each in results], axis=0)
-    gains = [_mean_gain(each) for each in results if each.gains]
+    ratio = np.mean([-result.ratios.mean(axis=1) for result in results], axis=0)
+    gains = [_mean_gain(result) for result in results if result.gains]
     gain = effect_of(np.mean(gains, axis=0), _degrees(results)) if gains else None
     return effect_of(ratio, _degrees(results)), gain
 
 
 def _mean_gain(result: TableResult) -> Array:
     """The mean gain over the pairs that count, in each draw."""
-    return np.asarray(np.mean([each.gains for each in result.gains], axis=0))
+    return np.asarray(np.mean([pair.gains for pair in result.gains], axis=0))
 
 
 def _degrees(results: Sequence[TableResult]) -> int:
@@ -218,21 +219,21 @@ def _degrees(results: Sequence[TableResult]) -> int:
 def published_ratio(pipelines: Sequence[str]) -> float:
     """The mean published log of the ratio of standard deviations, for these pipelines."""
     published = published_losses(L2_SCALE)
-    found = [published[name] for name in pipelines if name in published]
-    return float(np.mean([np.log(each.calibrated_std / each.plain_std) for each in found]))
+    losses = [published[name] for name in pipelines if name in published]
+    return float(np.mean([np.log(loss.calibrated_std / loss.plain_std) for loss in losses]))
 
 
 def verdicts_of(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> list[str]:
     """The verdicts on V1 and A1, in this order."""
     is_complete = len(results) == len(plan.tables) and all(
-        len(each.runs.folds) == plan.num_folds for each in results
+        len(result.runs.folds) == plan.num_folds for result in results
     )
     if not is_complete:
         return [NOT_YET] * 2
     half_gain = relevant_gain(study_of(plan, Pipeline()).published.values())
     relevant = (-published_ratio(plan.pipelines) / 2, half_gain)
-    found = zip(effects(results), relevant, strict=True)
-    return in_order([verdict(each, half) for each, half in found])
+    tested = zip(effects(results), relevant, strict=True)
+    return in_order([verdict(effect, half) for effect, half in tested])
 
 
 def hypotheses(
@@ -258,12 +259,12 @@ def hypotheses(
     lines = []
     for k, (name, claim) in enumerate(claims):
         show = (ratio_text, _points)[k]
-        found, sampled = effects(results)[k], _as_sample(results)[k]
+        effect, sampled = effects(results)[k], _as_sample(results)[k]
         line = {"hypothesis": name, "claim": claim, "published": published[k]}
-        line |= {"here": show(found), "p": p_text(found)}
+        line |= {"here": show(effect), "p": p_text(effect)}
         line |= {"tables as a sample": show(sampled), "p of the sample": p_text(sampled)}
         line |= {"hold-out": show(effects(by_papers)[k])}
-        line |= {"power": power_text(found, sizes[k], (1, 0.01)[k]), "verdict": texts[k]}
+        line |= {"power": power_text(effect, sizes[k], (1, 0.01)[k]), "verdict": texts[k]}
         lines.append(line)
     return lines
 
@@ -281,28 +282,28 @@ def details(results: Sequence[TableResult], by_papers: Sequence[TableResult]) ->
 
 def _as_sample(results: Sequence[TableResult]) -> tuple[Effect | None, Effect | None]:
     """V1 and A1 with the spread of the tables as the error."""
-    ratios = [-float(each.ratios[0].mean()) for each in results]
-    gains = [float(_mean_gain(each)[0]) for each in results if each.gains]
+    ratios = [-float(result.ratios[0].mean()) for result in results]
+    gains = [float(_mean_gain(result)[0]) for result in results if result.gains]
     return mean_over_tables(ratios), mean_over_tables(gains)
 
 
 def _summary(results: Sequence[TableResult], by_papers: Sequence[TableResult]) -> str:
     """A line for each table."""
     lines = []
-    for each, papers in zip(results, by_papers, strict=True):
-        degrees = _degrees([each])
-        line = [each.runs.name, str(len(each.runs.folds))]
-        line += [f"{len(each.runs.pipelines)} of {len(each.runs.areas)}"]
-        line += [ratio_text(effect_of(-r.ratios.mean(axis=1), degrees)) for r in (each, papers)]
-        line += _robust_ratios(each.runs.folds)
-        shift = effect_of(each.shifts.mean(axis=1), degrees)
+    for ours, papers in zip(results, by_papers, strict=True):
+        degrees = _degrees([ours])
+        line = [ours.runs.name, str(len(ours.runs.folds))]
+        line += [f"{len(ours.runs.pipelines)} of {len(ours.runs.areas)}"]
+        line += [ratio_text(effect_of(-r.ratios.mean(axis=1), degrees)) for r in (ours, papers)]
+        line += _robust_ratios(ours.runs.folds)
+        shift = effect_of(ours.shifts.mean(axis=1), degrees)
         line.append(f"{100 * shift.value:+.2f} [{100 * shift.low:+.2f}, {100 * shift.high:+.2f}]")
-        line.append(f"{len(each.gains)} of {len(each.runs.pairs)}")
-        for result, accuracy in ((each, "plain"), (each, "calibrated"), (papers, "calibrated")):
+        line.append(f"{len(ours.gains)} of {len(ours.runs.pairs)}")
+        for result, accuracy in ((ours, "plain"), (ours, "calibrated"), (papers, "calibrated")):
             values = [getattr(pair, accuracy) for pair in result.gains]
             line.append(f"{100 * np.mean(values):.1f}" if values else "–")
-        for result in (each, papers):
-            line.append(_points(effect_of(_mean_gain(result), degrees) if each.gains else None))
+        for result in (ours, papers):
+            line.append(_points(effect_of(_mean_gain(result), degrees) if ours.gains else None))
         lines.append(line)
     head = ["table", "fifths", "pipelines tested", "ratio of stds", "hold-out"]
     head += ["of median deviations", "single fifths", "mean shift, %", "pairs that count"]
@@ -314,11 +315,11 @@ def _robust_ratios(folds: Sequence[Fold]) -> list[str]:
     """The mean ratio of median deviations, and the range of the ratios in single fifths."""
     losses = [[fold[k].mean(axis=-1) for fold in folds] for k in (0, 1)]
     deviations = [
-        np.hstack([np.abs(each - np.median(each, axis=1, keepdims=True)) for each in of_metric])
+        np.hstack([np.abs(fold - np.median(fold, axis=1, keepdims=True)) for fold in of_metric])
         for of_metric in losses
     ]
-    plain, calibrated = (np.median(each, axis=1) for each in deviations)
-    stds = [np.array([each.std(axis=1, ddof=1) for each in of_metric]) for of_metric in losses]
+    plain, calibrated = (np.median(values, axis=1) for values in deviations)
+    stds = [np.array([fold.std(axis=1, ddof=1) for fold in of_metric]) for of_metric in losses]
     low, high = np.quantile(stds[1] / stds[0], [0.05, 0.95])
     return [f"{np.exp(np.log(calibrated / plain).mean()):.2f}", f"{low:.2f} to {high:.2f}"]
 
@@ -327,18 +328,18 @@ def _losses_table(results: Sequence[TableResult]) -> str:
     """Means, standard deviations and AUC of each pipeline, with the published figures."""
     published = published_losses(L2_SCALE)
     lines = []
-    for each in results:
-        lines.append([each.runs.name, "logistic regression", f"{each.runs.regression:.4f}"])
+    for result in results:
+        lines.append([result.runs.name, "logistic regression", f"{result.runs.regression:.4f}"])
         lines[-1] += [""] * 6
-        for name, area in each.runs.areas.items():
-            line = [each.runs.name, name, f"{area:.4f}"]
-            if name not in each.runs.pipelines:
+        for name, area in result.runs.areas.items():
+            line = [result.runs.name, name, f"{area:.4f}"]
+            if name not in result.runs.pipelines:
                 lines.append([*line, "not tested", *[""] * 5])
                 continue
-            place = each.runs.pipelines.index(name)
-            losses, share = _losses_of(each.runs.folds, place)
+            place = result.runs.pipelines.index(name)
+            losses, share = _losses_of(result.runs.folds, place)
             lines.append([*line, *_with_published(losses, published.get(name))])
-            biases = each.runs.biases[name]
+            biases = result.runs.biases[name]
             spread = np.sqrt(np.mean([of_fold.var(ddof=1) for of_fold in biases]))
             lines[-1] += [f"{100 * share:.0f}", f"{np.mean(biases):+.3f} ± {spread:.3f}"]
     head = ["table", "pipeline", "AUC", "log loss", "calibrated", "std, log loss", "std ratio"]
@@ -370,21 +371,21 @@ def _with_published(ours: Losses, theirs: Losses | None) -> list[str]:
             )
     if len(texts) == 1:
         return texts[0]
-    return [f"{here} ({there})" for here, there in zip(*texts, strict=True)]
+    return [f"{our} ({their})" for our, their in zip(*texts, strict=True)]
 
 
 def _pairs_table(results: Sequence[TableResult], by_papers: Sequence[TableResult]) -> str:
     """The pairs that count."""
     lines = []
-    for each, papers in zip(results, by_papers, strict=True):
-        for pair, by_holdout in zip(each.gains, papers.gains, strict=True):
+    for ours, papers in zip(results, by_papers, strict=True):
+        for pair, by_holdout in zip(ours.gains, papers.gains, strict=True):
             better = pair.better
             worse = pair.pair.second if better == pair.pair.first else pair.pair.first
-            text = each.runs.pairs[pair.pair]
+            text = ours.runs.pairs[pair.pair]
             if text and better != pair.pair.first:
                 text = "other way round"
-            gain = effect_of(pair.gains, _degrees([each]))
-            line = [each.runs.name, pair.pair.kind, better, worse, str(pair.num_counted)]
+            gain = effect_of(pair.gains, _degrees([ours]))
+            line = [ours.runs.name, pair.pair.kind, better, worse, str(pair.num_counted)]
             shares = (pair.plain, pair.calibrated, by_holdout.calibrated)
             line += [f"{100 * share:.1f}" for share in shares]
             lines.append([*line, _points(gain), text])
@@ -393,9 +394,9 @@ def _pairs_table(results: Sequence[TableResult], by_papers: Sequence[TableResult
     return markdown_table([*head, "gain, points", "published"], lines)
 
 
-def _points(found: Effect | None) -> str:
+def _points(effect: Effect | None) -> str:
     """A gain in points with its 90 % interval."""
-    if found is None:
+    if effect is None:
         return "–"
-    value, low, high = (100 * each for each in found[:3])
+    value, low, high = (100 * figure for figure in effect[:3])
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -1,8 +1,8 @@
 """V1 and A1 of HYPOTHESES.md, from runs with rotated held-out folds.
 
 Each fold of a table has seeds and held-out rows of its own. Errors are those of a two-way
-bootstrap: within each fold, seeds are drawn again, the same for all pipelines, and blocks of its
-rows.
+bootstrap: within each fold, its blocks of rows are drawn again, and its seeds, the same ones for
+all pipelines.
 """
 
 import math
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from pairs import MAX_ACCURACY, Pair
 
-from verdicts import Effect, accuracies, effect, seed_counts
+from verdicts import Effect, accuracies, seed_counts, student_effect
 
 NUM_DRAWS = 2000
 CONFIDENCE = 0.95
@@ -98,7 +98,7 @@ def log_std_ratios(drawn: Sequence[Drawn]) -> Array:
         Calibrated over plain, for each draw and pipeline, shape `(num_draws + 1, num_pipelines)`.
     """
     plain, calibrated = (
-        np.mean([_variances(each[k], each.counts) for each in drawn], axis=0) for k in (0, 1)
+        np.mean([_variances(fold[k], fold.counts) for fold in drawn], axis=0) for k in (0, 1)
     )
     return np.asarray(0.5 * np.log(calibrated / plain))
 
@@ -116,8 +116,8 @@ def mean_shifts(drawn: Sequence[Drawn]) -> Array:
 
     def mean(k: int) -> Array:
         parts = [
-            np.einsum("tps,ts->tp", each[k], each.counts) / each.counts.sum(axis=1)[:, None]
-            for each in drawn
+            np.einsum("tps,ts->tp", fold[k], fold.counts) / fold.counts.sum(axis=1)[:, None]
+            for fold in drawn
         ]
         return np.mean(parts, axis=0)
 
@@ -150,8 +150,8 @@ def decide(
 ) -> tuple[int, int] | None:
     """The better and the worse of two pipelines by Definition 1, if these folds tell.
 
-    They tell if the 95 % interval of P over the seeds leaves out ½, a single run does not show that
-    anyway, and P or 1 − P is at least `min_share`.
+    They tell if the 95 % interval of P over the seeds leaves out ½, and the larger of P and 1 − P
+    is at least `min_share` and below 98.5 %, from where on single runs are nearly always right.
     """
     share, error, degrees = win_share(folds, first, second)
     reach = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * error
@@ -176,31 +176,31 @@ def pair_gains(
         pairs: Pairs of these pipelines.
         min_share: How often the better pipeline must win in the other folds at least.
     """
-    found = []
+    gains = []
     for pair in pairs:
         first, second = names.index(pair.first), names.index(pair.second)
         plain: list[Array] = []
         calibrated: list[Array] = []
         better: list[int] = []
         distances: list[float] = []
-        for number, each in enumerate(drawn):
-            others = [fold for place, fold in enumerate(folds) if place != number]
-            if (decided := decide(others, first, second, min_share)) is None:
+        for number, drawn_fold in enumerate(drawn):
+            deciding = [fold for place, fold in enumerate(folds) if place != number]
+            if (decided := decide(deciding, first, second, min_share)) is None:
                 continue
             better.append(decided[0])
-            distances.append(win_share(others, *decided)[0])
-            for losses, into in ((each.plain, plain), (each.calibrated, calibrated)):
+            distances.append(win_share(deciding, *decided)[0])
+            for losses, into in ((drawn_fold.plain, plain), (drawn_fold.calibrated, calibrated)):
                 low, high = (losses[:, place] for place in decided)
-                into.append(accuracies(low, high, each.counts))
+                into.append(accuracies(low, high, drawn_fold.counts))
         if better:
             before, after = np.mean(plain, axis=0), np.mean(calibrated, axis=0)
             winner = names[max(set(better), key=better.count)]
             values = (float(before[0]), float(after[0]), after - before)
             distance = float(np.mean(distances))
-            found.append(PairGain(pair, len(better), winner, *values, distance))
-    return found
+            gains.append(PairGain(pair, len(better), winner, *values, distance))
+    return gains
 
 
 def effect_of(draws: Array, degrees: int) -> Effect:
-    """The first draw, the sample, with the standard deviation of the others as its error."""
-    return effect(float(draws[0]), float(draws[1:].std(ddof=1)), degrees)
+    """The effect in the sample, the first draw; the spread of the other draws is its error."""
+    return student_effect(float(draws[0]), float(draws[1:].std(ddof=1)), degrees)

@@ -45,8 +45,8 @@ def resnet(
         He, Zhang, Ren, Sun (2016), *Deep residual learning for image recognition*, arXiv
         1512.03385.
     """
-    num_blocks, rest = divmod(depth - 2, 6)
-    if rest or num_blocks < 1:
+    num_blocks, remainder = divmod(depth - 2, 6)
+    if remainder or num_blocks < 1:
         raise ValueError(f"Argument `depth` must be 6n + 2: 8, 14, 20, … Received: depth={depth}.")
     layers = _Layers(batch_normalization, l2)
     inputs = keras.Input(image_shape)

@@ -22,7 +22,6 @@ from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table, table_of
 from verdicts import (
     Effect,
-    effect,
     equivalence_power,
     equivalence_verdict,
     in_order,
@@ -30,13 +29,14 @@ from verdicts import (
     p_text,
     power_text,
     relevant_gain,
+    student_effect,
     verdict,
 )
 
-# In points: of the slope from a share of 0 to 1, and of the gain where the share is small.
+# In points: the slope (share from 0 to 1) that matters, and the bound on gains at small shares.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
 SMALL_SHARE = 0.1
-# Of A2: how often the better pipeline wins in the other folds at least.
+# For A2: the least share of runs that the better pipeline wins in the other folds.
 MIN_SHARE = 0.55
 TEXT = """
 ### D1 and E1: does the gain rise with the share of bias in the seeds' noise?
@@ -86,12 +86,12 @@ def read_points(folder: Path, plan: Plan = PLANS["share"]) -> list[Point]:
     points = []
     for table in plan.tables:
         for batch_size in filter(None, plan.batch_sizes):
-            both = [
+            by_loss = [
                 points_of(table, batch_size, folds, plan)
                 for calibrated in (OURS, PAPERS)
                 if (folds := _complete_folds(folder, plan, table, batch_size, calibrated))
             ]
-            for ours, papers in zip(*both, strict=True):
+            for ours, papers in zip(*by_loss, strict=True):
                 points.append(ours._replace(by_papers=papers.gain))
     return points
 
@@ -99,47 +99,47 @@ def read_points(folder: Path, plan: Plan = PLANS["share"]) -> list[Point]:
 def _complete_folds(
     folder: Path, plan: Plan, table: str, batch_size: int, calibrated: str = OURS
 ) -> list[Fold]:
-    """All folds of a condition; none if one is not complete."""
+    """All folds of a condition; an empty list if one is not complete."""
     paths = [folder / folder_name(plan, table, fold, batch_size) for fold in plan.folds]
     ledgers = [Ledger(path) for path in paths if path.is_dir()]
-    found = [complete_fold(ledger, plan, calibrated) for ledger in ledgers]
-    folds = [fold for fold in found if fold is not None]
+    candidates = [complete_fold(ledger, plan, calibrated) for ledger in ledgers]
+    folds = [fold for fold in candidates if fold is not None]
     return folds if len(folds) == plan.num_folds else []
 
 
 def points_of(
     table: str, batch_size: int, folds: Sequence[Fold], plan: Plan = PLANS["share"]
 ) -> list[Point]:
-    """The points of a condition: each fold, as the other one decides."""
+    """A point for each of two folds; the other fold decides which pipelines are better."""
     pairs, names = all_pairs(plan), list(plan.pipelines)
-    found = []
-    for here, other in ((folds[0], folds[1]), (folds[1], folds[0])):
-        plain, calibrated = (losses.mean(axis=-1) for losses in other)
+    points = []
+    for judged, deciding in ((folds[0], folds[1]), (folds[1], folds[0])):
+        plain, calibrated = (losses.mean(axis=-1) for losses in deciding)
         shares = [bias_of([a], [b]) for a, b in zip(plain, calibrated, strict=True)]
         gains = []
         for pair in pairs:
-            decided = decide([other], names.index(pair.first), names.index(pair.second))
+            decided = decide([deciding], names.index(pair.first), names.index(pair.second))
             if decided is not None:
-                before, after = (_accuracy(losses, *decided) for losses in here)
+                before, after = (_accuracy(losses, *decided) for losses in judged)
                 gains.append(100 * (after - before))
         gain = float(np.mean(gains)) if gains else math.nan
-        found.append(Point(table, batch_size, float(np.mean(shares)), gain, len(gains)))
-    return found
+        points.append(Point(table, batch_size, float(np.mean(shares)), gain, len(gains)))
+    return points
 
 
 def table_pairs(
     folder: Path, plan: Plan, batch_size: int = 32, min_share: float = MIN_SHARE
 ) -> dict[str, list[PairGain]]:
     """Table → the pairs that the other folds decide, as in A1 and A2; no table without pairs."""
-    found = {}
+    by_table = {}
     for table in plan.tables:
         if not (folds := _complete_folds(folder, plan, table, batch_size)):
             continue
         drawn = draw(folds, num_draws=0)
         gains = pair_gains(list(plan.pipelines), folds, drawn, all_pairs(plan), min_share)
         if gains:
-            found[table] = gains
-    return found
+            by_table[table] = gains
+    return by_table
 
 
 def all_pairs(plan: Plan) -> list[Pair]:
@@ -170,16 +170,16 @@ def by_tables(
     points: Sequence[Point], statistic: Callable[[Sequence[Point]], float]
 ) -> Effect | None:
     """A statistic with the error of a jackknife over tables: var = (T − 1)/T Σ (θ₋ₜ − mean)²."""
-    known = [point for point in points if not math.isnan(point.gain)]
-    tables = sorted({point.table for point in known})
+    counted = [point for point in points if not math.isnan(point.gain)]
+    tables = sorted({point.table for point in counted})
     if len(tables) < 3:
         return None
     without = np.array(
-        [statistic([point for point in known if point.table != table]) for table in tables]
+        [statistic([point for point in counted if point.table != table]) for table in tables]
     )
     variance = (len(tables) - 1) * float(without.var())
-    found = effect(statistic(known), math.sqrt(variance), len(tables) - 1)
-    return None if math.isnan(found.low) else found
+    estimate = student_effect(statistic(counted), math.sqrt(variance), len(tables) - 1)
+    return None if math.isnan(estimate.low) else estimate
 
 
 def hypotheses(
@@ -194,7 +194,7 @@ def hypotheses(
         texts[0] = verdict(rising, RELEVANT_SLOPE)
         texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
         texts = in_order([*before, *texts])[len(before) :]
-    known = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
+    power = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
     return [
         {
             "hypothesis": "D1",
@@ -208,7 +208,7 @@ def hypotheses(
             "hypothesis": "E1",
             "claim": f"No gain, no harm below a share of 0.1: within ± {MARGIN:g} points",
             "here": _text(small),
-            "power": known,
+            "power": power,
             "verdict": texts[1],
         },
     ]
@@ -234,7 +234,7 @@ def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
     Returns:
         Lines of the table of hypotheses, and the gains of all tables as Markdown.
     """
-    # As registered: that of A1.
+    # As registered: the published gain of A1.
     published = 200 * relevant_gain(study_of(PLANS["primary"], Pipeline()).published.values())
     conditions = [("A2", "A1, where pipelines are further apart: nine tables", "second", 32)]
     conditions.append(("", "The same on five further tables", "further", 32))
@@ -244,23 +244,23 @@ def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
     by_table: dict[str, dict[str, str]] = {}
     for name, claim, plan_name, batch_size in conditions:
         plan = PLANS[plan_name]
-        pairs = table_pairs(folder / plan_name, plan, batch_size)
-        gains = {each: 100 * np.mean([p.gains[0] for p in found]) for each, found in pairs.items()}
-        found = mean_over_tables(list(gains.values()))
-        text = verdict(found, published / 2) if name else "estimate"
+        counted = table_pairs(folder / plan_name, plan, batch_size).items()
+        gains = {table: 100 * np.mean([p.gains[0] for p in pairs]) for table, pairs in counted}
+        mean = mean_over_tables(list(gains.values()))
+        text = verdict(mean, published / 2) if name else "estimate"
         if len(gains) < len(plan.tables) and plan_name != "share":
             text = "not run yet"
         line = {"hypothesis": name, "claim": claim, "published": f"{published:+.1f}"}
-        line |= {"here": _text(found), "p": p_text(found)}
+        line |= {"here": _text(mean), "p": p_text(mean)}
         line |= {"above 0 on": f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"}
-        lines.append(line | {"power": power_text(found, published), "verdict": text})
+        lines.append(line | {"power": power_text(mean, published), "verdict": text})
         for table, gain in gains.items():
             title = f"{name or plan_name}, batches of {batch_size}"
             by_table.setdefault(table, {"table": table})[title] = f"{gain:+.1f}"
     return lines, ["## A2", "Gains in points.", table_of(list(by_table.values()))]
 
 
-def _text(found: Effect | None) -> str:
-    if found is None:
+def _text(effect: Effect | None) -> str:
+    if effect is None:
         return "–"
-    return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+    return f"{effect.value:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]"

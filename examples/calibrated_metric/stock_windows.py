@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-# The bar's own columns, all known at the close of its day.
+# The columns of a bar, all known at the close of its day.
 COLUMNS = ("overnight", "intraday", "return", "range", "volume")
 TARGETS = ("range", "volume", "return")
-# Bars before the first test month that a stock must have, to be standardised by them.
+# Bars that a stock must have before the first test month: they standardise its columns.
 MIN_BARS = 250
 
 

@@ -21,7 +21,7 @@ log(log(high / low)). `--target volume` is its log volume, `--target return` its
 and targets are standardised for each stock by the bars before the first test month, so a loss of 1
 is about that of a constant prediction.
 
-The paper's sizes, minute bars apart: `--hidden-size 64 --batch-size 2000 --l2-scale 1e-6
+The paper's sizes, but for minute bars: `--hidden-size 64 --batch-size 2000 --l2-scale 1e-6
 --test-months 48 --seeds 10`; the bars here begin in February 2013 and allow at most 48.
 
 The losses of each run by month are in `block_losses.jsonl` beside its ledger. The data are read

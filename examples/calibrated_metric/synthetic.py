@@ -85,13 +85,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the results")
     arguments = parser.parse_args()
     started = time.monotonic()
-    found = []
+    results = []
     for experiment in (LINEAR, LOGISTIC):
         print(f"\n{experiment.title}")
         rounds = run(experiment, arguments.rounds, arguments.seeds, seed=0, progress=True)
-        found.append((experiment, rounds))
+        results.append((experiment, rounds))
     arguments.output.mkdir(parents=True, exist_ok=True)
-    stored = to_json(found, simulate_laws(seed=0))
+    stored = to_json(results, simulate_laws(seed=0))
     (arguments.output / "synthetic.json").write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
     print(f"\n{section(stored)}\n\nDone in {time.monotonic() - started:.0f} s.")
 
@@ -101,7 +101,7 @@ def run(
 ) -> Rounds:
     """Draws a test set in each round, and one training set per seed for each pipeline."""
     bar = keras.utils.Progbar(num_rounds, verbose=int(progress), unit_name="test set")
-    found: list[dict[str, tuple[float, float, float]]] = []
+    rounds: list[dict[str, tuple[float, float, float]]] = []
     for rng in np.random.default_rng(seed).spawn(num_rounds):
         x, labels = experiment.draw(rng, (experiment.num_bias_rows + NUM_SCORED,))
         sides = []
@@ -112,7 +112,7 @@ def run(
             outputs = with_intercept(x[:, :num_used]) @ coefficients.T
             sides.append(experiment.losses(outputs, labels, experiment.num_bias_rows))
         a, b = sides
-        found.append(
+        rounds.append(
             {
                 form: (
                     100 * metric_accuracy(a[form], b[form]),
@@ -123,7 +123,7 @@ def run(
             }
         )
         bar.add(1)
-    parts = [{form: np.array([one[form][k] for one in found]) for form in FORMS} for k in range(3)]
+    parts = [{form: np.array([v[form][k] for v in rounds]) for form in FORMS} for k in range(3)]
     return Rounds(*parts)
 
 
@@ -278,7 +278,7 @@ def logistic_law(
 
 def simulate_laws(seed: int) -> list[dict[str, float]]:
     """The ratio of standard deviations for several sizes: simulated, exact, to leading order."""
-    found = []
+    laws = []
     for num_features, num_train, num_runs in SIMULATED:
         rng = np.random.default_rng([seed, num_features, num_train])
         plain, calibrated = simulate_linear(num_features, num_train, num_runs, rng)
@@ -287,7 +287,7 @@ def simulate_laws(seed: int) -> list[dict[str, float]]:
         error = ratio * np.std(calibrated_z**2 - plain_z**2) / 2 / math.sqrt(num_runs)
         exact = linear_law(num_features, num_train)
         excess = plain / calibrated
-        found.append(
+        laws.append(
             {
                 "num_features": num_features,
                 "num_train": num_train,
@@ -301,7 +301,7 @@ def simulate_laws(seed: int) -> list[dict[str, float]]:
                 "scaled": float(ratio**2) * (1 + 1 / num_train) ** 2,
             }
         )
-    return found
+    return laws
 
 
 def simulate_linear(
@@ -376,10 +376,10 @@ def num_digits(name: str) -> int:
     return 5 if name.startswith("std,") else 4
 
 
-def to_json(found: list[tuple[Experiment, Rounds]], laws: list[dict[str, float]]) -> dict[str, Any]:
+def to_json(runs: list[tuple[Experiment, Rounds]], laws: list[dict[str, float]]) -> dict[str, Any]:
     """The figures of the study as JSON values."""
     experiments = {}
-    for experiment, rounds in found:
+    for experiment, rounds in runs:
         experiments[experiment.title] = {
             "num_rounds": len(rounds.accuracy["plain"]),
             "figures": figures(rounds),

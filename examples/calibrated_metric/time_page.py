@@ -58,7 +58,7 @@ class TimeGain(NamedTuple):
 
 def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
     """The runs of all tables that are complete."""
-    found = []
+    tables = []
     for table in plan.tables:
         path = folder / folder_name(plan, table, 0, 0)
         if not path.is_dir():
@@ -74,8 +74,8 @@ def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
         ledger = Ledger(path)
         regression = mean_area(ledger, REGRESSION)
         num_tested = sum(mean_area(ledger, name) > regression for name in plan.pipelines)
-        found.append(TimeRuns(table, Fold(plain, rolling), tuple(seeds), num_tested))
-    return found
+        tables.append(TimeRuns(table, Fold(plain, rolling), tuple(seeds), num_tested))
+    return tables
 
 
 def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time"]) -> TimeGain:
@@ -98,8 +98,8 @@ def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time
         places = names.index(pair.first), names.index(pair.second)
         halves = []
         for judged in (is_even, ~is_even):
-            others = Fold(*(losses[:, ~judged] for losses in deciding))
-            if (decided := decide([others], *places)) is not None:
+            other_half = Fold(*(losses[:, ~judged] for losses in deciding))
+            if (decided := decide([other_half], *places)) is not None:
                 halves.append((*decided, np.flatnonzero(judged).tolist()))
         num_pairs += bool(halves)
         comparisons += [Comparison(*half, weight=1 / len(halves)) for half in halves]
@@ -107,12 +107,12 @@ def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time
     return TimeGain(gain, num_pairs)
 
 
-def markdown(found: Sequence[TimeRuns], plan: Plan = PLANS["time"]) -> str:
+def markdown(tables: Sequence[TimeRuns], plan: Plan = PLANS["time"]) -> str:
     """The gains of all tables; nothing without runs."""
-    if not found:
+    if not tables:
         return ""
     lines = []
-    for runs in found:
+    for runs in tables:
         plain, rolling = (losses.mean(axis=-1) for losses in runs.losses)
         shares = [bias_of([a], [b]) for a, b in zip(plain, rolling, strict=True)]
         ratios = np.log(rolling.std(axis=1, ddof=1) / plain.std(axis=1, ddof=1))

@@ -43,7 +43,7 @@ def read_split(folder: Path, field: str | None, max_rows: int | None = None) -> 
     Args:
         folder: Folder with a `meta.json`.
         field: Column whose calibration counts; None for the first of `fields` in `meta.json`.
-        max_rows: Only the last rows, as many as this, are used; None for all.
+        max_rows: Number of rows to use, the last ones in the order of the split; None for all.
 
     Returns:
         The first 60 % of the rows, the next 20 % and the last 20 %.
@@ -77,7 +77,7 @@ def field_network(num_values: Mapping[str, int], size: NetworkSize, seed: int) -
 
 
 def default_batch_size(num_rows: int) -> int:
-    """The largest power of two, up to 512, that makes an epoch of at least 150 steps.
+    """The largest power of two, up to 512, with at least 150 steps an epoch.
 
     The paper does not give its batch size, and trains for one epoch on millions of rows. In an
     epoch of a few steps, a base model learns next to nothing.

@@ -39,9 +39,9 @@ class CalibrationTask:
         seed: Seed of the base model, and of what a method draws.
         size: Size of the base model, and of the networks that a method trains.
         batch_size: Rows of a training batch.
-        compiled: The models that a method trains, by name: each seed of the data set trains them
-            anew. The tasks of a data set share them, and so also the weights of `base`: use one
-            task after the other.
+        compiled: Name → model that a method trains. The tasks of a data set share these models,
+            each trained anew for each seed, and so also the weights of `base`: use one task after
+            the other.
     """
 
     name: str

@@ -4,8 +4,8 @@
     ./dev run python examples/field_aware_calibration/development_rows.py --seeds 2
 
 Six tables in full, split as in `tables.py`. The base model of a seed is the same for all numbers of
-development rows: these are the last ones, those nearest to the test rows in tables in the order of
-time. Runs that are in the ledger are not repeated.
+development rows. The last development rows are used: in tables in the order of time, those nearest
+to the test rows. Runs that are in the ledger are not repeated.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from training import RowModel
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
 from two_way_bootstrap import pseudo_values, two_way_effects
-from verdicts import Effect, effect, hartung_knapp
+from verdicts import Effect, hartung_knapp, student_effect
 
 FOLDER = "development_rows"
 DATA_SETS = (
@@ -39,12 +39,12 @@ DATA_SETS = (
     *("pg15_motor_100k", "movielens_100k"),
 )
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
-# Seeds 0 to 9 have the runs of `tables.py`.
+# The runs of `tables.py` have the seeds 0 to 9.
 FIRST_SEED = 100
 NETWORK = NetworkSize(16, (200, 200))
 NEURAL = "Neural Calibration to the end"
-OTHERS = ("Neural Calibration", "Our NeuralCalibration")
-METHODS = (PLATT, NEURAL, *OTHERS)
+OTHER_METHODS = ("Neural Calibration", "Our NeuralCalibration")
+METHODS = (PLATT, NEURAL, *OTHER_METHODS)
 TEXT = """
 ### F2: do more development rows favour Neural Calibration over Platt scaling?
 
@@ -80,9 +80,9 @@ def main() -> None:
 def run_seed(ledger: Ledger, split: Split, seed: int, compiled: dict[str, RowModel]) -> None:
     """The missing runs of one base model: all methods on all numbers of development rows."""
     finished = {
-        (found["pipeline"], found["configuration"]["settings"]["development_rows"])
-        for found in ledger.runs(status="finished")
-        if (found["configuration"]["settings"]["data"], found["seed"]) == (split.name, seed)
+        (record["pipeline"], record["configuration"]["settings"]["development_rows"])
+        for record in ledger.runs(status="finished")
+        if (record["configuration"]["settings"]["data"], record["seed"]) == (split.name, seed)
     }
     missing = [
         (size, name)
@@ -103,7 +103,7 @@ def run_seed(ledger: Ledger, split: Split, seed: int, compiled: dict[str, RowMod
 
 
 def sizes_of(num_rows: int) -> list[int]:
-    """The numbers of development rows of a table that has so many."""
+    """The numbers of development rows to try on a table that has `num_rows` of them."""
     return [size for size in SIZES if size < num_rows] + [num_rows]
 
 
@@ -120,21 +120,21 @@ def last_rows(task: CalibrationTask, size: int) -> CalibrationTask:
 
 def groups_of(ledger: Ledger) -> dict[str, list[Group]]:
     """Table → its runs, a group for each number of development rows in ascending order."""
-    groups = sorted(gather(ledger, METHODS), key=lambda each: each.settings["development_rows"])
+    groups = sorted(gather(ledger, METHODS), key=lambda group: group.settings["development_rows"])
     tables = {name: [g for g in groups if g.settings["data"] == name] for name in DATA_SETS}
-    return {name: found for name, found in tables.items() if found}
+    return {name: of_table for name, of_table in tables.items() if of_table}
 
 
 def slope(groups: Sequence[Group], method: str = NEURAL) -> tuple[float, float] | None:
     """The slope of log(loss / loss of Platt scaling) on log(development rows), on one table."""
-    seeds = sorted(set.intersection(*(set(each.seeds(method, PLATT)) for each in groups)))
+    seeds = sorted(set.intersection(*(set(group.seeds(method, PLATT)) for group in groups)))
     if len(groups) < 3 or len(seeds) < 2:
         return None
-    x = np.log([each.settings["development_rows"] for each in groups])
+    x = np.log([group.settings["development_rows"] for group in groups])
     parts = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
     # Shape (groups, seeds), and without each block (groups, seeds, blocks).
-    ratios = np.array([_log_ratios(each, method, seeds) for each in groups])
-    without = np.array([_log_ratios_without_blocks(each, method, seeds) for each in groups])
+    ratios = np.array([_log_ratios(group, method, seeds) for group in groups])
+    without = np.array([_log_ratios_without_blocks(group, method, seeds) for group in groups])
     values = pseudo_values(parts @ ratios, np.tensordot(parts, without, axes=1))
     return float(values.mean()), two_way_effects(values)[-1]
 
@@ -156,7 +156,7 @@ def _log_ratios_without_blocks(
 
 def mean_slope(tables: Mapping[str, Sequence[Group]], method: str = NEURAL) -> Effect | None:
     """Minus the mean slope over the tables, positive in the direction of F2; `None` below two."""
-    slopes = [found for groups in tables.values() if (found := slope(groups, method))]
+    slopes = [estimate for groups in tables.values() if (estimate := slope(groups, method))]
     if len(slopes) < 2:
         return None
     return hartung_knapp([-value for value, _ in slopes], [error for _, error in slopes])
@@ -169,13 +169,13 @@ def markdown(tables: Mapping[str, Sequence[Group]]) -> str:
     lines = []
     for method in METHODS[1:]:
         for name, groups in tables.items():
-            cells = {each.settings["development_rows"]: _cell(each, method) for each in groups}
+            cells = {group.settings["development_rows"]: _cell(group, method) for group in groups}
             last = max(cells)
             line = [method, name, *(cells.get(size, "") for size in SIZES)]
             line.append("" if last in SIZES else f"{cells[last]} ({last:,})")
-            found = slope(groups, method)
-            # As many degrees of freedom as a normal distribution has.
-            line.append("–" if found is None else slope_text(effect(-found[0], found[1], np.inf)))
+            fit = slope(groups, method)
+            # Infinitely many degrees of freedom: a normal distribution.
+            line.append(slope_text(fit and student_effect(-fit[0], fit[1], np.inf)))
             lines.append(line)
         lines.append([method, "mean", *[""] * (len(SIZES) + 1)])
         lines[-1].append(slope_text(mean_slope(tables, method)))
@@ -191,11 +191,11 @@ def _cell(group: Group, method: str) -> str:
     return f"{100 * (ours / theirs - 1):+.2f}"
 
 
-def slope_text(found: Effect | None) -> str:
+def slope_text(effect: Effect | None) -> str:
     """A slope in percent with its 90 % interval, from the effect in the other direction."""
-    if found is None:
+    if effect is None:
         return "–"
-    value, high, low = (-100 * each for each in found[:3])
+    value, high, low = (-100 * figure for figure in effect[:3])
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

@@ -93,7 +93,7 @@ def claims_table(claims: Sequence[Claim], groups: Sequence[Group]) -> str:
     head = ["row", "is better than", "in", "better", "beyond noise", "worse beyond noise"]
     lines = []
     for claim in claims:
-        pairs = [(each, gain) for each in groups if (gain := difference(claim, each)) is not None]
+        pairs = [(group, gain) for group in groups if (gain := difference(claim, group))]
         if not pairs:
             continue
         gains = [gain for _, gain in pairs]
@@ -120,10 +120,10 @@ def _error(estimate: Estimate) -> float:
     return (estimate.high - estimate.low) / (2 * Z)
 
 
-def _percent(found: Effect | None) -> str:
-    if found is None:
+def _percent(effect: Effect | None) -> str:
+    if effect is None:
         return "–"
-    value, low, high = (100 * each for each in found[:3])
+    value, low, high = (100 * figure for figure in effect[:3])
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

@@ -44,12 +44,12 @@ DATA_SETS = (
     *development_rows.DATA_SETS,
     *("adult_49k", "bank_marketing_45k", "kddcup2012_click40k"),
 )
-OWN, SHUFFLED = "own", "shuffled"
+OWN_ORDER, SHUFFLED = "own", "shuffled"
 FIRST_SEED, NUM_SEEDS = 400, 10
 BATCH_SIZE = 200
-# A field counts if its values have so many test rows each, on average.
+# A field counts if its values have at least so many test rows on average.
 MIN_ROWS = 200
-# Labels are drawn so many times from the probabilities of a row of the table.
+# Draws of labels from the probabilities of a method, for the floor of its errors.
 FLOOR_DRAWS = 20
 NEURAL = "Neural Calibration"
 METHODS: dict[str, Method] = {
@@ -74,7 +74,7 @@ def main() -> None:
     for name in arguments.tables:
         split = read_split(arguments.data / name, None)
         fields = counted_fields(arguments.data / name, split)
-        orders = {OWN: split} | ({SHUFFLED: shuffled(split)} if name in IN_TIME else {})
+        orders = {OWN_ORDER: split} | ({SHUFFLED: shuffled(split)} if name in IN_TIME else {})
         for order, rows in orders.items():
             # The models of the last table are not needed any more.
             keras.backend.clear_session()
@@ -87,9 +87,9 @@ def main() -> None:
 def counted_fields(folder: Path, split: Split) -> list[str]:
     """The fields of a table whose values have at least 200 test rows each, on average."""
     fields = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["fields"]
-    known = [name for name in fields if name in split.num_values]
-    num_values = {name: len(np.unique(split.test.features[name])) for name in known}
-    return [name for name in known if len(split.test.labels) >= MIN_ROWS * num_values[name]]
+    columns = [name for name in fields if name in split.num_values]
+    num_values = {name: len(np.unique(split.test.features[name])) for name in columns}
+    return [name for name in columns if len(split.test.labels) >= MIN_ROWS * num_values[name]]
 
 
 def shuffled(split: Split) -> Split:
@@ -122,9 +122,9 @@ def run_seed(
     """The missing runs of one base model."""
     settings = {"data": split.name, "order": order}
     finished = {
-        found["pipeline"]
-        for found in ledger.runs(status="finished")
-        if (found["configuration"]["settings"], found["seed"]) == (settings, seed)
+        record["pipeline"]
+        for record in ledger.runs(status="finished")
+        if (record["configuration"]["settings"], record["seed"]) == (settings, seed)
     }
     if not (missing := [name for name in METHODS if name not in finished]):
         return
@@ -133,17 +133,17 @@ def run_seed(
     for name in missing:
         started = time.monotonic()
         logits = METHODS[name](task)
-        found = {"seconds": time.monotonic() - started}
-        found["log_loss"] = mean_log_loss(logits, task.test.labels)
+        metrics = {"seconds": time.monotonic() - started}
+        metrics["log_loss"] = mean_log_loss(logits, task.test.labels)
         columns = {field: task.test.features[field] for field in fields}
-        found |= field_errors(task.test.labels, expit(logits.astype(np.float64)), columns)
+        metrics |= field_errors(task.test.labels, expit(logits.astype(np.float64)), columns)
         ledger.append(
             {
                 "pipeline": name,
                 "seed": seed,
                 "status": "finished",
                 "epochs": [0],
-                "metrics": {metric: [value] for metric, value in found.items()},
+                "metrics": {metric: [value] for metric, value in metrics.items()},
                 "configuration": {"settings": settings, "data": data | {"fields": list(fields)}},
                 "num_rows": len(task.test.labels),
                 "backend": keras.backend.backend(),
@@ -158,23 +158,23 @@ def field_errors(
 ) -> dict[str, float]:
     """The errors of each field, their floor, and the unbiased square of its bias.
 
-    The floor has labels that are drawn from the probabilities. With n rows of a value, of N, the
-    square is Σ_z ((Σ (y − p))² − Σ p (1 − p)) / n / N. It has no floor.
+    The floor is the error of labels drawn from the probabilities. With N rows, n of them with the
+    value z, the square is Σ_z ((Σ (y − p))² − Σ p (1 − p)) / n / N. It needs no floor.
     """
     rng = np.random.default_rng(0)
     drawn = rng.random((FLOOR_DRAWS, len(labels))) < probabilities
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for field, values in columns.items():
         _, place, num_rows = np.unique(values, return_inverse=True, return_counts=True)
         errors = functools.partial(_errors, probabilities, place, num_rows)
-        floor = np.mean([errors(each) for each in drawn.astype(np.float64)], axis=0).tolist()
+        floor = np.mean([errors(draw) for draw in drawn.astype(np.float64)], axis=0).tolist()
         names = [f"{name} of {field}" for name in ("field_ece", "field_rce")]
-        found |= dict(zip(names, errors(labels), strict=True))
-        found |= dict(zip([f"floor of {name}" for name in names], floor, strict=True))
+        figures |= dict(zip(names, errors(labels), strict=True))
+        figures |= dict(zip([f"floor of {name}" for name in names], floor, strict=True))
         gaps = np.bincount(place, labels - probabilities)
         noise = np.bincount(place, probabilities * (1 - probabilities))
-        found[f"square of {field}"] = float(((gaps**2 - noise) / num_rows).sum() / len(labels))
-    return found
+        figures[f"square of {field}"] = float(((gaps**2 - noise) / num_rows).sum() / len(labels))
+    return figures
 
 
 def _errors(
@@ -190,13 +190,13 @@ def _errors(
 
 
 class Errors(NamedTuple):
-    """How the error of a row on a field is measured: a metric, and what is taken off."""
+    """How the error of a row on a field is measured: by a metric, with or without its floor."""
 
     metric: str
     less_floor: bool = False
 
     def of(self, group: Group, row: str, field: str) -> float:
-        """The error, a mean over the seeds; not above 0 where it does not exceed its floor."""
+        """The mean error over the seeds; 0 or below where it does not exceed its floor."""
         name = f"{self.metric} of {field}"
         value = group.mean(row, name)
         if self.metric == "square":
@@ -213,10 +213,10 @@ ERRORS = {
 }
 
 
-def groups_of(ledger: Ledger, order: str = OWN) -> dict[str, Group]:
+def groups_of(ledger: Ledger, order: str = OWN_ORDER) -> dict[str, Group]:
     """Table → its runs in one order of the rows."""
-    groups = [each for each in gather(ledger, list(METHODS)) if each.settings["order"] == order]
-    return {each.settings["data"]: each for each in groups}
+    groups = [group for group in gather(ledger, list(METHODS)) if group.settings["order"] == order]
+    return {group.settings["data"]: group for group in groups}
 
 
 def is_complete(groups: Mapping[str, Group], tables: Sequence[str] = DATA_SETS) -> bool:
@@ -230,13 +230,13 @@ def log_ratios(
     groups: Mapping[str, Group], row: str, base: str, errors: Errors
 ) -> dict[str, float]:
     """Table → log(error of a row / error of the base), a mean over the fields above the floor."""
-    found = {}
-    for name, group in groups.items():
-        pairs = [[errors.of(group, each, f) for each in (row, base)] for f in group.data["fields"]]
+    ratios = {}
+    for table, group in groups.items():
+        pairs = [[errors.of(group, name, f) for name in (row, base)] for f in group.data["fields"]]
         logs = [np.log(first / second) for first, second in pairs if min(first, second) > 0]
         if logs:
-            found[name] = float(np.mean(logs))
-    return found
+            ratios[table] = float(np.mean(logs))
+    return ratios
 
 
 def loss_ratios(groups: Mapping[str, Group]) -> dict[str, float]:
@@ -247,12 +247,12 @@ def loss_ratios(groups: Mapping[str, Group]) -> dict[str, float]:
     }
 
 
-def time_effects(own: Mapping[str, Group], mixed: Mapping[str, Group]) -> list[Effect | None]:
-    """S1: minus the log ratio of losses in shuffled rows, and how much it rises in their order."""
-    in_order, in_random = loss_ratios(own), loss_ratios(mixed)
-    both = [name for name in IN_TIME if name in in_order and name in in_random]
-    rises = [in_order[name] - in_random[name] for name in both]
-    return [mean_over_tables([-in_random[name] for name in both]), mean_over_tables(rises)]
+def time_effects(ordered: Mapping[str, Group], mixed: Mapping[str, Group]) -> list[Effect | None]:
+    """S1: minus the log ratio of losses in shuffled rows, and its rise in the order of time."""
+    in_order, in_random = loss_ratios(ordered), loss_ratios(mixed)
+    tables = [name for name in IN_TIME if name in in_order and name in in_random]
+    rises = [in_order[name] - in_random[name] for name in tables]
+    return [mean_over_tables([-in_random[name] for name in tables]), mean_over_tables(rises)]
 
 
 if __name__ == "__main__":

@@ -65,13 +65,13 @@ def scores_without_blocks(
     gaps = np.abs(without(y - p, True))
     # A field value without rows has no term.
     shares = rows / np.where(rows > 0, positives + EPSILON * rows, 1)
-    found = {
+    columns = {
         "log_loss": without(np.logaddexp(0, logit) - y * logit) / num_rows,
         "brier": without((y - p) ** 2) / num_rows,
         "field_ece": gaps.sum(axis=1, keepdims=True) / num_rows,
         "field_rce": (shares * gaps).sum(axis=1, keepdims=True) / num_rows,
     }
-    lists = {metric: column[:, 0].tolist() for metric, column in found.items()}
+    lists = {metric: column[:, 0].tolist() for metric, column in columns.items()}
     return {**lists, "auc": auc_without_blocks(logit, y, blocks)}
 
 
@@ -86,15 +86,15 @@ def auc_without_blocks(
     def num_won(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
         """Pairs in which the logit of `first` is higher; a tie counts half."""
         sides = (np.searchsorted(logits[second], logits[first], side) for side in ("left", "right"))
-        return float(sum(each.sum() for each in sides) / 2)
+        return float(sum(places.sum() for places in sides) / 2)
 
-    found, all_won = [], num_won(positives, negatives)
+    areas, all_won = [], num_won(positives, negatives)
     for block in range(NUM_BLOCKS):
         p, n = positives & (blocks == block), negatives & (blocks == block)
         won = all_won - num_won(p, negatives) - num_won(positives, n) + num_won(p, n)
         num_pairs = (positives.sum() - p.sum()) * (negatives.sum() - n.sum())
-        found.append(float(won / num_pairs))
-    return found
+        areas.append(float(won / num_pairs))
+    return areas
 
 
 def blocks_of_rows(num_rows: int) -> NDArray[np.int64]:
@@ -123,13 +123,13 @@ def append_jackknife(
 def read_jackknife(folder: Path) -> dict[str, dict[str, dict[int, dict[str, list[float]]]]]:
     """The side file: settings as JSON with sorted keys → row → seed → metric → values.
 
-    Of two lines of a run the later one counts: the earlier run was interrupted.
+    If a run has two lines, the later one counts: the earlier run was interrupted.
     """
-    found: dict[str, dict[str, dict[int, dict[str, list[float]]]]] = {}
+    by_settings: dict[str, dict[str, dict[int, dict[str, list[float]]]]] = {}
     path = folder / FILE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for text in lines:
         line = json.loads(text)
-        rows = found.setdefault(json.dumps(line["settings"], sort_keys=True), {})
+        rows = by_settings.setdefault(json.dumps(line["settings"], sort_keys=True), {})
         rows.setdefault(line["pipeline"], {})[line["seed"]] = line["without_block"]
-    return found
+    return by_settings

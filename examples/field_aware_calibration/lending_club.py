@@ -68,16 +68,16 @@ def records(folder: Path) -> list[dict[str, Any]]:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     frame = pd.read_csv(folder / meta["files"][0], sep=meta["sep"], **meta["read_csv"])
     labels = (frame["loan_status"] == "1").to_numpy(float)
-    known = [*meta["numeric"], *meta["categorical"]]
-    for name in known:
+    at_issue = [*meta["numeric"], *meta["categorical"]]
+    for name in at_issue:
         frame[name] = frame[name].astype("category")
     for name in (*meta["numeric"], *AFTER_THE_OUTCOME):
         frame[name] = pd.to_numeric(frame[name], errors="coerce").astype(float)
     order = np.random.default_rng(0).permutation(len(frame))
     frame, labels = frame.iloc[order], labels[order]
     choices = {
-        WITHOUT: known,
-        WITH: [*known, *AFTER_THE_OUTCOME],
+        WITHOUT: at_issue,
+        WITH: [*at_issue, *AFTER_THE_OUTCOME],
         ALONE: list(AFTER_THE_OUTCOME),
     }
     return [
@@ -122,7 +122,7 @@ def record(name: str, columns: Any, labels: np.ndarray, seed: int) -> dict[str, 
 
 
 def section(ledger: Ledger) -> str:
-    """The runs beside the paper's figures, as Markdown; without runs, that there are none.
+    """The runs beside the paper's figures, as Markdown; a sentence if there are no runs.
 
     Args:
         ledger: The runs of `main`.

@@ -24,7 +24,7 @@ from training import (
 
 import keras_calibration as kc
 
-# Without it, the network g would start from the same embeddings as the base model f.
+# Added to the seed: else the network g would start from the embeddings of the base model f.
 AUXILIARY_SEEDS = 10_000
 # The values of η move ten times as fast as the network's weights, which are a tenth of their size:
 # at equal rates, 3,000 steps leave η short of its optimum on the larger tables.

@@ -99,9 +99,7 @@ def published_log_ratio(metric: str, base: str = "Base (Model-1)") -> float:
     """The mean log ratio of Neural Calibration and a base in tables 1 to 5 of the paper."""
     tables = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]
     rows = [tables[str(number)]["rows"] for number in range(1, 6)]
-    return float(
-        np.mean([np.log(each["Neural Calibration"][metric] / each[base][metric]) for each in rows])
-    )
+    return float(np.mean([np.log(table[ROW][metric] / table[base][metric]) for table in rows]))
 
 
 def hypotheses(
@@ -119,22 +117,22 @@ def hypotheses(
     lines: list[dict[str, str]] = []
     by_table: dict[str, dict[str, str]] = {}
     for metric in FLOOR_METRICS:
-        found = {each.settings["data"]: log_ratio(each, metric) for each in groups}
-        known = [ratio for ratio in found.values() if ratio is not None]
+        ratios = {group.settings["data"]: log_ratio(group, metric) for group in groups}
+        above_floor = [ratio for ratio in ratios.values() if ratio is not None]
         published = published_log_ratio(metric)
         title = COLUMNS[metric].title.removesuffix(", %")
-        for name, ratio in found.items():
+        for name, ratio in ratios.items():
             text = "at the floor" if ratio is None else f"{np.exp(ratio.value):.2f}"
             by_table.setdefault(name, {"data": name})[title] = text
         result = None
-        if len(known) > 1:
-            result = hartung_knapp([-each.value for each in known], [each.error for each in known])
-        wins = sum(each.value < 0 for each in known)
+        if len(above_floor) > 1:
+            result = hartung_knapp([-r.value for r in above_floor], [r.error for r in above_floor])
+        wins = sum(r.value < 0 for r in above_floor)
         claim = f"Neural Calibration lowers field errors: {title}, ratio to Model-1"
         line = {"hypothesis": "F1", "claim": claim, "published": f"{np.exp(published):.2f}"}
         line |= {"here": ratio_text(result), "p": p_text(result)}
-        line |= {"lower on": f"{wins} of {len(known)}"}
-        line |= {"p, sign (two-sided)": f"{sign_test(wins, len(known) - wins):.2g}"}
+        line |= {"lower on": f"{wins} of {len(above_floor)}"}
+        line |= {"p, sign (two-sided)": f"{sign_test(wins, len(above_floor) - wins):.2g}"}
         line |= {"power": power_text(result, -published)}
         lines.append(line | {"verdict": verdict(result, -published / 2)})
     falling = development_rows.mean_slope(by_rows)
@@ -149,14 +147,14 @@ def hypotheses(
 
 def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
     """F1′, F3 and S1 with their verdicts, from the runs of `full_tables.py`."""
-    own, mixed = _both_orders(ledger)
+    ordered, mixed = _both_orders(ledger)
     lines: list[dict[str, str]] = []
     for name, base, published_base, predicted in (
         ("F1′", BASE, "Base (Model-1)", "0.46"),
         ("F3", PLATT, "Platt Scaling", "0.90 [0.70, 1.15]"),
     ):
         for title, metric in zip(list(full_tables.ERRORS)[:2], FLOOR_METRICS, strict=True):
-            result = mean_log_ratio(own, ROW, base, full_tables.ERRORS[title])
+            result = mean_log_ratio(ordered, ROW, base, full_tables.ERRORS[title])
             size = published_log_ratio(metric, published_base)
             claim = f"Field errors on tables in full: {title}, ratio to {base}"
             line = {"hypothesis": name, "claim": claim, "published": f"{np.exp(size):.2f}"}
@@ -168,15 +166,15 @@ def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
         lines.append({"hypothesis": name, "claim": BOTH, "verdict": joint})
     titles = ("in shuffled rows", "and how far it rises in the order of time")
     predictions = ("-0.3 [-0.5, -0.05]", "+1.0 [-2, +4]")
-    effects = full_tables.time_effects(own, mixed)
-    for title, predicted, each, sign in zip(titles, predictions, effects, (-1, 1), strict=True):
+    effects = full_tables.time_effects(ordered, mixed)
+    for title, predicted, effect, sign in zip(titles, predictions, effects, (-1, 1), strict=True):
         claim = f"Neural Calibration's log loss against Platt scaling's {title}, %"
         line = {"hypothesis": "S1", "claim": claim}
-        line |= {"predicted": predicted, "here": _percent(each, sign), "p": p_text(each)}
-        lines.append(line | {"power": power_text(each, unit=0.01), "verdict": verdict(each)})
+        line |= {"predicted": predicted, "here": _percent(effect, sign), "p": p_text(effect)}
+        lines.append(line | {"power": power_text(effect, unit=0.01), "verdict": verdict(effect)})
     joint = joint_verdict([line["verdict"] for line in lines[-2:]])
     lines.append({"hypothesis": "S1", "claim": "Both parts", "verdict": joint})
-    if full_tables.is_complete(own) and full_tables.is_complete(mixed, full_tables.IN_TIME):
+    if full_tables.is_complete(ordered) and full_tables.is_complete(mixed, full_tables.IN_TIME):
         return lines
     return [line | {"verdict": "runs under way"} for line in lines]
 
@@ -200,8 +198,8 @@ def mean_log_ratio(
     groups: Mapping[str, Group], row: str, base: str, errors: full_tables.Errors
 ) -> Effect | None:
     """Minus the mean over the tables of the log ratio of the errors of two rows."""
-    found = full_tables.log_ratios(groups, row, base, errors)
-    return mean_over_tables([-value for value in found.values()])
+    ratios = full_tables.log_ratios(groups, row, base, errors)
+    return mean_over_tables([-value for value in ratios.values()])
 
 
 def _measures(groups: Mapping[str, Group]) -> str:
@@ -221,17 +219,17 @@ def _measures(groups: Mapping[str, Group]) -> str:
     return markdown_table(head, lines)
 
 
-def _by_table(own: Mapping[str, Group], mixed: Mapping[str, Group]) -> str:
+def _by_table(ordered: Mapping[str, Group], mixed: Mapping[str, Group]) -> str:
     """The fields of each table, its ratios, and its losses in both orders."""
-    losses = [full_tables.loss_ratios(groups) for groups in (own, mixed)]
+    losses = [full_tables.loss_ratios(groups) for groups in (ordered, mixed)]
     lines = []
-    for name, group in own.items():
+    for name, group in ordered.items():
         line = [name, ", ".join(group.data["fields"])]
         for base in (BASE, PLATT):
             for errors in list(full_tables.ERRORS.values())[:2]:
                 ratios = full_tables.log_ratios({name: group}, ROW, base, errors)
                 line.append(f"{np.exp(ratios[name]):.2f}" if ratios else "at the floor")
-        line += [f"{100 * each[name]:+.2f}" if name in each else "" for each in losses]
+        line += [f"{100 * loss[name]:+.2f}" if name in loss else "" for loss in losses]
         lines.append(line)
     head = ["table", "fields"]
     head += [f"{error}, : {base}" for base in (BASE, PLATT) for error in ("Field-ECE", "Field-RCE")]
@@ -239,9 +237,9 @@ def _by_table(own: Mapping[str, Group], mixed: Mapping[str, Group]) -> str:
     return markdown_table(head, lines)
 
 
-def _percent(found: Effect | None, sign: int) -> str:
+def _percent(effect: Effect | None, sign: int) -> str:
     """A log ratio in percent with its 90 % interval; the effect may be its opposite."""
-    if found is None:
+    if effect is None:
         return "–"
-    ends = sorted(100 * sign * each for each in (found.low, found.high))
-    return f"{100 * sign * found.value:+.2f} [{ends[0]:+.2f}, {ends[1]:+.2f}]"
+    ends = sorted(100 * sign * end for end in (effect.low, effect.high))
+    return f"{100 * sign * effect.value:+.2f} [{ends[0]:+.2f}, {ends[1]:+.2f}]"

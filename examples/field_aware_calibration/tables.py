@@ -56,7 +56,7 @@ DATA_SETS = (
     "diabetes_readmit_102k",
 )
 METHODS: dict[str, Method] = methods.METHODS | later_methods.METHODS
-# Its labels are drawn so many times from the probabilities of `calibrate`.
+# Draws of labels from the probabilities of `calibrate`, for the noise floor.
 FLOOR_DRAWS = 20
 GROUPS = {
     "paper": list(methods.PAPER),
@@ -131,7 +131,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10, help="of each row (default: 10)")
     parser.add_argument("--embedding-dim", type=int, default=256, help="(default: 256)")
     parser.add_argument(
-        "--rows", type=int, help="use the last rows of each table only, as many as this"
+        "--rows", type=int, help="use only the last ROWS rows of each table (default: all)"
     )
     parser.add_argument(
         "--hidden-units", type=int, nargs="+", default=[200, 200], help="(default: 200 200)"
@@ -153,12 +153,12 @@ def choose_methods(chosen: Sequence[str]) -> list[str]:
     rows = [*METHODS, FLOOR]
     if unknown := [name for name in chosen if name not in rows and name not in GROUPS]:
         raise SystemExit(f"No rows {unknown}: expected names of {rows}, or groups {list(GROUPS)}.")
-    wanted = {name for each in chosen for name in GROUPS.get(each, [each])}
-    return [name for name in rows if name in wanted]
+    names = {name for choice in chosen for name in GROUPS.get(choice, [choice])}
+    return [name for name in rows if name in names]
 
 
 def settings_of(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What, beside row and seed, tells one run from another."""
+    """The settings that identify a run, beside its row and seed."""
     return {
         "data": folder.name,
         "field": arguments.field,
@@ -191,16 +191,16 @@ def run(
     name: str, task: CalibrationTask, settings: dict[str, Any], base_seconds: float
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Calibrates by one method, and scores the test rows."""
-    # Rows do not depend on which others are computed before them.
+    # So that a row does not depend on the rows computed before it.
     keras.utils.set_random_seed(task.seed)
     started = time.monotonic()
     if name == FLOOR:
-        found, without_block = noise_floor(task), {}
+        metrics, without_block = noise_floor(task), {}
         seconds = time.monotonic() - started
     else:
         logits = METHODS[name](task)
         seconds = time.monotonic() - started
-        found = scores(logits, task.test.labels, task.test.features[task.field])
+        metrics = scores(logits, task.test.labels, task.test.features[task.field])
         without_block = scores_without_blocks(
             logits, task.test.labels, task.test.features[task.field]
         )
@@ -220,7 +220,7 @@ def run(
         "seed": task.seed,
         "status": "finished",
         "epochs": [0],
-        "metrics": {metric: [value] for metric, value in (found | timing).items()},
+        "metrics": {metric: [value] for metric, value in (metrics | timing).items()},
         "directions": DIRECTIONS,
         "configuration": {"settings": settings, "data": data},
         "num_rows": len(task.test.labels),
@@ -240,8 +240,8 @@ def noise_floor(task: CalibrationTask) -> dict[str, float]:
     rng = np.random.default_rng(task.seed)
     draws = rng.random((FLOOR_DRAWS, len(logits))) < expit(logits)
     values = task.test.features[task.field]
-    found = [scores(logits, labels.astype(np.float32), values) for labels in draws]
-    return {metric: float(np.mean([each[metric] for each in found])) for metric in found[0]}
+    by_draw = [scores(logits, labels.astype(np.float32), values) for labels in draws]
+    return {metric: float(np.mean([draw[metric] for draw in by_draw])) for metric in by_draw[0]}
 
 
 def markdown(ledger: Ledger) -> str:

@@ -94,8 +94,8 @@ class Group(NamedTuple):
             finite, or the ledger's folder has no `jackknife.jsonl`.
         """
         seeds = self.seeds(first, second)
-        known = (self.without_block.get(name, {}) for name in (first, second))
-        if len(seeds) < 2 or not all(set(seeds) <= set(each) for each in known):
+        without_block = (self.without_block.get(name, {}) for name in (first, second))
+        if len(seeds) < 2 or not all(set(seeds) <= set(by_seed) for by_seed in without_block):
             return None
         values = [self.pseudo_values(name, metric, seeds) for name in (first, second)]
         return two_way_interval(*values) if np.isfinite(values).all() else None
@@ -197,7 +197,7 @@ def difference_from_base(group: Group, name: str) -> str:
     seeds = group.seeds(name, BASE)
     if name in (BASE, FLOOR) or not seeds:
         return ""
-    base, values = (group.values(each, "log_loss", seeds) for each in (BASE, name))
+    base, values = (group.values(row, "log_loss", seeds) for row in (BASE, name))
     text = f"{(values - base).mean():+.5f}"
     estimate = group.difference(BASE, name, "log_loss")
     return f"{text} [{estimate.low:+.5f}, {estimate.high:+.5f}]" if estimate else text
@@ -212,8 +212,8 @@ def published_figures(folder: str) -> dict[str, dict[str, float]]:
     data = published["folders"][folder]
     for content in published["tables"].values():
         for name, values in content["rows"].items():
-            found = values if content.get("data") == data else values.get(data, {})
+            metrics = values if content.get("data") == data else values.get(data, {})
             # Tables 1 to 5 come first, and have more decimals than table 6 or as many.
             ours = published["rows"][name]
-            figures[ours] = {**found, **figures.get(ours, {})}
+            figures[ours] = {**metrics, **figures.get(ours, {})}
     return {name: values for name, values in figures.items() if values}

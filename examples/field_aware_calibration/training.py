@@ -19,7 +19,7 @@ LEARNING_RATE = 1e-3
 # held-out rows is 300 steps and two epochs old.
 MAX_STEPS, MIN_EPOCHS = 2_000, 8
 PATIENT_STEPS, PATIENT_EPOCHS = 300, 2
-# Of a curve of the logit alone: the rate of the last third of the steps is a tenth.
+# Steps of a curve of the logit alone, the last third of them at a tenth of the learning rate.
 CURVE_STEPS = 3_000
 HELD_OUT_SHARE = 0.1
 PREDICTED_TOGETHER = 4096
@@ -146,7 +146,7 @@ def train_one_epoch(
 def train_with_early_stopping(
     model: RowModel, inputs: Inputs, labels: NDArray[np.float32], batch_size: int, seed: int
 ) -> int:
-    """Trains on nine tenths of the rows until the log loss of the others stops to improve.
+    """Trains on nine tenths of the rows until the log loss of the other tenth stops improving.
 
     The arguments are those of `train_one_epoch`. The model gets the weights of its best epoch.
 

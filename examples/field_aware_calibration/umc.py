@@ -47,14 +47,14 @@ class MonotoneIntegral(keras.layers.Layer):
         """Creates the layers."""
         super().__init__()
         self.first = dense(hidden_units[0])
-        self.rest = [*(dense(units, "relu") for units in hidden_units[1:]), dense(1)]
+        self.later_layers = [*(dense(units, "relu") for units in hidden_units[1:]), dense(1)]
         self.knots = np.linspace(-last_knot, last_knot, num_knots, dtype="float32")
 
     def build(self, logits_shape: Sequence[int], context_shape: Sequence[int]) -> None:
         """Creates the weights."""
         self.first.build((None, 1 + context_shape[-1]))
         units = self.first.units
-        for layer in self.rest:
+        for layer in self.later_layers:
             layer.build((None, None, units))
             units = layer.units
 
@@ -69,7 +69,7 @@ class MonotoneIntegral(keras.layers.Layer):
         # The first layer of the network on (knot, context): the context's part once per row.
         context_part = ops.matmul(context, kernel[1:]) + self.first.bias
         hidden = ops.relu(self.knots[:, None] * kernel[0] + context_part[:, None, :])
-        for layer in self.rest:
+        for layer in self.later_layers:
             hidden = layer(hidden)
         return ops.squeeze(positive(hidden), -1)
 

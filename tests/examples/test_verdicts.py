@@ -49,7 +49,7 @@ def test_random_effects_by_hand():
     ],
 )
 def test_verdicts(value, error, relevant, expected):
-    assert verdict(verdicts.effect(value, error, 50), relevant) == expected
+    assert verdict(verdicts.student_effect(value, error, 50), relevant) == expected
 
 
 def world(generator, num_seeds=20, num_blocks=10, rows=0.5):

@@ -74,5 +74,5 @@ def dcn(options: ModelOptions, num_cross_layers: int = 2) -> keras.Model:
     for _ in range(num_cross_layers):
         crossed = VectorCross(options.regularizer())(first, crossed)
     hidden = perceptron(first, options.hidden_units, options)
-    both = keras.layers.Concatenate()([crossed, hidden])
-    return keras.Model(ids, output(both, options), name="dcn")
+    joined = keras.layers.Concatenate()([crossed, hidden])
+    return keras.Model(ids, output(joined, options), name="dcn")

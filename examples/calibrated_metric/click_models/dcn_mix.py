@@ -114,5 +114,5 @@ def dcn_mix(
     for _ in range(num_cross_layers):
         crossed = LowRankCrossMixture(num_experts, rank, options.regularizer())(first, crossed)
     hidden = perceptron(first, options.hidden_units, options)
-    both = keras.layers.Concatenate()([crossed, hidden])
-    return keras.Model(ids, output(both, options), name="dcn_mix")
+    joined = keras.layers.Concatenate()([crossed, hidden])
+    return keras.Model(ids, output(joined, options), name="dcn_mix")

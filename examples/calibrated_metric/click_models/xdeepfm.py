@@ -116,6 +116,6 @@ def xdeepfm(options: ModelOptions, cin_units: Sequence[int] = (16, 16)) -> keras
     crosses = CompressedInteraction(cin_units, options.regularizer())(embeddings)
     hidden = perceptron(keras.layers.Flatten()(embeddings), options.hidden_units, options)
     # One dense layer on both parts has the weights w_cin and w.
-    both = keras.layers.Concatenate()([crosses, hidden])
-    logits = keras.layers.Add()([linear(ids, options), output(both, options)])
+    joined = keras.layers.Concatenate()([crosses, hidden])
+    logits = keras.layers.Add()([linear(ids, options), output(joined, options)])
     return keras.Model(ids, logits, name="xdeepfm")
