@@ -74,12 +74,11 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
 
 def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
     """The t of the curves, with the posterior mean of s² of each group, given the other s."""
-    gradient, precision, _ = sums
     squares = []
-    for likelihood in effect.scale_likelihoods(gradient, precision):
+    for likelihood in effect.scale_likelihoods(*sums[:2]):
         densities = likelihood(_SPREADS) + 2 * np.log(_SPREADS)
         squares.append(_shares(densities, log_prior) @ _SPREADS**2)
-    factor = covariance_factor(precision[0] + np.diag(1 / np.array(squares)[effect.group]))
+    factor = covariance_factor(sums[1][0] + np.diag(1 / np.array(squares)[effect.group]))
     return [np.sum(curve**2, axis=1) for curve in effect.on_knots(factor)]
 
 

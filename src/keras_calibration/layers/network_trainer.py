@@ -33,7 +33,7 @@ class NetworkTrainer:
     """Trains any Keras layer or model as g, by the log loss of `η + g(x)`.
 
     It uses Adam with averaged weights. All batches are full, and are drawn again in every epoch. On
-    TensorFlow and JAX, one graph or program trains the epochs of all folds.
+    TensorFlow or JAX, one graph or program trains the epochs of all folds.
     """
 
     @throwaway_layers()
@@ -60,13 +60,13 @@ class NetworkTrainer:
         )
         # No XLA on TensorFlow: it makes the random numbers of dropout 30 times slower on a CPU, and
         # cannot look up strings. JAX needs it, because it would run single operations otherwise.
-        backend = keras.backend.backend()
+        is_tensorflow = keras.backend.backend() == "tensorflow"
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        self.model.compile(optimizer, loss, jit_compile=backend != "tensorflow")
+        self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
         optimizer.build(self.model.trainable_variables)
-        self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
-        together = {"tensorflow": self._graph_of_steps, "jax": self._program_of_steps}
-        self._steps = together[backend]() if backend in together else self._one_by_one
+        self._fresh_optimizer: dict[str, np.ndarray] = {}
+        optimizer.save_own_variables(self._fresh_optimizer)
+        self._steps = self._graph_of_steps() if is_tensorflow else self._program_of_steps()
 
     def train(
         self, curve: np.ndarray, chosen: np.ndarray, held_out: np.ndarray
@@ -96,9 +96,7 @@ class NetworkTrainer:
         self.network.set_weights([weight.copy() for weight in self._start])
         if isinstance(self.network, FieldNetwork):
             self.network.adapt(take(self.features, chosen))
-        variables = self.model.optimizer.variables
-        for variable, value in zip(variables, self._fresh_optimizer, strict=True):
-            variable.assign(value)
+        self.model.optimizer.load_own_variables(self._fresh_optimizer)
 
     @throwaway_layers()  # The first call traces.
     def train_epoch(self, chosen: np.ndarray) -> None:
@@ -123,13 +121,11 @@ class NetworkTrainer:
     def _inputs(self, rows: np.ndarray) -> list[np.ndarray]:
         return [self.curve[rows], *(column[rows] for column in self.features.values())]
 
-    def _one_by_one(self, batches: np.ndarray) -> None:
-        """One step per batch of row numbers (batches, size)."""
-        for rows in batches:
-            self.model.train_on_batch(self._inputs(rows), self.labels[rows], self.weights[rows])
-
     def _graph_of_steps(self) -> Callable[[np.ndarray], None]:
-        """As `_one_by_one`, on TensorFlow in one graph: single steps take several times as long."""
+        """A step for each batch of row numbers (batches, size), in one graph of TensorFlow.
+
+        Single steps take several times as long.
+        """
         import tensorflow as tf
 
         columns = [*self.features.values(), self.labels, self.weights]
@@ -151,7 +147,7 @@ class NetworkTrainer:
         return lambda batches: graph(batches, self.curve)
 
     def _program_of_steps(self) -> Callable[[np.ndarray], None]:
-        """As `_one_by_one`, on JAX in one program: to start one takes longer than a small step."""
+        """The same in one program of JAX: to start one takes longer than a small step."""
         import jax
 
         @jax.jit
@@ -178,8 +174,7 @@ def _model_of(network: keras.layers.Layer, features: Mapping[str, np.ndarray]) -
     """The model `η + g(x)` of η and the features."""
     inputs = {}
     for name, column in features.items():
-        dtype = ops.convert_to_tensor(column[:1]).dtype
-        inputs[name] = keras.Input(column.shape[1:], dtype=dtype)
+        inputs[name] = keras.Input(column.shape[1:], dtype=ops.convert_to_tensor(column[:1]).dtype)
     curve = keras.Input((1,), name="curve_of_the_logit")
     g = ops.cast(ops.reshape(network(inputs), (-1, 1)), "float32")
     return keras.Model([curve, *inputs.values()], curve + g)
