@@ -95,7 +95,7 @@ def test_heads_are_nearly_those_of_all_rows(kind):
     assert summary.log_loss_after == pytest.approx(row_fit.log_loss_after, abs=bound)
     if kind == "isotonic":
         return
-    rows = RNG.integers(0, N, 300)
+    rows = np.flatnonzero(np.abs(Z) < 3)  # beyond, a curve is extrapolated
     used = {name: values[rows] for name, values in used.items()}
     q = [keras.ops.convert_to_numpy(each(Z[rows], used)) for each in (found, expected)]
     np.testing.assert_allclose(*q, atol=2e-3)
