@@ -169,7 +169,8 @@ def test_a_seed_repeats_the_fit():
     rows, head = segment_clicks(600, effect=2.0), some_head()
 
     def fitted(seed):
-        head.fit(*rows, settings=FitSettings(max_epochs=8, learning_rate=0.02, seed=seed))
+        settings = FitSettings(folds=2, max_epochs=3, learning_rate=0.05, seed=seed)
+        head.fit(*rows, settings=settings)
         assert head.fit_summary.network_kept
         return np.asarray(head(rows[0], rows[2])).ravel().tolist()
 
