@@ -109,9 +109,10 @@ def test_a_head_fitted_to_these_rows_is_scored_by_fits_to_the_other_folds():
     assert report.weights == {"identity": 1.0}
     # A second call on what the first has made changes nothing.
     x, y = world(3000)
-    first = calibrated(model_with(field_bias()), x, y)
+    methods = ["platt", "field_bias"]
+    first = calibrated(model_with(field_bias()), x, y, methods=methods)
     assert first.report.chosen != "identity"
-    second = calibrated(first, x, y)
+    second = calibrated(first, x, y, methods=methods)
     assert second.report.is_present_cross_fitted
     np.testing.assert_allclose(predicted(first, x), predicted(second, x), atol=1e-6)
 
@@ -122,7 +123,7 @@ def test_a_head_that_reads_a_computed_feature_stays_below_the_new_one():
     head.set_weights([np.asarray(w) + 0.2 for w in head.get_weights()])
     x, y = world(3000)
     own = mean_loss(y, predicted(model, x))
-    chosen = calibrated(model, x, y)
+    chosen = calibrated(model, x, y, methods=["platt", "field_bias"])
     assert chosen.report.before.log_loss == pytest.approx(own, abs=2e-6)
     assert chosen.report.present is None
     assert mean_loss(y, predicted(chosen, x)) < own

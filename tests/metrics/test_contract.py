@@ -134,10 +134,9 @@ def test_one_bad_row_gives_nan(case):
         rows[part][100] = value
         more = case.more or {}
         metric.update_state(rows["labels"], rows["predictions"], rows["weights"], **more)
+        case.update(metric)
         with pytest.warns(RuntimeWarning, match=f"The {metric.name} is NaN"):
             assert np.isnan(float(metric.result())), (part, value)
-        case.update(metric)
-        assert np.isnan(float(metric.result())), (part, value)
     metric.reset_state()
     case.update(metric)
     assert np.isfinite(float(metric.result()))

@@ -24,7 +24,6 @@ WIDE = FLOATS[-1]
 
 
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def test_every_metric_has_a_reference():
@@ -85,9 +84,19 @@ MANY = {takes: many_rows(takes) for takes in ("one", "classes", "real")}
 WEIGHTS = RNG.exponential(size=NUM_ROWS) * (RNG.random(NUM_ROWS) < 0.9)
 
 
-@pytest.mark.quick_cases(len(CASES))
-@every_case
-@pytest.mark.parametrize("rows", ["weighted", "plain", "soft labels"])
+# Of the cross-fitted metrics, two ways to divide the rows.
+QUICK = [case for name, case in CASES.items() if "num_folds" not in name]
+MANY_CASES = [
+    pytest.param(
+        case, rows, marks=[] if case in QUICK and rows == "weighted" else pytest.mark.slow,
+        id=f"{name}, {rows}",
+    )
+    for name, case in CASES.items()
+    for rows in ("weighted", "plain", "soft labels")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "rows"), MANY_CASES)
 def test_equals_the_reference_on_many_rows(case, rows):
     labels, logits, ids = MANY[case.takes]
     weights = None if rows == "plain" else WEIGHTS
