@@ -34,7 +34,7 @@ def draw(rng, num_rows, num_classes, temperature):
 
 @pytest.fixture(scope="module")
 def rows():
-    return draw(np.random.default_rng(0), 2001, 4, 1.7)
+    return draw(np.random.default_rng(0), 501, 4, 1.7)
 
 
 @pytest.mark.quick_cases(2)
@@ -78,7 +78,7 @@ def test_class_numbers_equal_one_hot(rows):
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_a_constant_added_to_the_logits_of_a_row_changes_nothing(rows, mode):
     labels, logits, weights = rows
-    shifted = logits + np.random.default_rng(0).choice([-1e4, 0.0, 300.0], (2001, 1))
+    shifted = logits + np.random.default_rng(0).choice([-1e4, 0.0, 300.0], (501, 1))
     assert score(labels, shifted, weights, **mode) == pytest.approx(
         score(labels, logits, weights, **mode), abs=digits(1e-10)
     )
