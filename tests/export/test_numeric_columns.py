@@ -26,7 +26,8 @@ def rows_of(num_rows=1000):
     return frame, scores, rng.random(num_rows) < rates
 
 
-@pytest.mark.parametrize("method", ["additive", "trees"])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("method", ["trees", "additive"])
 def test_a_request_may_have_a_fraction_or_a_missing_value(tmp_path, method):
     frame, scores, labels = rows_of()
     model = kc.calibrate_scores(
