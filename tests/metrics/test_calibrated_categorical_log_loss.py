@@ -41,7 +41,8 @@ def rows():
 @pytest.mark.parametrize("num_classes", [2, 10, 100])
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 4.1, 11.0])
 def test_any_number_of_classes_and_temperature(num_classes, temperature):
-    labels, logits, _ = draw(np.random.default_rng(1), 500, num_classes, temperature)
+    # More than the 512 rows to which smaller batches are filled up.
+    labels, logits, _ = draw(np.random.default_rng(1), 600, num_classes, temperature)
     metric = CalibratedCategoricalLogLoss(1, from_logits=True)
     metric.update_state(labels, logits)
     given = as_rows(labels, logits)
