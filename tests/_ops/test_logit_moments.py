@@ -66,7 +66,7 @@ def reference_root(logits, weights, rate):
     """Bisection of the sum of predictions, a share of the rarer class at a time."""
     low, high = -50 - logits.max(), 50 - logits.min()
     positives, negatives = rate * weights.sum(), (1 - rate) * weights.sum()
-    for _ in range(200):
+    for _ in range(64):
         middle = (low + high) / 2
         excess = weights @ sigmoid(logits + middle) - positives
         if rate > 0.5:

@@ -186,11 +186,12 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(tmp_path):
         axis=0,
         weights=[*head.head_weights, 1 - sum(head.head_weights)],
     )
-    probabilities = model.predict(x, verbose=0)[:, 0]
+    probabilities = model.predict(x, batch_size=2000, verbose=0)[:, 0]
     np.testing.assert_allclose(probabilities, expit(expected), atol=1e-6)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded.predict(x, verbose=0)[:, 0], probabilities, atol=1e-6)
+    again = loaded.predict(x, batch_size=2000, verbose=0)[:, 0]
+    np.testing.assert_allclose(again, probabilities, atol=1e-6)
     np.testing.assert_array_equal(model.field_ids(x, "site"), x["site"])
 
 

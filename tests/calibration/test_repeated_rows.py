@@ -86,8 +86,16 @@ def test_rows_that_are_equal_by_chance_are_as_any(name):
     assert copies(Rows(inputs[0].astype(float), labels, None, dict(enumerate(inputs)))) is None
 
 
-@pytest.mark.parametrize("folds", [None, 3, "blocks"])
-@pytest.mark.parametrize("is_coarse", [False, True])
+@pytest.mark.parametrize(
+    ("folds", "is_coarse"),
+    [
+        *((None, False), (3, True), ("blocks", False)),
+        *(
+            pytest.param(folds, is_coarse, marks=pytest.mark.slow)
+            for folds, is_coarse in ((None, True), (3, False), ("blocks", True))
+        ),
+    ],
+)
 def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
     """The same facts, the same answer: to the last bit, also where rows are equal by chance."""
     logits = np.round(LOGITS) if is_coarse else LOGITS

@@ -32,14 +32,14 @@ def make_model(seed):
     return model
 
 
-def fit(callback, seed, y=Y, after=(), epochs=3, model=None, **options):
+def fit(callback, seed, y=Y, after=(), epochs=2, model=None, **options):
     """Trains one seed and returns its history, as the user sees it."""
     model = make_model(seed) if model is None else model
-    options = {"validation_data": (X, Y), "verbose": 0, **options}
+    options = {"validation_data": (X, Y), "batch_size": len(X), "verbose": 0, **options}
     return model.fit(X, y, epochs=epochs, callbacks=[callback, *after], **options).history
 
 
-def train(ledger, seed, y=Y, after=(), epochs=3, pipeline="small", options=(), **arguments):
+def train(ledger, seed, y=Y, after=(), epochs=2, pipeline="small", options=(), **arguments):
     """Trains one seed with a callback of these arguments and returns its history."""
     callback = SeedVariance(ledger, pipeline, seed, **{"verbose": 0, **arguments})
     return fit(callback, seed, y, after, epochs, **dict(options))
@@ -64,18 +64,18 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
         for name in ("loss", "val_loss"):
             values = np.array([earlier[name] for earlier in histories], np.float64)
             reference = {
-                "count": [count] * 3,
+                "count": [count] * 2,
                 "mean": values.mean(axis=0),
-                "std": values.std(axis=0, ddof=1) if count > 1 else [math.nan] * 3,
+                "std": values.std(axis=0, ddof=1) if count > 1 else [math.nan] * 2,
                 "min": values.min(axis=0),
                 "max": values.max(axis=0),
             }
-            by_epoch = [callback.statistics(epoch)[name] for epoch in range(3)]
+            by_epoch = [callback.statistics(epoch)[name] for epoch in (0, 1)]
             for statistic, expected in reference.items():
                 found = [statistics[statistic] for statistics in by_epoch]
                 assert all(type(value) is float for value in found)
                 np.testing.assert_allclose(found, expected, rtol=1e-12)
-            assert callback.statistics()[name] == pytest.approx(by_epoch[2], nan_ok=True)
+            assert callback.statistics()[name] == pytest.approx(by_epoch[1], nan_ok=True)
             if name == "val_loss":
                 # The progress line has three of them, of one metric; of one run, there is a count.
                 shown = ("count", "mean", "std") if count > 1 else ("count",)
@@ -187,7 +187,7 @@ def test_a_diverged_seed_does_not_vanish(tmp_path, capsys):
     train(tmp_path, 1, y=np.full_like(Y, np.nan))
     assert [run["status"] for run in Ledger(tmp_path).runs()] == ["diverged"]
     history = train(tmp_path, 2, verbose=1)
-    assert history["seed/val_loss_count"] == [1.0] * 3
+    assert history["seed/val_loss_count"] == [1.0] * 2
     assert "seeds: 2, diverged: 1" in capsys.readouterr().out
 
 
@@ -197,7 +197,7 @@ def test_a_run_that_dies_stays_as_started(tmp_path, capsys, error):
     with pytest.raises(type(error)):
         train(tmp_path, 1, after=[Fail(error)])
     assert [run["status"] for run in Ledger(tmp_path).runs()] == ["started"]
-    assert train(tmp_path, 2, verbose=1)["seed/val_loss_count"] == [1.0] * 3
+    assert train(tmp_path, 2, verbose=1)["seed/val_loss_count"] == [1.0] * 2
     assert "unfinished runs: 1" in capsys.readouterr().out
 
 
@@ -311,7 +311,7 @@ def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     if since == 0:
         fill_disk()
     with pytest.warns(UserWarning, match="the ledger") as warned:
-        history = train(folder, 1, after=[call_at(1, fill_disk)])
+        history = train(folder, 1, after=[call_at(1, fill_disk)], epochs=3)
     assert len(history["loss"]) == 3
     messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
     assert len(messages) == 2 - since
@@ -329,7 +329,7 @@ def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     monkeypatch.setattr(Ledger, "_write", lambda *arguments: refuse(Ledger(folder)))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.warns(UserWarning, match="the ledger") as warned:
-        assert len(train(folder, 2)["loss"]) == 3
+        assert len(train(folder, 2)["loss"]) == 2
     assert "nowhere else: its metrics are in the history" in str(warned[-1].message)
 
 
@@ -434,12 +434,13 @@ def test_directions_of_several_outputs_and_of_field_metrics(tmp_path):
     inputs = {"x": keras.Input((1,), name="x"), "neg": keras.Input((), dtype="int32", name="neg")}
     outputs = [keras.layers.Dense(1, "sigmoid", name=n)(inputs["x"]) for n in ("buy", "loss")]
     several = keras.Model(inputs, outputs)
-    several.compile("sgd", "mse", metrics=[["auc"], ["mae"]])
+    several.compile("sgd", "mse", metrics=[["auc"], ["mae"]], run_eagerly=True)
     by_field = FieldMetricsModel(inputs, outputs[0])
-    by_field.compile("sgd", "mse", field_metrics={"neg": [FieldECE(2)]})
+    by_field.compile("sgd", "mse", field_metrics={"neg": [FieldECE(2)]}, run_eagerly=True)
     x, y = {"x": X[:, :1], "neg": np.arange(len(X)) % 2}, Y
     for model, labels in ((several, [y, y]), (by_field, y)):
-        model.fit(x, labels, verbose=0, callbacks=[SeedVariance(tmp_path, "a", 1, verbose=0)])
+        callback = SeedVariance(tmp_path, "a", 1, verbose=0)
+        model.fit(x, labels, batch_size=len(X), verbose=0, callbacks=[callback])
     of_several, of_fields = (run["directions"] for run in Ledger(tmp_path).runs())
     losses = dict.fromkeys(("loss", "buy_loss", "loss_loss", "loss_mae"), "min")
     assert of_several == {**losses, "buy_auc": "max"}

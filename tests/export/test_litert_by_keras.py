@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.layers import ILPS, FieldBias, FieldNetwork, NeuralCalibration
+from keras_calibration.layers import ILPS, FieldBias, FieldNetwork, FitSettings, NeuralCalibration
 from keras_calibration.models import CalibratedModel
 from symbols import symbols
+from tiers import slow_except
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,8 +31,7 @@ def some_rows():
     return rows, (rng.random(600) < 1 / (1 + np.exp(2 - rows["age"][:, 0]))).astype(float)
 
 
-@pytest.mark.quick_cases(6)
-@pytest.mark.parametrize("name", list(HEADS))
+@pytest.mark.parametrize("name", slow_except(("FieldBias", "NeuralCalibration"), HEADS))
 def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
     import tensorflow as tf
 
@@ -42,7 +42,11 @@ def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
         keras.layers.Concatenate()([inputs["age"], site])
     )
     base, head = keras.Model(inputs, logit), HEADS[name]()
-    head.fit(base.predict(rows, verbose=0), labels, rows)
+    logits = base.predict(rows, batch_size=600, verbose=0)
+    head.fit(logits, labels, rows, settings=FitSettings(folds=2, max_epochs=1))
+    if name == "NeuralCalibration":
+        for weight in head.field_network.trainable_weights:
+            weight.assign_add(np.random.default_rng(1).normal(0, 0.3, weight.shape))
     model = CalibratedModel(base, head)
     file = tmp_path / "model.tflite"
     model.export(file, format="litert", verbose=False)
@@ -52,4 +56,4 @@ def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
             str(file), experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN
         )
     (received,) = interpreter.get_signature_runner()(**rows).values()
-    np.testing.assert_allclose(received, model.predict(rows, verbose=0), atol=5e-7)
+    np.testing.assert_allclose(received, model.predict(rows, batch_size=600, verbose=0), atol=5e-7)

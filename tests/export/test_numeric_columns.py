@@ -15,16 +15,19 @@ DTYPES = {"score": "float32", "site": "int64", "age": "float32"}
 REQUEST = {"score": [0.3, 0.3], "site": [1, 2], "age": [41.5, np.nan]}
 
 
-def rows_of(num_rows=4000):
+def rows_of(num_rows=1000):
     """A frame of whole numbers, scores and labels."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"site": rng.integers(0, 4, num_rows), "age": rng.integers(18, 70, 4000)})
+    frame = pd.DataFrame(
+        {"site": rng.integers(0, 4, num_rows), "age": rng.integers(18, 70, num_rows)}
+    )
     scores = rng.beta(2, 5, num_rows)
     rates = np.clip(scores + 0.1 * np.sin(frame["age"] / 10) - 0.05 * frame["site"], 0.01, 0.99)
     return frame, scores, rng.random(num_rows) < rates
 
 
-@pytest.mark.parametrize("method", ["additive", "trees"])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("method", ["trees", "additive"])
 def test_a_request_may_have_a_fraction_or_a_missing_value(tmp_path, method):
     frame, scores, labels = rows_of()
     model = kc.calibrate_scores(

@@ -39,11 +39,13 @@ def test_fit_is_the_fit_of_each_head():
     weights = np.linspace(0.5, 2, len(logits))
     head = BlendedHead(heads())
     summary = head.fit(
-        logits, labels, features, weights, settings=FitSettings(seed=3, max_epochs=2)
+        logits, labels, features, weights, settings=FitSettings(folds=2, max_epochs=2, seed=3)
     )
     alone = heads()
     alone[0].fit(logits, labels, features, weights)
-    alone[1].fit(logits, labels, features, weights, settings=FitSettings(seed=3, max_epochs=2))
+    alone[1].fit(
+        logits, labels, features, weights, settings=FitSettings(folds=2, max_epochs=2, seed=3)
+    )
     for fitted, expected in zip(head.heads, alone, strict=True):
         for one, other in zip(fitted.get_weights(), expected.get_weights(), strict=True):
             # Rows in another order may turn the columns of a posterior's factor round.

@@ -96,6 +96,7 @@ class Adam:
         return rate * self.first / (np.sqrt(self.second) + 1e-7)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_ilps_steps_as_a_dense_reference(jit_compile):
     """Keras takes a wrong second moment from sparse gradients."""

@@ -14,6 +14,7 @@ from keras_calibration._rows.checks import read_rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from site_worlds import mean_loss, model_with
+from tiers import slow_except
 
 OTHERS = ("BoostedTrees", "VectorScaling")  # of numbers and of classes, which the rows lack
 HEADS = {
@@ -33,8 +34,18 @@ def shifted(model, head, by):
     return model
 
 
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("state", ["new", "trained"])
+def quick_and_slow(state):
+    """Heads in a state; a new network, and a new calibrator of logits, are slow but for one."""
+    quick = ("PlattScaling", "FieldBias", "FieldILPS", "BlendedHead")
+    return [
+        pytest.param(
+            name, state, marks=[] if state == "trained" or name in quick else pytest.mark.slow
+        )
+        for name in HEADS
+    ]
+
+
+@pytest.mark.parametrize(("name", "state"), quick_and_slow("new") + quick_and_slow("trained"))
 @pytest.mark.filterwarnings("ignore:The mean prediction is")  # of a temperature
 def test_before_is_the_model_as_it_was(name, state):
     x, y = world(1500)
@@ -82,7 +93,9 @@ def test_the_change_is_that_of_fits_to_the_other_folds():
     assert summary.change_error == pytest.approx(change.std() / np.sqrt(len(y)), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name", slow_except([name for name in HEADS if name != "NeuralCalibration"], HEADS)
+)
 @pytest.mark.filterwarnings("ignore:The mean prediction is", "ignore:.*best scale of the logit")
 def test_the_head_stays_exactly_where_the_fit_is_worse(name):
     """A head that is right, and few new rows, which by chance have another fit or not."""

@@ -111,7 +111,8 @@ def test_fit_head_compares_alike_and_knows_the_rows_again(name):
 
 
 @pytest.mark.filterwarnings("ignore:The 588 rows of the development set are 200 different rows")
-@pytest.mark.parametrize("methods", slow_except(["quick"], ["quick", "default"]))
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("methods", [["ilps", "field_bias", "additive"], "quick", "default"])
 def test_calibrate_scores_chooses_and_reports_alike(methods):
     found = []
     for form in FORMS:

@@ -129,17 +129,17 @@ def test_one_bad_row_gives_nan(case):
     metric = case.make()
     for part, value in bad_values(case):
         metric.reset_state()
-        case.update(metric)
-        assert np.isfinite(float(metric.result()))
         rows = {"labels": case.labels, "predictions": case.predictions, "weights": WEIGHTS}
         rows[part] = rows[part].astype("float64")
         rows[part][100] = value
         more = case.more or {}
         metric.update_state(rows["labels"], rows["predictions"], rows["weights"], **more)
+        case.update(metric)
         with pytest.warns(RuntimeWarning, match=f"The {metric.name} is NaN"):
             assert np.isnan(float(metric.result())), (part, value)
-        case.update(metric)
-        assert np.isnan(float(metric.result())), (part, value)
+    metric.reset_state()
+    case.update(metric)
+    assert np.isfinite(float(metric.result()))
 
 
 @every_metric
@@ -178,9 +178,11 @@ def test_a_reset_metric_is_a_fresh_one(case):
     assert float(metric.result()) == repeated(float(seen(case).result()))
 
 
-@every_metric
-def test_a_row_of_weight_zero_is_no_row_whatever_it_holds(case):
-    """Rows among others: missing labels (-1, NaN), any prediction, field values that are none."""
+def with_weightless_rows(case):
+    """A third of the rows of weight 0, with any label, prediction and field value; which those are.
+
+    Labels are missing (-1, NaN), field values are none.
+    """
     weightless = np.arange(NUM_ROWS) % 3 == 1
     labels, predictions = (
         np.array(values, "float32") for values in (case.labels, case.predictions)
@@ -191,22 +193,24 @@ def test_a_row_of_weight_zero_is_no_row_whatever_it_holds(case):
     more = {name: values.astype("float32") for name, values in (case.more or {}).items()}
     for values in more.values():
         values[weightless] = np.resize([np.nan, 99.0, -7.0, 0.5], weightless.sum())
-    rows = labels, predictions, np.where(weightless, 0, WEIGHTS)
+    return (labels, predictions, np.where(weightless, 0, WEIGHTS)), more, weightless
+
+
+@every_metric
+def test_a_row_of_weight_zero_is_no_row_whatever_it_holds(case):
+    rows, more, weightless = with_weightless_rows(case)
+    metric = case.make()
+    metric.update_state(*rows, **more)
+    case.update(metric, slice(0, 0))
     expected = float(seen(case, ~weightless).result())
-    eager, in_graph = case.make(), case.make()
-    eager.update_state(*rows, **more)
-    case.update(eager, slice(0, 0))
-    assert float(eager.result()) == pytest.approx(expected, rel=digits(1e-6))
-    tensors = [keras.ops.convert_to_tensor(each, "float32") for each in (*rows, *more.values())]
-    update_step(in_graph, jit_compile=True)(*tensors)
-    assert float(in_graph.result()) == pytest.approx(expected, rel=digits(1e-6))
+    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
 
 
 @every_metric
 def test_a_common_factor_of_the_weights_changes_nothing(case):
     for dtype in FLOATS:
         expected = float(seen(case, dtype=dtype).result())
-        for factor in (1e-30, 1e-6, 4.0, 1e6, 1e30):
+        for factor in (1e-30, 4.0, 1e30):
             weights = factor * WEIGHTS.astype("float64")
             result = float(seen(case, weights=weights, dtype=dtype).result())
             tolerance = digits(1e-9) if dtype == "float64" else 2e-5
@@ -339,22 +343,29 @@ def test_stateless_calls_agree(case):
 
 @every_metric
 def test_compiles_under_xla(case):
+    """Also what rows of weight 0 hold is then ignored."""
     metric = case.make()
-    rows = [
-        keras.ops.convert_to_tensor(values, dtype)
-        for values, dtype in (
-            (case.labels, "int32" if case.labels.dtype.kind == "i" else "float32"),
-            (case.predictions, "float32"),
-            (WEIGHTS, "float32"),
-            *((values, "int32") for values in (case.more or {}).values()),
-        )
-    ]
-    update_step(metric, jit_compile=True)(*rows)
+    step = update_step(metric, jit_compile=True)
+
+    def tensors(rows, more):
+        # Class numbers and field values are compiled as integers and as floats.
+        return [
+            keras.ops.convert_to_tensor(values, "int32" if values.dtype.kind == "i" else "float32")
+            for values in (*rows, *more.values())
+        ]
+
+    rows = tensors((case.labels, case.predictions, WEIGHTS), case.more or {})
+    step(*rows)
     eager = case.make()
     eager.update_state(*rows)
     result = float(compiled(eager.result)()) if HAS_FLOAT64 else float(eager.result())
     assert float(metric.result()) == pytest.approx(float(eager.result()), rel=digits(1e-9))
     assert result == pytest.approx(float(eager.result()), rel=digits(1e-9))
+    hostile, more, weightless = with_weightless_rows(case)
+    metric.reset_state()
+    step(*tensors(hostile, more))
+    expected = float(seen(case, ~weightless).result())
+    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
 
 
 @every_metric

@@ -47,6 +47,7 @@ def test_history_and_evaluate(options):
         assert history[f"val_{name}"][-1] == pytest.approx(scores[name], abs=1e-6)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", [dict, list])
 def test_one_output_in_a_structure(kind):
     """Of a dictionary or a list; with two outputs, a field metric has no meaning."""

@@ -42,6 +42,7 @@ def test_hdf5_is_refused_with_the_way_to_save(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "own", [{}, {"input_tensors": None, "clone_function": lambda layer: layer}]
 )

@@ -206,6 +206,7 @@ def test_what_is_no_output_is_refused(case):
     assert [layer.trainable for layer in base._flatten_layers()] == flags
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("make", [dictionary, as_list])
 def test_calibrate_takes_the_output_that_the_labels_name(make):
     base, options = make(), {"methods": "platt", "verbose": 0}

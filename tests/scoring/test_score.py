@@ -10,7 +10,7 @@ from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.scoring import score
 
 RNG = np.random.default_rng(0)
-N = 5003
+N = 501
 LOGITS = RNG.normal(-1, 1.5, N)
 P = 1 / (1 + np.exp(-LOGITS))
 Y = (RNG.random(N) < 1 / (1 + np.exp(0.4 - LOGITS))).astype("int8")
@@ -58,13 +58,13 @@ def chunk_size(request, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
-@pytest.mark.parametrize("chunk_size", [2**17, 1000, 7 * 11], indirect=True)
+@pytest.mark.parametrize("chunk_size", [2**17, 100, 7 * 11], indirect=True)
 def test_arrays_in_chunks(weights, chunk_size):
     scores = score((Y, P, weights, FIELDS), metrics(), field_metrics(), verbose=0)
     assert_same(scores, in_one_piece(weights))
 
 
-@pytest.mark.parametrize("chunk_size", [1024], indirect=True)
+@pytest.mark.parametrize("chunk_size", [128], indirect=True)
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_keras_metrics_weigh_rows_not_batches(shape, chunk_size):
     # A flat batch would be the classes of one row to them.

@@ -1,5 +1,6 @@
 """`score` of a scored log: the numbers of the streaming metrics, from sums of SQL."""
 
+import functools
 import itertools
 
 import keras
@@ -56,23 +57,25 @@ def metrics():
     ]
 
 
-def streamed(weights=None):
+@functools.cache
+def streamed(has_weights=False):
+    """What batches of the rows give."""
     by_field = {"site_id": [FieldECE(8), FieldRCE(8)]}
-    rows = (Y, P, weights, {"site_id": SITE})
+    rows = (Y, P, W if has_weights else None, {"site_id": SITE})
     return score(rows, metrics(), by_field, verbose=0)
 
 
 @pytest.mark.parametrize("form", ["texts", "categories", "without weights", "logits"])
 def test_the_numbers_of_the_streaming_metrics(form):
     site = pd.Categorical(NAMES[SITE]) if form == "categories" else NAMES[SITE]
-    rows, given, weights = frame(site=site), {"sample_weight": "weight"}, W
+    rows, given = frame(site=site), {"sample_weight": "weight"}
     if form == "without weights":
-        given, weights = {}, None
+        given = {}
     if form == "logits":
         rows = frame(z=np.log(P / (1 - P))).drop(columns="probability")
         given["logit"] = "z"
     log = ScoredLog(rows, fields=["site", "site_id"], **given)
-    found, expected = score(log, metrics(), verbose=0), streamed(weights)
+    found, expected = score(log, metrics(), verbose=0), streamed(form != "without weights")
     for name, value in expected.items():
         by_bins = form == "logits" or name in ("calibrated_log_loss", "of_three", "held_out")
         bound = BOUND if by_bins else TIGHT
@@ -121,7 +124,7 @@ def test_sums_of_shards_add_up_and_are_saved(tmp_path):
     assert found == {name: pytest.approx(value, rel=1e-11) for name, value in expected.items()}
     # The key is the number of the row: the folds are those of the streaming metrics.
     assert found["calibrated_log_loss"] == pytest.approx(
-        streamed(W)["calibrated_log_loss"], rel=BOUND
+        streamed(True)["calibrated_log_loss"], rel=BOUND
     )
     data = parts[1].to_bytes()
     for damaged in (data[:-8], data[:-8] + bytes(8), b""):
@@ -158,7 +161,7 @@ def test_fields_may_have_the_names_of_columns_that_are_computed():
     names = ["y", "w", "P", "l", "k", "t2", "bin", "given", "loss_0", "valid_label", "given_label"]
     rows = frame().assign(**dict.fromkeys(names, SITE))
     log = ScoredLog(rows, sample_weight="weight", fields=names, where="w >= 0")
-    found, expected = score(log, metrics(), verbose=0), streamed(W)
+    found, expected = score(log, metrics(), verbose=0), streamed(True)
     for name in ("log_loss", "of_three", "calibrated_log_loss"):
         assert found[name] == pytest.approx(expected[name], rel=BOUND)
     for name in names:

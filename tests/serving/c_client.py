@@ -40,6 +40,8 @@ def client() -> Path:
     command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", str(SOURCE)]
     command += ["-isystem", tf.sysconfig.get_include(), f"-L{libraries}", *names]
     command += [f"-Wl,-rpath,{libraries}", "-o", str(program)]
+    if shutil.which("ld.gold"):  # reads the gigabyte of TensorFlow in a quarter of the time
+        command += ["-fuse-ld=gold", "-Wl,--allow-shlib-undefined"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"The C compiler refused {SOURCE.name}:\n{done.stderr}")

@@ -233,7 +233,14 @@ SECONDS = DAYS.astype("int64")
 DIGITS = np.array([int(str(day)[:10].replace("-", "")) for day in DAYS])
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float64", "object"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "int64",
+        pytest.param("float64", marks=pytest.mark.slow),
+        pytest.param("object", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("times", "message"),
     {
