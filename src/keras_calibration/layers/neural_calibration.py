@@ -185,37 +185,37 @@ class NeuralCalibration(Head):
         # With only the features that the head reads.
         names = rows.features if self.feature_names is None else self.feature_names
         rows = replace(rows, features={name: rows.features[name] for name in names})
-        found = self._cross_fit(rows, settings, verbose)
+        training = self._cross_fit(rows, settings, verbose)
         num_iterations, converged = 0, True
         if self.calibrator is not None:
             fit = self.calibrator.fit_rows(rows, settings, verbose)
             num_iterations, converged = fit.num_iterations, fit.converged
-        if found is not None:
-            num_iterations = sum(found.epochs)
-            if found.corrections is not None and isinstance(self.calibrator, ILPS):
-                fit_under(self.calibrator, rows, found.corrections)
+        if training is not None:
+            num_iterations = sum(training.epochs)
+            if training.corrections is not None and isinstance(self.calibrator, ILPS):
+                fit_under(self.calibrator, rows, training.corrections)
         for number, member in enumerate(self.members):
-            if found is not None and found.weights:
-                member.set_weights(found.weights[number])
+            if training is not None and training.weights:
+                member.set_weights(training.weights[number])
             else:
                 _set_to_zero(member, rows.features)
-        if found is not None and found.weights and isinstance(self.calibrator, ILPS):
+        if training is not None and training.weights and isinstance(self.calibrator, ILPS):
             # The kept networks are of folds: each has a mean of its own.
             logits = head_logits(self, rows.logits, rows.features)
             bias = BiasCorrection()
             bias.fit_checked(replace(rows, logits=logits))
             self.calibrator.shift(bias.bias)
         summary = self.summary_of(rows, num_iterations, converged)
-        if found is None:
+        if training is None:
             return summary
         return replace(
             summary,
-            cross_fitted_head=found.log_loss_curve,
-            cross_fitted_both=found.log_loss_both,
-            standard_error=found.standard_error,
-            epochs=found.epochs,
-            network_kept=bool(found.weights),
-            cross_fitted_logits=found.logits,
+            cross_fitted_head=training.log_loss_curve,
+            cross_fitted_both=training.log_loss_both,
+            standard_error=training.standard_error,
+            epochs=training.epochs,
+            network_kept=bool(training.weights),
+            cross_fitted_logits=training.logits,
         )
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:

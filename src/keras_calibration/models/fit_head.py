@@ -101,8 +101,8 @@ def fit_head(
     """
     heads = find_heads(model)
     are_several = len({id(match.calibrated) for match in heads}) > 1
-    wanted: list[Any] = _wanted_outputs(model, heads, x, y) if are_several else [None]
-    matches = [find_head(model, name) for name in wanted]
+    to_fit: list[Any] = _outputs_to_fit(model, heads, x, y) if are_several else [None]
+    matches = [find_head(model, name) for name in to_fit]
 
     def rows_of(match: HeadInModel) -> Rows:
         check_fit(match.head, time)
@@ -114,20 +114,20 @@ def fit_head(
     # The rows of all heads are read and checked before any head is changed.
     read = [(match.head, rows_of(match)) for match in matches]
     summaries = [_fit(head, rows, settings, verbose, only_if_better) for head, rows in read]
-    return dict(zip(wanted, summaries, strict=True)) if are_several else summaries[0]
+    return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 
-def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
+def _outputs_to_fit(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
     """The names of the outputs with a head; if labels are by output, only of those with labels."""
     names, labels = output_names(model), given_labels(x, y)
     headed = list(dict.fromkeys(names[match.position] for match in heads))
-    wanted = [name for name in headed if not isinstance(labels, Mapping) or name in labels]
-    if not wanted:
+    labelled = [name for name in headed if not isinstance(labels, Mapping) or name in labels]
+    if not labelled:
         raise ValueError(
             f"Argument `y` must have the labels of an output with a head, {headed}. Received: "
             f"labels of {list(labels)}."
         )
-    return wanted
+    return labelled
 
 
 def _fit(
