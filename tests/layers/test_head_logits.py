@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_calibration.layers import ILPS, FieldBias
+from keras_calibration.layers import ILPS, FieldBias, FieldNetwork, FitSettings, NeuralCalibration
 from keras_calibration.layers.head_logits import head_logits
 
 
@@ -30,6 +30,7 @@ HEADS = {
     "offsets": lambda: FieldBias({"site": 5, "city": 3}),
     "curve": lambda: FieldBias({"site": 5}, ILPS(), numeric=["age"]),
     "numbers": lambda: FieldBias({}, numeric=["age"]),
+    "network": lambda: NeuralCalibration(ILPS(), FieldNetwork({"site": 5, "city": 3}, seed=0)),
 }
 
 
@@ -40,7 +41,8 @@ def test_numpy_and_the_call_agree(name, is_fitted):
     head = HEADS[name]()
     features = {n: features[n] for n in head.feature_names or ()}
     if is_fitted:
-        head.fit(logits, labels, features)
+        settings = FitSettings(max_epochs=2) if name == "network" else None
+        head.fit(logits, labels, features, settings=settings)
     # Also far outside of the rows of the fit, and on knots.
     logits = np.concatenate([logits[:-40], np.linspace(-60, 60, 40)])
     if "age" in features:
