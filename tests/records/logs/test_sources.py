@@ -161,7 +161,7 @@ VALUES = {
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", VALUES)
-@pytest.mark.filterwarnings("ignore:.* in floats")  # pandas makes floats of ids with gaps
+@pytest.mark.filterwarnings("ignore:.* as floats")  # pandas makes floats of ids with gaps
 def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
     values = VALUES[kind]
     values = values if isinstance(values, pa.Array) else pa.array(values)
@@ -237,13 +237,13 @@ def test_days_are_those_of_utc_in_every_source(tmp_path, kind, monkeypatch):
         ('probability,label,note\n0.75,1,"a\nb, ""c"""\n0.25,0,#\n', True),
         ("note,label,probability\n#1,1,0.75\n#2,0,0.25\n\n", True),
         ("label,probability\n", "no rows"),
-        ("", "no columns .'label', 'probability'"),
-        ("label,probability\n1,0.75\n0\n", "no columns"),
+        ("", "must name columns .*'label', 'probability'.* Available: 'column0'"),
+        ("label,probability\n1,0.75\n0\n", "Available: 'label,probability'"),
         ("label,probability\n1,\n0,0.25\n", "a prediction of None in row 0 .*log.csv"),
         ('label,probability\n1,0.75\n0,"0,25"\n', "a prediction of 0,25 in row 1 .*log.csv"),
         ("label,probability\n1,0.75\n0,inf\n", "a prediction of inf in row 1"),
         ("label,probability\n1,0.75\nno,0.25\n", "a label of no in row 1"),
-        (b"label,probability\n1,0.75\n\xfc,0.25\n", "(?i)utf-8|no columns"),
+        (b"label,probability\n1,0.75\n\xfc,0.25\n", "(?i)utf-8|must name columns"),
     ],
 )
 def test_csv_files(tmp_path, text, expected):
