@@ -22,7 +22,7 @@ DEGREES = FOLDS * (SEEDS - 1)
 
 
 def world(generator, *, bias=1.0, seed_noise=1.0, means=(0.0, 0.3, 0.6, 1.2), rows=0.2):
-    """Folds of four pipelines. The plain loss has `bias` in addition, or else seed noise of its own."""
+    """Folds of four pipelines. The plain loss has `bias` in addition, or else noise of its own."""
 
     def fold():
         shape = (len(means), SEEDS, BLOCKS)
