@@ -90,7 +90,7 @@ def gradients(function, *arrays):
     import jax
 
     tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    return jax.grad(lambda *given: function(*given).sum(), tuple(range(len(tensors))))(*tensors)
+    return jax.grad(lambda *values: function(*values).sum(), tuple(range(len(tensors))))(*tensors)
 
 
 def gradients_by_weights(layer, inputs):
@@ -106,7 +106,7 @@ def gradients_by_weights(layer, inputs):
     import jax
 
     fixed = [weight.value for weight in layer.non_trainable_variables]
-    return jax.grad(lambda given: layer.stateless_call(given, fixed, inputs)[0].sum())(weights)
+    return jax.grad(lambda values: layer.stateless_call(values, fixed, inputs)[0].sum())(weights)
 
 
 def compiled(function):
@@ -127,7 +127,7 @@ def one_program(function):
     import jax
 
     def call(*arguments):
-        plain = [place for place, each in enumerate(arguments) if not hasattr(each, "shape")]
+        plain = [place for place, value in enumerate(arguments) if not hasattr(value, "shape")]
         return jax.jit(function, static_argnums=plain)(*arguments)
 
     return call

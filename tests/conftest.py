@@ -139,13 +139,13 @@ def mixed_bfloat16():
 @pytest.fixture(scope="session")
 def data_root() -> pathlib.Path:
     """The folder of real data; tests that need it are skipped where there is none."""
-    given = os.environ.get("KERAS_CALIBRATION_DATA")
+    setting = os.environ.get("KERAS_CALIBRATION_DATA")
     beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
-    root = pathlib.Path(given) if given else beside
+    root = pathlib.Path(setting) if setting else beside
     if root.is_dir():
         return root
-    if given:
-        pytest.fail(f"KERAS_CALIBRATION_DATA is {given}, which is no folder.")
+    if setting:
+        pytest.fail(f"KERAS_CALIBRATION_DATA is {setting}, which is no folder.")
     pytest.skip(
         "No real data at ../shared/data beside the checkout: set KERAS_CALIBRATION_DATA to the "
         "path of a copy to run this test."

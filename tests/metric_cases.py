@@ -36,10 +36,10 @@ def edged_error(rows, num_bins):
 
 
 def area(rows):
-    found, in_one_bin = references.auc(rows)
+    auc, in_one_bin = references.auc(rows)
     if rows.from_logits and references.share_of_pairs_beyond(rows) > 1e-3:
-        found = np.nan
-    return found, in_one_bin + digits(1e-9)
+        auc = np.nan
+    return auc, in_one_bin + digits(1e-9)
 
 
 def mean_of_sums(rows):

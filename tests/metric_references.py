@@ -90,7 +90,7 @@ def calibration_ratio(rows):
 def _binned_error(rows, bins):
     residuals = rows.weights * (rows.labels - rows.probabilities)
     total = rows.weights.sum()
-    errors = [abs(residuals[bins == each].sum()) for each in np.unique(bins)]
+    errors = [abs(residuals[bins == bin_number].sum()) for bin_number in np.unique(bins)]
     return sum(errors) / total if total > 0 else np.nan
 
 
@@ -102,13 +102,13 @@ def equal_width_error(rows, num_bins, edges):
 
 def field_error(rows, num_values, epsilon=None):
     """Field-ECE; with an ε, Field-RCE."""
-    known = (rows.ids >= 0) & (rows.ids < num_values)
-    values = np.where(known, rows.ids, num_values)
+    in_vocabulary = (rows.ids >= 0) & (rows.ids < num_values)
+    values = np.where(in_vocabulary, rows.ids, num_values)
     error = counted = 0.0
     for value in np.unique(values):
-        own = rows[values == value]
-        (positives, _), number = _label_sums(own), own.weights.sum()
-        residual = abs((own.weights * (own.labels - own.probabilities)).sum())
+        group = rows[values == value]
+        (positives, _), number = _label_sums(group), group.weights.sum()
+        residual = abs((group.weights * (group.labels - group.probabilities)).sum())
         if number == 0:
             continue
         relative = number / (positives + epsilon * number) if epsilon is not None else 1.0
@@ -159,14 +159,14 @@ def cross_fitted(rows, fit: Callable, loss: Callable, num_folds=2, bias_fraction
         parts = [(rows, rows)]
     else:
         fold = (uniform * np.float32(num_folds)).astype(int)
-        parts = [(rows[fold != each], rows[fold == each]) for each in range(num_folds)]
+        parts = [(rows[fold != number], rows[fold == number]) for number in range(num_folds)]
     total = weight = 0.0
-    for others, own in parts:
-        found = fit(others)
-        if found is None:
+    for others, held_out in parts:
+        fitted = fit(others)
+        if fitted is None:
             return np.nan
-        total += (own.weights * loss(own, found)).sum()
-        weight += own.weights.sum()
+        total += (held_out.weights * loss(held_out, fitted)).sum()
+        weight += held_out.weights.sum()
     return total / weight if weight > 0 else np.nan
 
 
@@ -175,8 +175,8 @@ def calibrated_log_loss(rows, **folds):
     if not np.isfinite(rows.logits).all():
         return np.nan
 
-    def loss(own, bias):
-        return _losses(own.labels, own.logits + bias)
+    def loss(held_out, bias):
+        return _losses(held_out.labels, held_out.logits + bias)
 
     return cross_fitted(rows, best_bias, loss, **folds)
 
@@ -213,8 +213,8 @@ def calibrated_quadratic_loss(rows, **folds):
             return None
         return _mean(others.labels - others.predictions, others.weights)
 
-    def loss(own, bias):
-        return (own.labels - own.predictions - bias) ** 2
+    def loss(held_out, bias):
+        return (held_out.labels - held_out.predictions - bias) ** 2
 
     return cross_fitted(rows, fit, loss, **folds)
 
@@ -225,8 +225,8 @@ def _class_losses(labels, logits):
 
 
 def calibrated_class_loss(rows, **folds):
-    def loss(own, scale):
-        return _class_losses(own.labels, scale * own.class_logits)
+    def loss(held_out, scale):
+        return _class_losses(held_out.labels, scale * held_out.class_logits)
 
     return cross_fitted(rows, best_inverse_temperature, loss, **folds)
 

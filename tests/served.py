@@ -133,10 +133,10 @@ def serve_as_c(path, signature="serving_default"):
     options.fetch.extend(outputs[name].name for name in outputs)
     call = session._make_callable_from_options(options)
 
-    def run(given):
+    def run(columns):
         dtypes = {name: tf.as_dtype(inputs[name].dtype).as_numpy_dtype for name in inputs}
         return dict(
-            zip(outputs, call(*(np.asarray(given[n], dtypes[n]) for n in inputs)), strict=True)
+            zip(outputs, call(*(np.asarray(columns[n], dtypes[n]) for n in inputs)), strict=True)
         )
 
     return run

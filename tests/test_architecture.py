@@ -96,7 +96,7 @@ def module_of(name):
 
 GRAPH = {
     module: {
-        found for name in imported_names(path.read_text("utf-8")) if (found := module_of(name))
+        target for name in imported_names(path.read_text("utf-8")) if (target := module_of(name))
     }
     for module, path in MODULES.items()
 }
@@ -156,11 +156,11 @@ def test_a_room_imports_only_rooms_below_it(room):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_allowed_order_has_no_circle_and_names_no_room_that_is_gone(package):
     graphlib.TopologicalSorter(ALLOWED[package]).prepare()
-    assert set(ALLOWED[package]) <= {name for found, name in ROOMS if found == package}
+    assert set(ALLOWED[package]) <= {name for owner, name in ROOMS if owner == package}
 
 
 def test_the_records_ask_for_nothing_heavy():
-    found = {
+    imports = {
         (module, name.partition(".")[0])
         for module, path in MODULES.items()
         if module.startswith("calibration_records")
@@ -168,7 +168,7 @@ def test_the_records_ask_for_nothing_heavy():
         if name.partition(".")[0] in HEAVY
     }
     # Of a prior, whose density takes an integral; `test_without_tfp.py` holds that it comes late.
-    assert found == {("calibration_records.statistics.posterior", "tensorflow_probability")}
+    assert imports == {("calibration_records.statistics.posterior", "tensorflow_probability")}
 
 
 WITHOUT_KERAS = f"""
@@ -205,14 +205,14 @@ ROOMS_OF_CLASSES = ("layers", "metrics", "models", "_graph", "callbacks")
 
 def classes_of_rooms():
     """Each class of the rooms with its room."""
-    found = {}
+    room_of_class = {}
     for module, path in MODULES.items():
         package, room = room_of(module)
         if package == "keras_calibration" and room in ROOMS_OF_CLASSES:
             for node in ast.parse(path.read_text("utf-8")).body:
                 if isinstance(node, ast.ClassDef):
-                    found[node.name] = room
-    return found
+                    room_of_class[node.name] = room
+    return room_of_class
 
 
 def asked_for(tree):
@@ -228,20 +228,20 @@ def asked_for(tree):
         elif isinstance(node, ast.Compare):
             called = [n for n in ast.walk(node.left) if isinstance(n, ast.Call)]
             if any(isinstance(n.func, ast.Name) and n.func.id == "type" for n in called):
-                for each in node.comparators:
-                    yield from names(each)
+                for comparator in node.comparators:
+                    yield from names(comparator)
 
 
 def test_no_room_asks_for_a_concrete_class_of_another():
     classes = classes_of_rooms()
     assert classes["ILPS"] == "layers"
-    found = set()
+    asked = set()
     for module, path in MODULES.items():
         room = room_of(module)[1]
         for name in asked_for(ast.parse(path.read_text("utf-8"))):
             if name in classes and classes[name] != room and name not in BASES:
-                found.add(f"{module}: {name}")
-    assert not found
+                asked.add(f"{module}: {name}")
+    assert not asked
     example = "isinstance(a, (B, C)) or type(d) is E or type(f) in (G,)"
     assert set(asked_for(ast.parse(example))) == {"B", "C", "E", "G"}
 
@@ -261,9 +261,9 @@ def floors_above(head):
 
 def test_heads_stand_on_two_floors():
     members = map(keras_calibration.layers.__dict__.get, keras_calibration.layers.__all__)
-    heads = {each for each in members if issubclass(each, keras_calibration.layers.Head)}
-    floors = {each.__name__: floors_above(each) for each in heads}
-    others = {name: found for name, found in floors.items() if found not in FLOORS_OF_HEADS}
+    heads = {member for member in members if issubclass(member, keras_calibration.layers.Head)}
+    floors = {head.__name__: floors_above(head) for head in heads}
+    others = {name: floor for name, floor in floors.items() if floor not in FLOORS_OF_HEADS}
     # `FieldHead` is what the two heads with an effect of every field value share.
     of_fields = ("FieldHead", "Head")
     assert others == {"Head": (), "FieldBias": of_fields, "FieldILPS": of_fields}
@@ -323,7 +323,7 @@ def num_code_lines(text):
         if isinstance(node, ast.Import | ast.ImportFrom):
             without |= lines_of(node)
         elif isinstance(node, ast.Module | ast.ClassDef | Function):
-            without |= lines_of(found) if (found := docstring_of(node)) else set()
+            without |= lines_of(docstring) if (docstring := docstring_of(node)) else set()
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     return sum(number not in without and line[:1] not in ("", "#") for number, line in lines)
 
@@ -344,40 +344,40 @@ def test_lines_of_code_are_counted_as_meant():
 
 
 def test_rooms_stay_under_their_ceilings():
-    found = dict.fromkeys(CEILINGS, 0)
+    sizes = dict.fromkeys(CEILINGS, 0)
     for path in MODULES.values():
         room = path.parent.relative_to(SRC).as_posix()
-        found[room] = found.get(room, 0) + num_code_lines(path.read_text("utf-8"))
-    assert set(found) == set(CEILINGS)
-    above = {room: number for room, number in found.items() if number > CEILINGS[room]}
+        sizes[room] = sizes.get(room, 0) + num_code_lines(path.read_text("utf-8"))
+    assert set(sizes) == set(CEILINGS)
+    above = {room: number for room, number in sizes.items() if number > CEILINGS[room]}
     assert above == {}
-    assert sum(found.values()) <= ALL_CODE
+    assert sum(sizes.values()) <= ALL_CODE
 
 
 def test_files_and_functions_can_be_read_at_once():
     sizes = {path: len(path.read_text("utf-8").splitlines()) for path in MODULES.values()}
     assert [path for path, size in sizes.items() if size > FILE_LINES] == []
     bodies = [
-        (path, node.name, len(lines_of(node) - (lines_of(found) if found else set())))
+        (path, node.name, len(lines_of(node) - (lines_of(docstring) if docstring else set())))
         for path, node in FUNCTIONS
-        for found in [docstring_of(node)]
+        for docstring in [docstring_of(node)]
     ]
-    assert [each for each in bodies if each[-1] > FUNCTION_LINES] == []
+    assert [body for body in bodies if body[-1] > FUNCTION_LINES] == []
 
 
 def test_functions_have_few_arguments():
-    found = []
+    above = []
     for path, node in FUNCTIONS:
-        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        number = sum(argument.arg not in ("self", "cls") for argument in given)
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        number = sum(argument.arg not in ("self", "cls") for argument in arguments)
         most = ARGUMENTS.get(node.name, NUM_ARGUMENTS)
-        found += [(path, node.name, number)] if number > most else []
-    assert found == []
+        above += [(path, node.name, number)] if number > most else []
+    assert above == []
 
 
 def test_a_head_has_few_public_methods():
     tree = ast.parse(MODULES["keras_calibration.layers.head"].read_text("utf-8"))
-    (head,) = (each for each in tree.body if getattr(each, "name", "") == "Head")
+    (head,) = (node for node in tree.body if getattr(node, "name", "") == "Head")
     names = {node.name for node in head.body if isinstance(node, Function)}
     public = {name for name in names if not name.startswith("_")}
     assert len(public) <= METHODS_OF_A_HEAD, sorted(public)

@@ -22,9 +22,9 @@ def test_the_names_that_benchmarks_import_are_there():
     ]
     assert len(imports) > 40
     missing = [
-        each
-        for each in imports
-        if not hasattr(importlib.import_module(each[1]), each[2])
-        and importlib.util.find_spec(f"{each[1]}.{each[2]}") is None
+        imported
+        for imported in imports
+        if not hasattr(importlib.import_module(imported[1]), imported[2])
+        and importlib.util.find_spec(f"{imported[1]}.{imported[2]}") is None
     ]
     assert missing == []

@@ -38,7 +38,7 @@ def test_files_that_a_page_names_are_there(page):
     } | {path.name for path in ROOT.iterdir()}
     assert named
     missing = {
-        name for name in named if not any(f"/{each}".endswith(f"/{name}") for each in present)
+        name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in present)
     }
     assert missing == set()
 
@@ -207,10 +207,10 @@ def test_the_page_on_lightgbm(run_page, tmp_path):
     correction = onnx.load(kc.export_onnx(newer, "calibration-2.onnx", sample, interval=0.95))
     after = onnx.compose.merge_models(names["scored"], correction, [("of_click", "score")])
     session = names["onnxruntime"].InferenceSession(after.SerializeToString())
-    (found,) = session.run(["probability"], {"features": features, "site": site})
+    (probabilities,) = session.run(["probability"], {"features": features, "site": site})
     score = names["booster"].predict_proba(features)[:, 1]
     expected = newer.predict({"score": score, "site": site}, verbose=0)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-6)
     before = onnx.load(tmp_path / "ctr.onnx")
     trees = [
         [node for node in model.graph.node if node.op_type == "TreeEnsembleClassifier"]

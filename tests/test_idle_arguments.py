@@ -29,8 +29,8 @@ def model():
 
 
 def scores(**arguments):
-    given = {"methods": "bias", "from_logits": True, "verbose": 0, **arguments}
-    kc.calibrate_scores(Z, Y, **given)
+    options = {"methods": "bias", "from_logits": True, "verbose": 0, **arguments}
+    kc.calibrate_scores(Z, Y, **options)
 
 
 WARNED = {

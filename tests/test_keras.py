@@ -109,7 +109,7 @@ def test_several_replicas_still_sum(monkeypatch):
         num_replicas_in_sync = 2
 
     called = []
-    owner = next(each for each in keras.optimizers.Optimizer.__mro__ if SUM in vars(each))
+    owner = next(base for base in keras.optimizers.Optimizer.__mro__ if SUM in vars(base))
     monkeypatch.setattr(owner, SUM, lambda self, pairs: called.append(pairs))
     monkeypatch.setattr(tf.distribute, "get_strategy", Two)
     with throwaway_layers():

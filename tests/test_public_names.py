@@ -104,13 +104,13 @@ def test_completion_offers_public_names_alone(module):
 @pytest.mark.parametrize("room", ROOMS)
 def test_names_of_a_room(room):
     module = importlib.import_module(f"keras_calibration.{room}")
-    found = {
+    names = {
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert sorted(found) == ROOMS[room].split()
-    assert found == set(getattr(module, "__all__", found))
+    assert sorted(names) == ROOMS[room].split()
+    assert names == set(getattr(module, "__all__", names))
 
 
 def test_no_name_has_two_meanings():

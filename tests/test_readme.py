@@ -108,7 +108,7 @@ def test_the_second_program(programs):
 @pytest.mark.tensorflow
 def test_the_program_of_several_outputs():
     programs = re.findall(r"```python\n(.*?)```", CALIBRATION.read_text("utf-8"), re.DOTALL)
-    (program,) = (each for each in programs if '{"buy": buys' in each)
+    (program,) = (text for text in programs if '{"buy": buys' in text)
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(2000, 2)).astype("float32")
     outcomes = generator.random((2000, 2)) < 1 / (1 + np.exp(1 - scores))

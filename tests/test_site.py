@@ -37,7 +37,7 @@ def slugs_of(page):
     """The anchors of a page's headings, as MyST and the hosts of repositories make them."""
     text = re.sub(r"^(```+|:::+).*?^\1$", "", page.read_text("utf-8"), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.*)$", text, re.M)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -199,7 +199,7 @@ def test_a_classifier_without_weights_is_told():
     Recording.fits.clear()
     NeuralCalibrator(Recording(), methods="quick").fit(x, y, weights)
     np.testing.assert_array_equal(Recording.fits[0][1], weights)
-    assert all(given is not None for _, given in Recording.fits)
+    assert all(fit_weights is not None for _, fit_weights in Recording.fits)
     with (
         pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample weights"),
         pytest.warns(UserWarning, match="rows have a probability of exactly 0 or 1"),

@@ -22,7 +22,7 @@ def test_what_has_no_unit_is_found(kind):
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_time_has_a_unit(folder):
-    files = [each for suffix in ("py", "md") for each in (ROOT / folder).rglob(f"*.{suffix}")]
-    found = {path.name: WITHOUT_UNIT.findall(path.read_text("utf-8")) for path in files}
-    assert found
-    assert {name: texts for name, texts in found.items() if texts} == {}
+    files = [path for suffix in ("py", "md") for path in (ROOT / folder).rglob(f"*.{suffix}")]
+    matches = {path.name: WITHOUT_UNIT.findall(path.read_text("utf-8")) for path in files}
+    assert matches
+    assert {name: texts for name, texts in matches.items() if texts} == {}

@@ -41,8 +41,10 @@ PROGRAMS = (
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_warning_points_to_the_users_line(program):
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, line = program()
-    ours = [each for each in found if issubclass(each.category, UserWarning | RuntimeWarning)]
-    assert {(each.filename, each.lineno) for each in ours} == {(__file__, line)}
+    ours = [
+        warning for warning in caught if issubclass(warning.category, UserWarning | RuntimeWarning)
+    ]
+    assert {(warning.filename, warning.lineno) for warning in ours} == {(__file__, line)}

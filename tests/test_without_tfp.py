@@ -56,14 +56,14 @@ except ModuleNotFoundError as error:
 
 
 def test_one_module_imports_it_when_it_is_called():
-    found = set()
+    imports = set()
     for path in [*SRC.glob("keras_calibration/**/*.py"), *SRC.glob("calibration_records/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if {"tensorflow_probability", "tf_keras"} & {name.split(".")[0] for name in names}:
-                found.add((path.relative_to(SRC).as_posix(), node.col_offset > 0))
-    assert found == {("calibration_records/statistics/posterior.py", True)}
+                imports.add((path.relative_to(SRC).as_posix(), node.col_offset > 0))
+    assert imports == {("calibration_records/statistics/posterior.py", True)}
 
 
 @pytest.mark.slow

@@ -72,14 +72,14 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
             }
             by_epoch = [callback.statistics(epoch)[name] for epoch in (0, 1)]
             for statistic, expected in reference.items():
-                found = [statistics[statistic] for statistics in by_epoch]
-                assert all(type(value) is float for value in found)
-                np.testing.assert_allclose(found, expected, rtol=1e-12)
+                epoch_values = [statistics[statistic] for statistics in by_epoch]
+                assert all(type(value) is float for value in epoch_values)
+                np.testing.assert_allclose(epoch_values, expected, rtol=1e-12)
             assert callback.statistics()[name] == pytest.approx(by_epoch[1], nan_ok=True)
             if name == "val_loss":
                 # The progress line has three of them, of one metric; of one run, there is a count.
                 shown = ("count", "mean", "std") if count > 1 else ("count",)
-                expected = {f"seed/{name}_{s}": [each[s] for each in by_epoch] for s in shown}
+                expected = {f"seed/{name}_{s}": [epoch[s] for epoch in by_epoch] for s in shown}
                 assert {key: history[key] for key in history if "seed/" in key} == expected
         assert callback.statistics(9) == {
             name: {"count": 0.0, **dict.fromkeys(("mean", "std", "min", "max"), NAN)}
@@ -245,10 +245,10 @@ def test_prints_a_table_over_the_last_values(tmp_path, capsys):
     assert len({len(line) for line in lines[1:]}) == 1
     for line, name in zip(lines[2:], ("loss", "val_loss"), strict=True):
         last = [history[name][-1] for history in histories]
-        found = line.split()
-        assert found[:2] == [name, "3"]
+        cells = line.split()
+        assert cells[:2] == [name, "3"]
         expected = [np.mean(last), np.std(last, ddof=1), min(last), max(last)]
-        np.testing.assert_allclose(list(map(float, found[2:])), expected, rtol=1e-5)
+        np.testing.assert_allclose(list(map(float, cells[2:])), expected, rtol=1e-5)
 
 
 def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
@@ -372,8 +372,8 @@ def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
     assert (run["status"], run["kept_epoch"]) == ("finished", 0)
     assert math.isnan(run["metrics"]["val_loss"][-1])
     for epoch, num_diverged in (("kept", 0), ("last", 1)):
-        found = gather_runs([run], "small", ["val_loss"], epoch=epoch)
-        assert found.num_diverged == num_diverged
+        gathered = gather_runs([run], "small", ["val_loss"], epoch=epoch)
+        assert gathered.num_diverged == num_diverged
 
 
 def test_records_the_epoch_that_a_checkpoint_saves(tmp_path):
@@ -426,8 +426,8 @@ def test_records_which_direction_is_better(tmp_path):
     names = ("loss", "uplift", "lower", "better", "fit", "calibration_ratio")
     held_out = {f"val_{name}" for name in names}
     assert held_out <= set(run["metrics"])
-    known = {name: way for name, way in run["directions"].items() if name in held_out}
-    assert known == {"val_loss": "min", "val_uplift": "max", "val_fit": "max"}
+    directions = {name: way for name, way in run["directions"].items() if name in held_out}
+    assert directions == {"val_loss": "min", "val_uplift": "max", "val_fit": "max"}
 
 
 def test_directions_of_several_outputs_and_of_field_metrics(tmp_path):

@@ -31,8 +31,8 @@ def randomize(layer):
 def test_products_of_a_factorization_machine():
     x = RNG.normal(size=(5, 4, 3))
     expected = [sum(a @ b for a, b in itertools.combinations(row, 2)) for row in x]
-    found = keras.ops.convert_to_numpy(PairwiseProducts()(x.astype("float32")))
-    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
+    products = keras.ops.convert_to_numpy(PairwiseProducts()(x.astype("float32")))
+    np.testing.assert_allclose(products[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_compressed_interaction_is_its_equation():
@@ -52,8 +52,8 @@ def test_compressed_interaction_is_its_equation():
             rows, summed = (new[:3], new[3:]) if kernel is kernels[0] else (new, new)
             pooled += [row.sum() for row in summed]
         expected.append(pooled)
-    found = keras.ops.convert_to_numpy(layer(x.astype("float32")))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    interactions = keras.ops.convert_to_numpy(layer(x.astype("float32")))
+    np.testing.assert_allclose(interactions, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mixture_of_low_rank_crosses_is_its_equation():
@@ -71,8 +71,8 @@ def test_a_mixture_of_low_rank_crosses_is_its_equation():
             code = np.tanh(np.tanh(x @ w["down"][i]) @ w["inner"][i])
             output += gates[i] * x0 * (code @ w["up"][i] + w["bias"])
         expected.append(output)
-    found = keras.ops.convert_to_numpy(layer(*arguments))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    mixtures = keras.ops.convert_to_numpy(layer(*arguments))
+    np.testing.assert_allclose(mixtures, expected, rtol=1e-4, atol=1e-4)
 
 
 def parity_rows(num_rows):

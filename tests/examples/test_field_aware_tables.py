@@ -44,7 +44,7 @@ def test_columns_against_numpy():
     labels = (rng.random(400) < 0.2).astype(np.float32)
     site = np.minimum(rng.geometric(0.3, 400), 9).astype(np.int32)
     logits = np.round(rng.normal(-1, 1, 400) + labels, 1).astype(np.float32)  # with ties
-    found = jackknife.scores(logits, labels, site)
+    scores = jackknife.scores(logits, labels, site)
 
     p = expit(logits.astype(np.float64))
     ece = rce = 0.0
@@ -61,9 +61,9 @@ def test_columns_against_numpy():
         "field_rce": rce,
         "auc": np.mean((ranks > 0) + 0.5 * (ranks == 0)),
     }
-    assert list(found) == METRICS
+    assert list(scores) == METRICS
     for metric, value in expected.items():
-        np.testing.assert_allclose(found[metric], value, rtol=1e-6, err_msg=metric)
+        np.testing.assert_allclose(scores[metric], value, rtol=1e-6, err_msg=metric)
 
 
 def test_a_converged_ilps_has_the_loss_of_its_optimum(task):

@@ -13,11 +13,13 @@ def test_errors_of_fields_are_those_of_the_package():
     values = rng.choice([2, 5, 9], 3000).astype(np.int32)
     probabilities = rng.uniform(0.1, 0.4, 3000)
     labels = (rng.random(3000) < probabilities + 0.05 * (values == 5)).astype(np.float32)
-    found = full_tables.field_errors(labels, probabilities, {"site": values})
+    errors = full_tables.field_errors(labels, probabilities, {"site": values})
     by_field = (labels, probabilities, values)
-    assert found["field_ece of site"] == pytest.approx(field_ece(*by_field), abs=1e-7)
-    assert found["field_rce of site"] == pytest.approx(field_rce(*by_field, epsilon=0.01), abs=1e-6)
-    assert 0 < found["floor of field_ece of site"] < found["field_ece of site"]
+    assert errors["field_ece of site"] == pytest.approx(field_ece(*by_field), abs=1e-7)
+    assert errors["field_rce of site"] == pytest.approx(
+        field_rce(*by_field, epsilon=0.01), abs=1e-6
+    )
+    assert 0 < errors["floor of field_ece of site"] < errors["field_ece of site"]
 
 
 def test_the_square_is_unbiased():
@@ -41,8 +43,8 @@ def test_the_square_is_unbiased():
 def test_fields_at_the_floor_are_left_out():
     def runs(**errors):
         names = {"a": errors["a"], "b": errors["b"]}
-        found = {f"field_ece of {name}": value for name, value in names.items()}
-        return {0: found | {f"floor of field_ece of {name}": 0.1 for name in names}}
+        field_errors = {f"field_ece of {name}": value for name, value in names.items()}
+        return {0: field_errors | {f"floor of field_ece of {name}": 0.1 for name in names}}
 
     group = Group({}, {"fields": ["a", "b"]}, {"N": runs(a=0.3, b=0.05), "M": runs(a=0.5, b=0.4)})
     errors = full_tables.ERRORS

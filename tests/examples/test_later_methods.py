@@ -55,8 +55,8 @@ def test_the_integral_is_that_of_the_slopes(seed):
         quad(lambda t, s=s: np.interp(t, layer.knots, s), 0, logit, points=layer.knots, limit=99)[0]
         for (logit,), s in zip(logits.astype(float), slopes, strict=True)
     ]
-    found = np.asarray(layer(logits, context))[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    integrals = np.asarray(layer(logits, context))[:, 0]
+    np.testing.assert_allclose(integrals, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_umc_scales_and_shifts_the_integral():
@@ -106,11 +106,11 @@ def test_the_map_of_a_context_increases_in_the_logit(name, seed, scale):
     rng = np.random.default_rng(seed)
     logits = np.linspace(-15, 15, 301, dtype="float32")[:, None]
     context = np.repeat(rng.normal(size=(1, DIM)), len(logits), axis=0).astype("float32")
-    found = np.asarray(layer(logits, context), np.float64)[:, 0]
-    assert np.isfinite(found).all()
+    calibrated = np.asarray(layer(logits, context), np.float64)[:, 0]
+    assert np.isfinite(calibrated).all()
     # But for rounding: the sums are of float32 numbers.
-    assert np.diff(found).min() > -2e-6 * np.abs(found).max()
-    assert found[-1] > found[0]
+    assert np.diff(calibrated).min() > -2e-6 * np.abs(calibrated).max()
+    assert calibrated[-1] > calibrated[0]
 
 
 def smooth_calibration_reference(batches, num_bins, decay):
@@ -137,9 +137,9 @@ def test_smooth_calibration_loss():
         for shift in (-3, 0, 3, -3)
     ]
     layer = SmoothCalibrationLoss(weight=3.0, num_bins=10, decay=0.9)
-    found = [float(layer(labels[:, None], logits[:, None])) for labels, logits in batches]
+    losses = [float(layer(labels[:, None], logits[:, None])) for labels, logits in batches]
     expected = 3 * np.array(smooth_calibration_reference(batches, 10, 0.9))
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
 class OneOffset(Head):

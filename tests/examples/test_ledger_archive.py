@@ -87,5 +87,5 @@ def test_the_page_has_the_tables_of_the_archives_in_the_repository(tmp_path):
     pairs = [file for file in files if file.name.startswith(("clicks_", "stocks_"))]
     file = min(pairs, key=lambda file: file.stat().st_size)
     ledger_archive.unpack(file, tmp_path / ledger_archive.read(file).about["study"])
-    (found,) = results.find_studies([tmp_path])
-    assert found.module.markdown(found.ledger) in page
+    (study,) = results.find_studies([tmp_path])
+    assert study.module.markdown(study.ledger) in page

@@ -66,24 +66,24 @@ def test_accuracies_are_those_of_a_loop(runs):
     assert [half.seeds for half in row.judged] == [tuple(range(0, 24, 2)), tuple(range(1, 24, 2))]
     for k, name in enumerate(("plain", "ours")):
         np.testing.assert_allclose(row.accuracies[name], judged_accuracy(values, k))
-    found = gain([row], "ours")
-    np.testing.assert_allclose(found.value, row.accuracies["ours"] - row.accuracies["plain"])
-    assert found.low < found.value < found.high
+    effect = gain([row], "ours")
+    np.testing.assert_allclose(effect.value, row.accuracies["ours"] - row.accuracies["plain"])
+    assert effect.low < effect.value < effect.high
 
 
 def test_the_metric_is_not_judged_by_the_runs_that_decide(tmp_path):
     # Noise alone: the sample's better pipeline looks more than half accurate on its own runs.
     rng = np.random.default_rng(0)
-    own, judged = [], []
+    on_deciding_runs, judged = [], []
     for _ in range(150):
         values = {name: rng.normal(size=12) for name in "ab"}
         better, worse = sorted("ab", key=lambda name: values[name].mean())
-        own.append(loop_accuracy(values[better], values[worse]))
+        on_deciding_runs.append(loop_accuracy(values[better], values[worse]))
         rows = {name: {s: np.full((1, 2), v) for s, v in enumerate(values[name])} for name in "ab"}
-        found = pairs._pair_row(Pair("k", "a", "b"), rows, ["plain"])
-        if found.judged:
-            judged.append(found.accuracies["plain"])
-    assert np.mean(own) > 0.58
+        row = pairs._pair_row(Pair("k", "a", "b"), rows, ["plain"])
+        if row.judged:
+            judged.append(row.accuracies["plain"])
+    assert np.mean(on_deciding_runs) > 0.58
     assert len(judged) > 8
     assert abs(np.mean(judged) - 0.5) < 3 * np.std(judged) / np.sqrt(len(judged))
 
@@ -94,8 +94,8 @@ def test_losses_by_block_add_the_noise_of_the_rows(runs):
     rng = np.random.default_rng(2)
     rows = 0.02 * rng.normal(size=20)
     lines = []
-    for name, found in values.items():
-        for seed, losses in enumerate(np.transpose(found)):
+    for name, pipeline_losses in values.items():
+        for seed, losses in enumerate(np.transpose(pipeline_losses)):
             # The held-out rows favour b by chance in some blocks, under all seeds.
             effects = rows - rows.mean() if name == "a" else np.zeros(20)
             blocks = {

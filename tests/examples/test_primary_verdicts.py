@@ -21,14 +21,14 @@ SEEDS, BLOCKS, FOLDS = 12, 10, 5
 DEGREES = FOLDS * (SEEDS - 1)
 
 
-def world(generator, *, bias=1.0, own=1.0, means=(0.0, 0.3, 0.6, 1.2), rows=0.2):
-    """Folds of four pipelines. The plain loss has `bias` in addition; without it, own noise."""
+def world(generator, *, bias=1.0, seed_noise=1.0, means=(0.0, 0.3, 0.6, 1.2), rows=0.2):
+    """Folds of four pipelines. The plain loss has `bias` in addition, or else noise of its own."""
 
     def fold():
         shape = (len(means), SEEDS, BLOCKS)
         base = np.array(means)[:, None, None] + generator.normal(size=shape)
         base = base + rows * generator.normal(size=(len(means), 1, BLOCKS))
-        seeds = [own * generator.normal(size=(len(means), SEEDS, 1)) for _ in range(2)]
+        seeds = [seed_noise * generator.normal(size=(len(means), SEEDS, 1)) for _ in range(2)]
         of_bias = bias * generator.normal(size=(len(means), SEEDS, 1))
         calibrated = base + seeds[0]
         # Without bias, the two losses have the same law, and noise of their own in part.
@@ -41,10 +41,10 @@ def world(generator, *, bias=1.0, own=1.0, means=(0.0, 0.3, 0.6, 1.2), rows=0.2)
 def effects(folds, num_draws=150):
     drawn = primary.draw(folds, num_draws=num_draws)
     ratio = primary.effect_of(-primary.log_std_ratios(drawn).mean(axis=1), DEGREES)
-    found = primary.pair_gains(NAMES, folds, drawn, PAIRS)
-    if not found:
+    pair_gains = primary.pair_gains(NAMES, folds, drawn, PAIRS)
+    if not pair_gains:
         return ratio, None
-    return ratio, primary.effect_of(np.mean([each.gains for each in found], axis=0), DEGREES)
+    return ratio, primary.effect_of(np.mean([pair.gains for pair in pair_gains], axis=0), DEGREES)
 
 
 def test_the_ratio_is_that_of_numpy():
@@ -74,22 +74,22 @@ def test_a_fold_is_judged_as_the_others_decide():
     turned.calibrated[0] += 1.0
     drawn = primary.draw(folds, num_draws=3)
     pair = Pair("k", "a", "b")
-    (found,) = primary.pair_gains(NAMES, folds, drawn, [pair])
+    (pair_gain,) = primary.pair_gains(NAMES, folds, drawn, [pair])
     counted = [
         k
         for k in range(FOLDS)
         if primary.decide([fold for i, fold in enumerate(folds) if i != k], 0, 1) == (0, 1)
     ]
     assert 2 in counted
-    assert found.num_counted == len(counted)
-    for k, value in ((0, found.plain), (1, found.calibrated)):
+    assert pair_gain.num_counted == len(counted)
+    for k, value in ((0, pair_gain.plain), (1, pair_gain.calibrated)):
         losses = [folds[number][k].mean(axis=-1) for number in counted]
-        assert value == pytest.approx(np.mean([wins(each[0], each[1]) for each in losses]))
-    assert found.gains[0] == pytest.approx(found.calibrated - found.plain)
+        assert value == pytest.approx(np.mean([wins(a, b) for a, b, *_ in losses]))
+    assert pair_gain.gains[0] == pytest.approx(pair_gain.calibrated - pair_gain.plain)
     # The order of a pair does not matter.
     (turned_pair,) = primary.pair_gains(NAMES, folds, drawn, [Pair("k", "b", "a")])
-    assert turned_pair.better == found.better == "a"
-    np.testing.assert_allclose(turned_pair.gains, found.gains)
+    assert turned_pair.better == pair_gain.better == "a"
+    np.testing.assert_allclose(turned_pair.gains, pair_gain.gains)
 
 
 @pytest.fixture(scope="module")
@@ -100,24 +100,24 @@ def simulated():
 
 
 def test_without_bias_one_test_in_twenty_is_passed(simulated):
-    for found in zip(*simulated[0.0], strict=True):
-        p_values = np.array([each.p_value for each in found if each is not None])
+    for tests in zip(*simulated[0.0], strict=True):
+        p_values = np.array([test.p_value for test in tests if test is not None])
         # Of 120 tests at 5 %, at most 12 with 98 %; both ends of the interval are tests.
         assert len(p_values) > 100
         assert (p_values <= LEVEL).sum() <= 12
         assert (p_values >= 1 - LEVEL).sum() <= 12
-        assert abs(np.mean([each.value for each in found if each is not None])) < 0.01
+        assert abs(np.mean([test.value for test in tests if test is not None])) < 0.01
 
 
 def test_with_bias_both_are_found(simulated):
     ratios, gains = zip(*simulated[1.5], strict=True)
     # Of variances 1 + 1/10 and 3.25 + 1/10.
-    assert np.mean([each.value for each in ratios]) == pytest.approx(
+    assert np.mean([ratio.value for ratio in ratios]) == pytest.approx(
         0.5 * np.log(3.35 / 1.1), abs=0.03
     )
-    assert np.mean([each.p_value <= LEVEL for each in ratios]) > 0.95
-    assert np.mean([each is not None and each.p_value <= LEVEL for each in gains]) > 0.5
-    covered = [each.low <= np.mean([other.value for other in gains]) <= each.high for each in gains]
+    assert np.mean([ratio.p_value <= LEVEL for ratio in ratios]) > 0.95
+    assert np.mean([gain is not None and gain.p_value <= LEVEL for gain in gains]) > 0.5
+    covered = [gain.low <= np.mean([other.value for other in gains]) <= gain.high for gain in gains]
     assert 0.82 < np.mean(covered) < 0.98
 
 
@@ -128,32 +128,32 @@ PLAN = PLANS["share"]
 
 def points(generator, slope_of=0.0, offset=0.0):
     """Two points for each table and batch size; tables differ in gain."""
-    found = []
+    drawn = []
     for table in PLAN.tables:
         of_table = 2 * generator.normal()
         for batch_size, share in zip(PLAN.batch_sizes, (0.8, 0.4, 0.05), strict=True):
             for _ in range(2):
                 x = share + 0.03 * generator.normal()
                 y = offset + slope_of * x + of_table + 3 * generator.normal()
-                found.append(Point(table, batch_size, x, y, 5))
-    return found
+                drawn.append(Point(table, batch_size, x, y, 5))
+    return drawn
 
 
 def test_the_error_is_that_of_a_jackknife_over_tables():
-    found = points(np.random.default_rng(0), slope_of=8.0)
-    result = by_tables(found, slope)
-    x, y = np.array([each.share for each in found]), np.array([each.gain for each in found])
+    drawn = points(np.random.default_rng(0), slope_of=8.0)
+    result = by_tables(drawn, slope)
+    x, y = np.array([point.share for point in drawn]), np.array([point.gain for point in drawn])
     assert result.value == pytest.approx(np.cov(x, y)[0, 1] / x.var(ddof=1))
     without = []
     for table in PLAN.tables:
-        keep = np.array([each.table != table for each in found])
+        keep = np.array([point.table != table for point in drawn])
         without.append(np.cov(x[keep], y[keep])[0, 1] / x[keep].var(ddof=1))
-    variance = 8 / 9 * sum((each - np.mean(without)) ** 2 for each in without)
+    variance = 8 / 9 * sum((estimate - np.mean(without)) ** 2 for estimate in without)
     # The 95 % quantile of Student's t with eight degrees of freedom.
     assert (result.high - result.low) / 2 == pytest.approx(1.859548 * math.sqrt(variance))
     # A point without pairs has no part in it.
-    assert by_tables([*found, Point("adult_49k", 32, 0.5, math.nan, 0)], slope) == result
-    assert by_tables(found[:12], slope) is None
+    assert by_tables([*drawn, Point("adult_49k", 32, 0.5, math.nan, 0)], slope) == result
+    assert by_tables(drawn[:12], slope) is None
 
 
 def test_a_fold_is_a_point_as_the_other_decides():
@@ -175,7 +175,7 @@ def test_a_fold_is_a_point_as_the_other_decides():
         decided = decide([folds[1]], names.index(pair.first), names.index(pair.second))
         if decided:
             means = [losses[list(decided)].mean(axis=-1) for losses in folds[0]]
-            won = [wins(*each) for each in means]
+            won = [wins(*mean_losses) for mean_losses in means]
             gains.append(100 * (won[1] - won[0]))
     assert first.num_pairs == len(gains) > 3
     assert first.gain == pytest.approx(np.mean(gains))

@@ -42,9 +42,9 @@ def write_tables(folder, losses):
 def cells(page, *starts):
     """The cells of the first line of the page whose cells start with these texts."""
     for line in page.splitlines():
-        found = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(found) > len(starts) and all(map(str.startswith, found, starts)):
-            return found
+        line_cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(line_cells) > len(starts) and all(map(str.startswith, line_cells, starts)):
+            return line_cells
     raise AssertionError(f"no line {starts}")
 
 
@@ -62,9 +62,9 @@ def test_claims_are_tested_over_the_data_sets(tmp_path):
     losses["set_8"] = {base: [0.5, 0.6, 0.7], neural: [0.4, 0.65, 0.6]}
     losses["one_seed"] = {base: [0.5], neural: [0.4]}
     write_tables(tmp_path, losses)
-    found = results.find_groups([tmp_path])
+    groups = results.find_groups([tmp_path])
     claims = [Claim(neural, base, "log_loss", "tables 1–5"), Claim(neural, base, "auc", "table 6")]
-    table = claims_table([*claims, Claim(neural, "Platt scaling", "log_loss")], found)
+    table = claims_table([*claims, Claim(neural, "Platt scaling", "log_loss")], groups)
     line = cells(table, neural, base, "log loss")
     assert line[3:6] == ["9 of 9", "8", "0"]
     assert 5 < float(line[6].split()[0]) < 15

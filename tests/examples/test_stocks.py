@@ -75,8 +75,8 @@ def test_windows_and_targets_are_those_of_a_naive_loop(bars, target):
             targets.append(rows[-1][stocks.COLUMNS.index(target)])
             year, month = map(int, stock[day_number + 1]["date"].split("-")[:2])
             months.append(12 * (year - 2017) + month - 11)
-    found = examples.windows(np.arange(len(examples.targets)))
-    np.testing.assert_allclose(found, windows, rtol=1e-4, atol=1e-5)
+    example_windows = examples.windows(np.arange(len(examples.targets)))
+    np.testing.assert_allclose(example_windows, windows, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(examples.targets, targets, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(examples.months, months)
 

@@ -26,9 +26,9 @@ def logistic():
 
 def test_quadratic_losses_have_their_exact_expectations(linear):
     expected = synthetic.expected_quadratic_losses()
-    found = synthetic.figures(linear)
+    figures = synthetic.figures(linear)
     for form in synthetic.FORMS:
-        value, error = found[f"mean, {form}"]
+        value, error = figures[f"mean, {form}"]
         assert abs(value - expected[form]) < 4 * error
     # On the same rows the ratios are known far better than the losses.
     for form in ("in-sample", "cross-fitted"):
@@ -43,8 +43,8 @@ def test_the_law_of_the_linear_losses(num_features, num_train):
     rng = np.random.default_rng(num_train)
     losses = synthetic.simulate_linear(num_features, num_train, 8000, rng)
     exact = synthetic.linear_law(num_features, num_train, variance=1.0)
-    for found, deviation in zip(losses, exact, strict=True):
-        squares = (found - found.mean()) ** 2
+    for simulated, deviation in zip(losses, exact, strict=True):
+        squares = (simulated - simulated.mean()) ** 2
         assert abs(squares.mean() - deviation**2) < 4 * squares.std() / math.sqrt(8000)
     # The whole law: C − 1 is a ratio of chi-squares, and (L/C − 1) n a chi-square apart from it.
     plain, calibrated = losses
@@ -64,10 +64,10 @@ def test_the_readme_has_the_stored_figures():
 
 
 def test_the_section_is_made_from_the_stored_figures(linear, logistic):
-    found = [(synthetic.LINEAR, linear), (synthetic.LOGISTIC, logistic)]
+    runs = [(synthetic.LINEAR, linear), (synthetic.LOGISTIC, logistic)]
     law = {"num_features": 2, "num_train": 9, "num_runs": 5, "simulated": 0.8, "error": 0.01}
     law |= {"excess": 1.12, "excess_error": 0.02, "scaled": 0.79}
-    values = synthetic.to_json(found, [{**law, "exact": 0.81, "leading": 0.82}])
+    values = synthetic.to_json(runs, [{**law, "exact": 0.81, "leading": 0.82}])
     text = synthetic.section(json.loads(json.dumps(values, allow_nan=False)))
     assert "| 2 | 9 | 0.8000 ± 0.0100 | 0.8100 | 0.8200 | 1.12000 ± 0.02000 | 1.11111 |" in text
     assert f"| accuracy, plain | {linear.accuracy['plain'].mean():.2f} ± " in text

@@ -26,12 +26,12 @@ def test_random_effects_by_hand():
     # Equal errors: the mean, with the variance of the values whatever the errors are.
     values = np.array([0.1, 0.4, -0.2, 0.3, 0.9])
     for error in (0.01, 0.2, 3.0):
-        found = verdicts.hartung_knapp(values, np.full(5, error))
+        effect = verdicts.hartung_knapp(values, np.full(5, error))
         expected = scipy.stats.ttest_1samp(values, 0.0, alternative="greater")
-        assert found.value == pytest.approx(values.mean())
-        assert found.p_value == pytest.approx(expected.pvalue)
+        assert effect.value == pytest.approx(values.mean())
+        assert effect.p_value == pytest.approx(expected.pvalue)
         low, high = scipy.stats.t.interval(0.9, 4, values.mean(), values.std(ddof=1) / 5**0.5)
-        assert (found.low, found.high) == pytest.approx((low, high))
+        assert (effect.low, effect.high) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def world(generator, num_seeds=20, num_blocks=10, rows=0.5):
     """Losses of three pipelines, each better than the next; seeds differ in bias."""
     shape = (3, num_seeds, num_blocks)
     means = np.array([0.0, 0.6, 1.2])[:, None, None]
-    own = 0.8 * generator.normal(size=(3, num_seeds, 1))
+    seed_effects = 0.8 * generator.normal(size=(3, num_seeds, 1))
     bias = generator.normal(size=(3, num_seeds, 1)) ** 2 / math.sqrt(2)
     of_rows = rows * generator.normal(size=(3, 1, num_blocks)) + 0.5 * generator.normal(size=shape)
-    calibrated = means + own + of_rows
+    calibrated = means + seed_effects + of_rows
     return calibrated + bias, calibrated
 
 

@@ -213,8 +213,8 @@ def test_rounding_of_half_precision_is_no_difference(policy, rounding, tmp_path,
     expected = Spec.expected.func
 
     def rounded(spec):
-        found = expected(spec)
-        return {**found, "logit": found["logit"] * (1 + rounding)}
+        outputs = expected(spec)
+        return {**outputs, "logit": outputs["logit"] * (1 + rounding)}
 
     monkeypatch.setattr(Spec, "expected", property(rounded))
     rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")

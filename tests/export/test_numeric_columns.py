@@ -49,9 +49,9 @@ def test_a_request_may_have_a_fraction_or_a_missing_value(tmp_path, method):
 def test_so_are_those_of_a_classifier_of_scikit_learn():
     frame, scores, labels = rows_of()
     frame["score"] = scores
-    found = NeuralCalibrator(
+    calibrator = NeuralCalibrator(
         LogisticRegression(), fields=["site"], numeric=["age"], methods=["additive"]
     ).fit(frame, labels)
-    assert {tensor.name: tensor.dtype for tensor in found.model_.inputs} == DTYPES
+    assert {tensor.name: tensor.dtype for tensor in calibrator.model_.inputs} == DTYPES
     asked = frame[:2].assign(age=[41.5, 30.0])
-    assert np.isfinite(found.predict_proba(asked)).all()
+    assert np.isfinite(calibrator.predict_proba(asked)).all()

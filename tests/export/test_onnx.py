@@ -31,13 +31,13 @@ def make_inputs(num_rows):
 
 def as_served(inputs):
     """The columns under the names that TensorFlow takes."""
-    return {("class_" if name == "class" else name): each for name, each in inputs.items()}
+    return {("class_" if name == "class" else name): values for name, values in inputs.items()}
 
 
 def make_model(dtype="int32", vocabulary=9):
     keras.utils.set_random_seed(0)
-    inputs, known = symbolic_inputs(dtype)
-    columns = [known, keras.ops.cast(inputs["class"], "float32")]
+    inputs, price = symbolic_inputs(dtype)
+    columns = [price, keras.ops.cast(inputs["class"], "float32")]
     if dtype != "string":
         columns.append(keras.layers.Embedding(10, 4)(inputs["site"]))
     hidden = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
@@ -52,11 +52,11 @@ def make_model(dtype="int32", vocabulary=9):
 @pytest.fixture(scope="module")
 def model():
     """A fitted model of numeric inputs."""
-    found = make_model()
+    fitted = make_model()
     inputs = make_inputs(600)
     labels = np.random.default_rng(1).random(600) < 0.1 + 0.06 * inputs["site"]
-    train_head(found, inputs, labels.astype("float32"), batch_size=50, epochs=3)
-    return found
+    train_head(fitted, inputs, labels.astype("float32"), batch_size=50, epochs=3)
+    return fitted
 
 
 def test_a_file_gives_the_models_outputs(model, tmp_path):

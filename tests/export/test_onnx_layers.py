@@ -53,8 +53,8 @@ def encoding(mode, num_tokens=4):
 
 
 def searched(values, side):
-    found = keras.ops.searchsorted(np.array(EDGES, "float32"), values[:, 0], side=side)
-    return keras.ops.cast(keras.ops.expand_dims(found, 1), "float32")
+    places = keras.ops.searchsorted(np.array(EDGES, "float32"), values[:, 0], side=side)
+    return keras.ops.cast(keras.ops.expand_dims(places, 1), "float32")
 
 
 # What a base model makes of symbolic inputs `x`, which are as the rows.
@@ -72,12 +72,12 @@ ENCODINGS = {
 def model_of(encode, rows):
     """A fitted model on top of an encoding, and the rows that it reads."""
     kinds = {name: "string" if "word" in name else rows[name].dtype.name for name in rows}
-    given = symbols(**{name: (rows[name].shape[1:], kind) for name, kind in kinds.items()})
-    encoded = encode(given, rows)
-    rows = {each.name: rows[each.name] for each in keras.utils.get_source_inputs(encoded)}
+    inputs = symbols(**{name: (rows[name].shape[1:], kind) for name, kind in kinds.items()})
+    encoded = encode(inputs, rows)
+    rows = {tensor.name: rows[tensor.name] for tensor in keras.utils.get_source_inputs(encoded)}
     keras.utils.set_random_seed(0)
     base = keras.Model(
-        {name: given[name] for name in rows}, keras.layers.Dense(1, "sigmoid")(encoded)
+        {name: inputs[name] for name in rows}, keras.layers.Dense(1, "sigmoid")(encoded)
     )
     model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
     model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])

@@ -52,10 +52,10 @@ def model():
         "site": keras.layers.StringLookup(vocabulary=SITES[1:]),
         "device": keras.layers.IntegerLookup(vocabulary=[-1, 3, 7]),
     }
-    found = kc.models.CalibratedModel(base, kc.layers.FieldBias(fields, kc.layers.ILPS()))
+    fitted = kc.models.CalibratedModel(base, kc.layers.FieldBias(fields, kc.layers.ILPS()))
     rows = make_rows(3000)
-    kc.fit_head(found, tensors_of(rows), labels_of(rows), verbose=0)
-    return found
+    kc.fit_head(fitted, tensors_of(rows), labels_of(rows), verbose=0)
+    return fitted
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +85,10 @@ def test_an_id_of_each_value_is_its_place_in_the_vocabulary(path):
     rows = {name: np.repeat(values[:1], len(HOSTILE), 0) for name, values in make_rows(1).items()}
     logits = run_onnx(path, {**rows, "site": np.array(HOSTILE, object)})["logit"][:, 0]
     by_value = dict(zip(HOSTILE, logits, strict=True))
-    known = [by_value[value] for value in [*SITES[:5], ""]]
+    of_vocabulary = [by_value[value] for value in [*SITES[:5], ""]]
     unknown = {by_value[value] for value in HOSTILE if value not in [*SITES[:5], ""]}
     assert len(unknown) == 1
-    assert len({*known, *unknown}) == 7
+    assert len({*of_vocabulary, *unknown}) == 7
 
 
 def test_older_runtimes_can_load_the_intervals(path):
@@ -106,11 +106,11 @@ session = onnxruntime.InferenceSession({str(path)!r}, providers=["CPUExecutionPr
 rows = json.loads(sys.stdin.read())
 kinds = {{"site": object, "device": "int64", "x": "float32"}}
 inputs = {{name: np.array(values, kinds[name]) for name, values in rows.items()}}
-found = session.run(["probability"], inputs)[0]
+probabilities = session.run(["probability"], inputs)[0]
 assert not {{"tensorflow", "keras", "keras_calibration"}} & set(sys.modules)
-print(json.dumps(found.tolist()))
+print(json.dumps(probabilities.tolist()))
 """
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps({name: values.tolist() for name, values in rows.items()}),
         capture_output=True,
@@ -119,4 +119,4 @@ print(json.dumps(found.tolist()))
         cwd=tmp_path,
     )
     expected = model.predict(tensors_of(rows), verbose=0)
-    np.testing.assert_allclose(json.loads(found.stdout), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(json.loads(process.stdout), expected, rtol=0, atol=1e-6)

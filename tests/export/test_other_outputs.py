@@ -93,15 +93,15 @@ def exported(model, tmp_path_factory):
 def test_the_other_outputs_are_served_by_name(exported, model):
     expected = arrays(model.base_model(tensors()))
     del expected["click"]
-    found = provenance_of(exported)
-    assert found["calibrated_output"] == "click"
-    assert sorted(found["other_outputs"]) == sorted(expected)
-    differences = found["verification"]["largest_differences"]
+    provenance = provenance_of(exported)
+    assert provenance["calibrated_output"] == "click"
+    assert sorted(provenance["other_outputs"]) == sorted(expected)
+    differences = provenance["verification"]["largest_differences"]
     assert {f"serving_default/{name}" for name in expected} <= differences.keys()
     interval = {"probability_lower", "probability_upper"}
-    for signature, own in (("serving_default", OWN | interval), ("raw", OWN - {"probability"})):
+    for signature, names in (("serving_default", OWN | interval), ("raw", OWN - {"probability"})):
         outputs = outputs_of(exported, X, signature)
-        assert outputs.keys() == {*own, *expected}
+        assert outputs.keys() == {*names, *expected}
         check_others({name: outputs[name] for name in expected}, expected)
         np.testing.assert_allclose(outputs["logit"], kc.base_logits(model, X), atol=1e-5)
     probability = outputs_of(exported, X)["probability"]
@@ -117,8 +117,8 @@ def test_what_outputs_have_in_common_is_computed_once():
     )
     spec = Spec.from_model(model)
     rows = {"scores": tf.TensorSpec((None, 3))}
-    for part, given in ((spec.base, rows["scores"]), (spec.outputs, rows)):
-        traced = tf.function(part).get_concrete_function(given)
+    for part, part_inputs in ((spec.base, rows["scores"]), (spec.outputs, rows)):
+        traced = tf.function(part).get_concrete_function(part_inputs)
         kinds = [operation.type for operation in traced.graph.get_operations()]
         assert kinds.count("MatMul") == 3
 

@@ -60,9 +60,9 @@ def fitted(name):
     has_classes = every_head.has_classes(name)
     head = HEADS[name]()
     inputs = symbols(score=(3,), site="int32", price=(), name="string")
-    inputs = {each: inputs[each] for each in ("score", *(head.feature_names or ()))}
+    inputs = {feature: inputs[feature] for feature in ("score", *(head.feature_names or ()))}
     logit = inputs["score"] if has_classes else inputs["score"][:, :1]
-    features = {each: inputs[each] for each in head.feature_names or ()}
+    features = {feature: inputs[feature] for feature in head.feature_names or ()}
     activation = "softmax" if has_classes else "sigmoid"
     outputs = keras.layers.Activation(activation)(head(keras.ops.multiply(logit, 1.0), features))
     rows, _ = make_rows(600, seed=0)
@@ -71,7 +71,7 @@ def fitted(name):
     labels = np.argmax(score + rng.gumbel(size=score.shape), axis=1) if has_classes else None
     if labels is None:
         labels = rng.random(600) < 1 / (1 + np.exp(-score - shift))
-    head.fit(score, labels, {each: rows[each] for each in features})
+    head.fit(score, labels, {feature: rows[feature] for feature in features})
     return keras.Model(inputs, outputs), [*inputs]
 
 
@@ -85,17 +85,17 @@ def case(request):
 
 def are_narrow(constants):
     """Whether all numbers are finite and within float16."""
-    floats = [each for each in map(np.asarray, constants) if each.dtype.kind == "f"]
-    return bool(floats) and all((np.abs(each) <= LARGEST).all() for each in floats)
+    floats = [array for array in map(np.asarray, constants) if array.dtype.kind == "f"]
+    return bool(floats) and all((np.abs(array) <= LARGEST).all() for array in floats)
 
 
 def constants_of(graph):
     """The constants of an ONNX graph."""
     yield from map(onnx.numpy_helper.to_array, graph.initializer)
     for node in graph.node:
-        for each in node.attribute:
-            if each.HasField("t"):
-                yield onnx.numpy_helper.to_array(each.t)
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield onnx.numpy_helper.to_array(attribute.t)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the tools
@@ -113,8 +113,8 @@ def test_an_onnx_file_is_quantized_halved_and_checked(case, tmp_path):
     onnx.save(convert_float_to_float16(written, keep_io_types=True), tmp_path / "half.onnx")
     # Of the network, the products are in 8 bits; of isotonic steps, some are as narrow as float16.
     for file, error in ("model", 2e-6), ("quantized", 0.01), ("half", 0.03):
-        found = run_onnx(tmp_path / f"{file}.onnx", rows)["probability"]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=error, err_msg=file)
+        probabilities = run_onnx(tmp_path / f"{file}.onnx", rows)["probability"]
+        np.testing.assert_allclose(probabilities, expected, rtol=0, atol=error, err_msg=file)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the tools
@@ -128,11 +128,14 @@ def test_a_savedmodel_is_converted_to_litert(case, tmp_path):
     model, rows, expected = case
     path = kc.export_savedmodel(model, tmp_path / "1")
     graph = parse_saved_model(str(path)).meta_graphs[0].graph_def
-    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    nodes = [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
     assert are_narrow(tf.make_ndarray(n.attr["value"].tensor) for n in nodes if n.op == "Const")
     saved = tf.train.load_checkpoint(str(path / "variables" / "variables"))
     tensors = [saved.get_tensor(name) for name in saved.get_variable_to_shape_map()]
-    assert are_narrow(each for each in tensors if not isinstance(each, bytes))
+    assert are_narrow(tensor for tensor in tensors if not isinstance(tensor, bytes))
     signature = {"signature_keys": ["serving_default"]}
     converter = tf.lite.TFLiteConverter.from_saved_model(str(path), **signature)
     kinds = tf.lite.OpsSet
@@ -141,7 +144,7 @@ def test_a_savedmodel_is_converted_to_litert(case, tmp_path):
     texts = {name: np.array([v.encode() for v in rows[name]]) for name in {"name"} & {*rows}}
     try:
         runner = interpreter.get_signature_runner("serving_default")
-        found = runner(**{**rows, **texts})["probability"]
+        probabilities = runner(**{**rows, **texts})["probability"]
     except RuntimeError as error:
         pytest.skip(f"converted; to run, it needs operations of TensorFlow: {error!s:.60}")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(probabilities, expected, rtol=0, atol=2e-6)

@@ -66,7 +66,7 @@ def test_a_format_of_somebody_else(tmp_path):
     spec = Spec.from_model(calibrated(PlattScaling()), X)
     path = publish_file(spec, tmp_path / "new" / "line.json", Line(spec))
     assert json.loads(path.read_text())["scale"] == pytest.approx(spec.head.scale)
-    assert [each.name for each in path.parent.iterdir()] == ["line.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["line.json"]
     wrong = Line(spec, error=1e-4)
     with pytest.raises(RuntimeError, match="'serving_default/probability' of the line may differ"):
         publish_file(spec, tmp_path / "other" / "line.json", wrong)
@@ -91,7 +91,7 @@ def test_one_row_is_compared_too(tmp_path):
     class OnlyMany(Line):
         def run(self, path, requests):
             answers = super().run(path, requests)
-            return [{n: v + (len(v) == 1) for n, v in each.items()} for each in answers]
+            return [{n: v + (len(v) == 1) for n, v in answer.items()} for answer in answers]
 
     spec = Spec.from_model(calibrated(PlattScaling()), X)
     with pytest.raises(RuntimeError, match="on 1 rows"):

@@ -30,8 +30,8 @@ def base_model():
         "class": keras.Input((1,), dtype="int64", name="class"),
         "x": keras.Input((1,), name="x"),
     }
-    known = keras.layers.StringLookup(vocabulary=["news", "mail"], output_mode="one_hot")
-    site = known(keras.ops.expand_dims(inputs["site"], 1))
+    lookup = keras.layers.StringLookup(vocabulary=["news", "mail"], output_mode="one_hot")
+    site = lookup(keras.ops.expand_dims(inputs["site"], 1))
     hidden = keras.layers.Concatenate()([site, inputs["x"]])
     hidden = keras.layers.Dense(4, "relu")(hidden)
     bias = keras.initializers.Constant(-1.0)  # logits that nobody takes for probabilities
@@ -103,9 +103,9 @@ def test_only_the_head_is_another(kind, tmp_path):
     names = getattr(model.head, "feature_names", ())
     # NeuralCalibration draws from no global state, hence a second fit is the same.
     settings = kc.layers.FitSettings(max_epochs=3, folds=2)
-    given = {name: features[name] for name in names}
+    head_features = {name: features[name] for name in names}
     weights = np.random.default_rng(3).exponential(size=len(labels))
-    second = refresh(tmp_path / "ctr", logits, labels, given, weights, settings=settings)
+    second = refresh(tmp_path / "ctr", logits, labels, head_features, weights, settings=settings)
     assert second == tmp_path / "ctr" / "2"
 
     # The graph is the same, and of the weights the head's alone are others.
@@ -270,12 +270,12 @@ def labels_of(logits):
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("known", ["fit", "sample"])
-def test_probabilities_give_what_their_logits_give(known, tmp_path):
-    sample = {"x": LOGITS[::10, None]} if known == "sample" else None
-    first = platt_export(tmp_path / "1", LOGITS if known == "fit" else None, sample)
+@pytest.mark.parametrize("range_from", ["fit", "sample"])
+def test_probabilities_give_what_their_logits_give(range_from, tmp_path):
+    sample = {"x": LOGITS[::10, None]} if range_from == "sample" else None
+    first = platt_export(tmp_path / "1", LOGITS if range_from == "fit" else None, sample)
     told = provenance_of(first)["logits"]
-    assert told["num_rows"] == (60 if known == "sample" else 600)
+    assert told["num_rows"] == (60 if range_from == "sample" else 600)
     assert told["min"] == pytest.approx(-2, abs=0.02)
     by_probabilities = refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS), from_logits=False)
     by_logits = refresh(first, LOGITS, labels_of(LOGITS))

@@ -167,14 +167,14 @@ def check_rows(run, request, expected, takes_no_rows):
         shapes = {name: values.shape for name, values in run(none).items()}
         assert shapes == {name: (0, values.shape[1]) for name, values in expected.items()}
     backwards = run({name: values[::-1] for name, values in request.items()})
-    each = [
+    one_by_one = [
         run({name: values[row : row + 1] for name, values in request.items()})
         for row in range(NUM_ROWS)
     ]
     for name, values in expected.items():
         near = {"rtol": 0, "atol": 1e-6}
         np.testing.assert_allclose(backwards[name], values[::-1], **near)
-        np.testing.assert_allclose(np.concatenate([e[name] for e in each]), values, **near)
+        np.testing.assert_allclose(np.concatenate([e[name] for e in one_by_one]), values, **near)
 
 
 @pytest.mark.quick_cases(1)
@@ -188,8 +188,8 @@ def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
         np.testing.assert_allclose(served, expected, rtol=0, atol=1e-6)
     for name, request in requests.items():
 
-        def run(given, signature=signatures[name]):
-            outputs = signature(**{key: tf.constant(values) for key, values in given.items()})
+        def run(columns, signature=signatures[name]):
+            outputs = signature(**{key: tf.constant(values) for key, values in columns.items()})
             return {key: values.numpy() for key, values in outputs.items()}
 
         names = {"serving_default": read_by(model), "raw": ["x", "vector"]}.get(name)
@@ -213,11 +213,11 @@ def test_onnx_runtime(model, requests, tmp_path):
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(file), quiet)
-    outputs = [each.name for each in session.get_outputs()]
-    shapes = {each.name: tuple(each.shape) for each in session.get_inputs()}
+    outputs = [output.name for output in session.get_outputs()]
+    shapes = {argument.name: tuple(argument.shape) for argument in session.get_inputs()}
     assert shapes == {name: ("batch", *shape) for name, (shape, _) in INPUTS.items()}
 
-    def run(given):
-        return dict(zip(outputs, session.run(outputs, given), strict=True))
+    def run(columns):
+        return dict(zip(outputs, session.run(outputs, columns), strict=True))
 
     check(run, requests["serving_default"], read_by(model), takes_both_forms=False)

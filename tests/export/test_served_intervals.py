@@ -65,8 +65,8 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     agrees(outputs_of(path, rows), model, rows, 0.9)
     features, labels = made_rows(1)
     logits = kc.base_logits(model, features)
-    given = {name: features[name] for name in model.head.feature_names}
-    second = kc.refresh_savedmodel(path, logits, labels, given, from_logits=True)
+    head_features = {name: features[name] for name in model.head.feature_names}
+    second = kc.refresh_savedmodel(path, logits, labels, head_features, from_logits=True)
     kc.fit_head(model, features, labels, verbose=0)
     agrees(outputs_of(second, rows), model, rows, 0.9)
 

@@ -70,7 +70,7 @@ def test_the_onnx_file_gives_what_the_savedmodel_gives(sample):
     session = onnx.InferenceSession(
         version.with_suffix(".onnx"), providers=["CPUExecutionProvider"]
     )
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     received = dict(zip(names, session.run(names, columns), strict=True))
     expected = serve_here(
         version, {k: tf.constant(v.tolist(), v.dtype) for k, v in columns.items()}

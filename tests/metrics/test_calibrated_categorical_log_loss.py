@@ -45,10 +45,10 @@ def test_any_number_of_classes_and_temperature(num_classes, temperature):
     labels, logits, _ = draw(np.random.default_rng(1), 600, num_classes, temperature)
     metric = CalibratedCategoricalLogLoss(1, from_logits=True)
     metric.update_state(labels, logits)
-    given = as_rows(labels, logits)
-    loss = calibrated_class_loss(given, num_folds=1)
+    class_rows = as_rows(labels, logits)
+    loss = calibrated_class_loss(class_rows, num_folds=1)
     assert float(metric.result()) == pytest.approx(loss, abs=digits(1e-8))
-    expected = 1 / best_inverse_temperature(given)
+    expected = 1 / best_inverse_temperature(class_rows)
     np.testing.assert_allclose(metric.temperature, [expected], rtol=digits(1e-6, 1e-4))
 
 
@@ -109,10 +109,10 @@ BAD_ROWS = {
 @pytest.mark.parametrize(("column", "value"), BAD_ROWS.values(), ids=BAD_ROWS)
 def test_one_bad_row_gives_nan(rows, column, value):
     names = ("labels", "logits", "weights")
-    given = {name: each[:100].copy() for name, each in zip(names, rows, strict=True)}
-    given[column][50] = value
+    columns = {name: values[:100].copy() for name, values in zip(names, rows, strict=True)}
+    columns[column][50] = value
     for mode in MODES:
-        assert math.isnan(score(*given.values(), **mode))
+        assert math.isnan(score(*columns.values(), **mode))
 
 
 def test_a_label_that_is_no_class_and_equal_logits_give_nan(rows):

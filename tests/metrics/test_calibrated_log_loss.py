@@ -39,7 +39,7 @@ def test_bias_is_that_of_the_other_rows(rows):
     metric = CalibratedLogLoss(num_folds=2, from_logits=True)
     metric.update_state(labels, logits)
     fold = np.floor(2 * np.asarray(hashed_uniform(np.arange(3001, dtype="int32"), 0)))
-    expected = [best_bias(as_rows(labels, logits)[fold != each]) for each in (0, 1)]
+    expected = [best_bias(as_rows(labels, logits)[fold != held_out]) for held_out in (0, 1)]
     np.testing.assert_allclose(metric.bias, expected, atol=digits(1e-6))
     assert metric.fitted_bias == pytest.approx(np.mean(expected), abs=digits(1e-6))
 

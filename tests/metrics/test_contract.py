@@ -22,7 +22,7 @@ PROBABILITIES = 1 / (1 + np.exp(-LOGITS))
 LABELS = (RNG.random(NUM_ROWS) < PROBABILITIES).astype("float32")
 WEIGHTS = RNG.exponential(size=NUM_ROWS).astype("float32")
 CLASS_PROBABILITIES = RNG.dirichlet([2.0, 1.0, 1.0], NUM_ROWS)
-CLASSES = np.array([RNG.choice(3, p=each) for each in CLASS_PROBABILITIES])
+CLASSES = np.array([RNG.choice(3, p=probabilities) for probabilities in CLASS_PROBABILITIES])
 IDS = RNG.integers(0, 5, NUM_ROWS)
 
 

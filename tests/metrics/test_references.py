@@ -47,11 +47,11 @@ def compare(case, columns, from_logits, tolerance, batch_size=None, weights=None
     full = np.ones(len(labels)) if weights is None else weights
     kept = full != 0
     exact = np.asarray(predictions, "float64").reshape(np.shape(labels))[kept]
-    given = labels[kept], exact, full[kept]
-    rows = Rows(*given, np.arange(kept.sum()), ids[kept], from_logits, str(predictions.dtype))
+    kept_rows = labels[kept], exact, full[kept]
+    rows = Rows(*kept_rows, np.arange(kept.sum()), ids[kept], from_logits, str(predictions.dtype))
     with np.errstate(all="ignore"):
-        found = case.reference(rows) if are_valid(case, *given, from_logits) else np.nan
-    expected, least = found if isinstance(found, tuple) else (found, 0.0)
+        reference = case.reference(rows) if are_valid(case, *kept_rows, from_logits) else np.nan
+    expected, least = reference if isinstance(reference, tuple) else (reference, 0.0)
     tolerance = {"rel": digits(tolerance, 1e-4), "abs": max(least, digits(tolerance, 1e-4))}
     assert float(metric.result()) == pytest.approx(expected, **tolerance, nan_ok=True)
 
@@ -60,8 +60,8 @@ def are_valid(case, labels, predictions, weights, from_logits):
     numbers = [labels, predictions] if case.takes == "real" else [predictions]
     in_unit = [] if case.takes == "real" else [labels] if from_logits else [labels, predictions]
     return (
-        all(np.isfinite(each).all() for each in numbers)
-        and all(((each >= 0) & (each <= 1)).all() for each in in_unit)
+        all(np.isfinite(column).all() for column in numbers)
+        and all(((column >= 0) & (column <= 1)).all() for column in in_unit)
         and bool((weights >= 0).all())
     )
 

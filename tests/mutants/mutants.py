@@ -246,19 +246,19 @@ def dies(number: int) -> bool:
 def place_of(mutant: Mutant, source: Path) -> Path:
     """The one file below a folder in which the line of a mutant stands, once."""
     counts = {path: path.read_text("utf-8").count(mutant.line) for path in source.rglob("*.py")}
-    found = [path for path, count in counts.items() if count]
+    files = [path for path, count in counts.items() if count]
     if sum(counts.values()) != 1:
-        raise ValueError(f"A mutant's line must stand once in src. Received: {mutant}, in {found}.")
-    return found[0]
+        raise ValueError(f"A mutant's line must stand once in src. Received: {mutant}, in {files}.")
+    return files[0]
 
 
 def files_of(names: Sequence[str]) -> list[Path]:
     """The test files of these names; raises if one is nowhere."""
-    found = {name: sorted((ROOT / "tests").rglob(f"{name}.py")) for name in names}
-    missing = [name for name, paths in found.items() if not paths]
+    paths_by_name = {name: sorted((ROOT / "tests").rglob(f"{name}.py")) for name in names}
+    missing = [name for name, paths in paths_by_name.items() if not paths]
     if missing:
         raise ValueError(f"Mutants must name test files. Received: {missing}.")
-    return [path for paths in found.values() for path in paths]
+    return [path for paths in paths_by_name.values() for path in paths]
 
 
 def run(source: Path, names: Sequence[str]) -> int:

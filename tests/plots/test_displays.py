@@ -66,7 +66,7 @@ def test_integer_weights_are_repeated_rows(rows):
     repeated = bin_by_mass(np.repeat(probabilities, weights), 7)
     np.testing.assert_array_equal(np.repeat(bins, weights), repeated)
     weighted = group_rates(labels, probabilities, groups, 6, weights)
-    of_copies = group_rates(*(np.repeat(each, weights) for each in rows), 6)
+    of_copies = group_rates(*(np.repeat(column, weights) for column in rows), 6)
     np.testing.assert_allclose(weighted.observed, of_copies.observed)
     np.testing.assert_allclose(weighted.predicted, of_copies.predicted)
 

@@ -48,8 +48,8 @@ def test_the_command_asks_what_the_function_asks(folder, capsys):
         (["--metric", "loss", "--maximize", "loss", "--epoch", "0"], ("val_loss", "advised")),
     ):
         main(["compare", folder, "deepfm", "dcn", "--json", *options])
-        found = json.loads(capsys.readouterr().out)
-        assert (found["metric"], found["question"]["num_looks"]) == expected
+        report = json.loads(capsys.readouterr().out)
+        assert (report["metric"], report["question"]["num_looks"]) == expected
 
 
 def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):

@@ -34,7 +34,7 @@ def moments_of_rows(labels, logits, weights=None):
 
 def reference(labels, logits, weights):
     """The sums of their formula, row by row."""
-    found = np.zeros((len(EDGES) + 1, 8))
+    sums = np.zeros((len(EDGES) + 1, 8))
     for y, logit, w in zip(labels, logits, weights, strict=True):
         place = np.searchsorted(EDGES, logit, side="right")
         u = logit - np.sign(logit) * 88
@@ -42,8 +42,8 @@ def reference(labels, logits, weights):
             low, high = EDGES[place - 1 : place + 1]
             u = (2 * logit - low - high) / (high - low)
         powers = np.polynomial.chebyshev.chebvander([np.clip(u, -1, 1)], 5)[0, 2:]
-        found[place] += w * np.array([1 - y, y, (1 - y) * u, y * u, *powers])
-    return found
+        sums[place] += w * np.array([1 - y, y, (1 - y) * u, y * u, *powers])
+    return sums
 
 
 @pytest.mark.parametrize("label", ["hard", "soft"])
@@ -63,8 +63,8 @@ def test_moments_of_sql_and_of_tensors_are_those_of_the_formula(label):
     )
     table = log_sums(log, {"moments": moments_query()}).table("moments")
     (by_sql,) = moments_of(table, 0, 1)
-    for found in (by_sql, moments_of_rows(labels, logits, weights)):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
+    for moments in (by_sql, moments_of_rows(labels, logits, weights)):
+        np.testing.assert_allclose(moments, expected, rtol=1e-12, atol=1e-9)
 
 
 @given(
@@ -81,21 +81,21 @@ def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
     labels = (rng.random(300) < expit(logits + bias)).astype(float)
     moments = moments_of_rows(labels, logits)
     losses, summary = PeriodLosses(moments), by_group(moments)
-    found, expected = losses.bias, float(bias_root(summary)[0])
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-    if np.isfinite(found):
-        received = losses.mean_loss(found) * 300
+    fitted_bias, expected = losses.bias, float(bias_root(summary)[0])
+    np.testing.assert_allclose(fitted_bias, expected, rtol=1e-8, atol=1e-8)
+    if np.isfinite(fitted_bias):
+        received = losses.mean_loss(fitted_bias) * 300
         np.testing.assert_allclose(
-            received, float(log_loss_and_weight(summary, np.array([found]))[0][0]), rtol=1e-12
+            received, float(log_loss_and_weight(summary, np.array([fitted_bias]))[0][0]), rtol=1e-12
         )
-        p = expit(logits + found)
-        exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + found)).sum()
+        p = expit(logits + fitted_bias)
+        exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + fitted_bias)).sum()
         np.testing.assert_allclose(received, exact, rtol=2e-6)
         entropy, _, high = losses.bounds(0.99)
-        own = xlogy(p, p) + xlog1py(1 - p, -p)
-        np.testing.assert_allclose(entropy, -own.mean(), rtol=1e-5, atol=1e-9)
+        negative_entropies = xlogy(p, p) + xlog1py(1 - p, -p)
+        np.testing.assert_allclose(entropy, -negative_entropies.mean(), rtol=1e-5, atol=1e-9)
         # The width is at least that of the variance of the rows.
-        x, weights = logits + found, p * (1 - p)
+        x, weights = logits + fitted_bias, p * (1 - p)
         deviation = x - weights @ x / weights.sum()
         least = np.sqrt(2 * weights @ deviation**2 * np.log(2 / 0.01)) / 300
         assert high - entropy >= least * (1 - 1e-4)
@@ -109,8 +109,8 @@ def test_the_bias_is_found_at_any_rate_of_positives(ratio, logit):
     bin_number = np.searchsorted(EDGES, logit, side="right")
     moments[bin_number, :2] = 1 / np.sqrt(ratio), np.sqrt(ratio)
     moments[bin_number, 4:] = moments[bin_number, :2].sum() * np.array([-1, 0, 1, 0])
-    found = PeriodLosses(moments).bias, float(bias_root(by_group(moments))[0])
-    np.testing.assert_allclose(found, np.log(ratio) - logit, rtol=1e-9)
+    biases = PeriodLosses(moments).bias, float(bias_root(by_group(moments))[0])
+    np.testing.assert_allclose(biases, np.log(ratio) - logit, rtol=1e-9)
 
 
 def test_rows_that_do_not_determine_a_bias_have_none():
@@ -121,8 +121,8 @@ def test_rows_that_do_not_determine_a_bias_have_none():
         # The rows of label 1 are 1e24 times as many: what is rounded is more than those of label 0.
         weights = np.where(labels > 0, 1e12, 1e-12)
         moments = moments_of_rows(labels, logits, weights)
-        found, expected = PeriodLosses(moments).bias, float(bias_root(by_group(moments))[0])
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-        if np.isfinite(found):
-            excess = weights @ expit(-np.where(labels > 0, 1, -1) * (logits + found))
+        bias, expected = PeriodLosses(moments).bias, float(bias_root(by_group(moments))[0])
+        np.testing.assert_allclose(bias, expected, rtol=1e-6)
+        if np.isfinite(bias):
+            excess = weights @ expit(-np.where(labels > 0, 1, -1) * (logits + bias))
             assert excess <= 3 * weights[labels == 0].sum()

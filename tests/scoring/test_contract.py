@@ -30,11 +30,11 @@ def by_score(labels, predictions, field, weights):
 
 def by_segments(labels, predictions, field, weights):
     segments = {"site": field}
-    found = scoring.multicalibration_error(
+    result = scoring.multicalibration_error(
         labels, predictions, segments, weights, numeric=[], min_rows=20, min_positives=1
     )
-    overall = found.overall
-    numbers = [found.error, found.p_value, found.smallest_detectable, found.rate]
+    overall = result.overall
+    numbers = [result.error, result.p_value, result.smallest_detectable, result.rate]
     return [*numbers, overall.mean_prediction, overall.deviations]
 
 
@@ -119,7 +119,7 @@ def test_the_order_of_the_rows_changes_nothing(door):
 # Bits of the probabilities near 1, of which the mirror image is exact.
 @pytest.mark.parametrize(("dtype", "bits"), [("float32", 24), ("float64", 50)])
 @pytest.mark.parametrize(
-    "door", [*(each for each in COMPARING if each != "field_rce"), "ScoredLog"]
+    "door", [*(name for name in COMPARING if name != "field_rce"), "ScoredLog"]
 )
 def test_labels_and_probabilities_turned_round_mirror_the_result(door, dtype, bits):
     near = np.round(ROWS["predictions"] * 2.0**bits).astype(dtype) / np.array(2.0**bits, dtype)
@@ -132,7 +132,7 @@ def test_labels_and_probabilities_turned_round_mirror_the_result(door, dtype, bi
     received = through(door, **rows)
     turned = through(door, **rows | {"labels": 1 - labels, "predictions": 1 - near})
     if door == "multicalibration_error":
-        received, turned = ([*each[:3], each[-1]] for each in (received, turned))
+        received, turned = ([*numbers[:3], numbers[-1]] for numbers in (received, turned))
     elif door == "ScoredLog":
         received, turned = received[:2], turned[:2]  # the last is relative to the positives
     elif door.endswith("Display"):

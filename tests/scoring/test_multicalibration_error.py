@@ -21,7 +21,7 @@ def reference(labels, predictions, features, weights, max_depth, min_rows, min_p
         [(name, value) for value in sorted({values[i] for i in rows})]
         for name, values in features.items()
     ]
-    found = {}
+    figures = {}
     for depth in range(max_depth + 1):
         for chosen in itertools.combinations(conditions, depth):
             for segment in itertools.product(*chosen):
@@ -32,8 +32,8 @@ def reference(labels, predictions, features, weights, max_depth, min_rows, min_p
                 is_large = len(inside) >= min_rows and rarer >= min_positives
                 if inside and (is_large or not depth):
                     name = ", ".join(f"{c} = {v}" for c, v in segment) or "all rows"
-                    found[name] = len(inside), *ecce(inside, labels, predictions, weights)
-    return found
+                    figures[name] = len(inside), *ecce(inside, labels, predictions, weights)
+    return figures
 
 
 def ecce(inside, labels, predictions, weights):
@@ -83,7 +83,7 @@ def test_equals_the_package_of_the_authors(monkeypatch, weighted):
     result = multicalibration_error(
         labels, predictions, features, weights if weighted else None, min_rows=20, min_positives=0
     )
-    deviations = [each.deviations for each in result.segments]
+    deviations = [segment.deviations for segment in result.segments]
     assert len(deviations) == 88
     assert sum(deviations) == pytest.approx(total, rel=1e-12)
     assert deviations[0] == pytest.approx(sigmas, rel=1e-12)
@@ -125,14 +125,17 @@ def test_equals_the_reference_on_any_rows(rows, min_positives, max_depth):
         result = multicalibration_error(labels, predictions, features, weights, **arguments)
     features = {name: [str(value) for value in values] for name, values in features.items()}
     expected = reference(labels, predictions, features, weights, max_depth, 1, min_positives)
-    received = {each.name: (each.num_rows, each.error, each.deviations) for each in result.segments}
+    received = {
+        segment.name: (segment.num_rows, segment.error, segment.deviations)
+        for segment in result.segments
+    }
     assert received.keys() == expected.keys()
     for name, figures in expected.items():
         assert received[name][:2] == pytest.approx(figures[:2], rel=1e-6, abs=1e-9), name
         # Errors below 1e-12 count as 0, and those up to 1e-9 have lost digits to rounding.
         if not 1e-13 < max(received[name][1], figures[1]) < 1e-9:
             assert received[name][2] == pytest.approx(figures[2], rel=1e-6, abs=1e-9), name
-    assert all(0 <= each.p_value <= 1 for each in result.segments)
+    assert all(0 <= segment.p_value <= 1 for segment in result.segments)
     assert not math.isnan(result.error)
     assert 0 <= result.p_value <= 1
 
@@ -142,12 +145,12 @@ def test_correct_predictions_are_seldom_refuted():
     logits = rng.normal(-4.5, 1.0, 5000)  # 2 % positives
     predictions = 1 / (1 + np.exp(-logits))
     features = {"site": rng.zipf(1.5, 5000) % 50, "age": rng.normal(size=5000)}
-    found = [
+    p_values = [
         multicalibration_error(rng.random(5000) < predictions, predictions, features).p_value
         for _ in range(100)
     ]
-    assert np.mean(np.array(found) <= 0.05) <= 0.05
-    assert min(found) > 1e-4
+    assert np.mean(np.array(p_values) <= 0.05) <= 0.05
+    assert min(p_values) > 1e-4
 
 
 def test_chance_does_not_choose_the_segments():
@@ -162,8 +165,8 @@ def test_chance_does_not_choose_the_segments():
     # The same for values that expect just less, and just as many, as needed.
     for rate, num_segments in ((0.0333, 1), (0.0334, 201)):
         predictions = np.full(60_000, rate)
-        found = multicalibration_error(labels, predictions, {"site": site})
-        assert len(found.segments) == num_segments
+        of_rate = multicalibration_error(labels, predictions, {"site": site})
+        assert len(of_rate.segments) == num_segments
     flipped = multicalibration_error(~labels, 1 - np.full(60_000, 0.012), {"site": site})
     assert len(flipped.segments) == 1
 
@@ -204,7 +207,7 @@ def test_kinds_of_columns(monkeypatch):
     options = {"numeric": ["amount", "few", "count", "infinite", "constant"], "max_depth": 1}
     options |= {"min_rows": 1, "min_positives": 0}
     result = multicalibration_error(labels, predictions, features, **options)
-    names = {each.name: each.num_rows for each in result.segments}
+    names = {segment.name: segment.num_rows for segment in result.segments}
     median = np.nanmedian(amount)
     assert names == {
         "all rows": 1200,

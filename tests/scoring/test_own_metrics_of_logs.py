@@ -63,9 +63,9 @@ def test_a_subclass_has_the_sums_of_its_base(frame):
     queries = log_queries(ScoredLog(frame), [NormalizedEntropy(), bits, calibrated])
     assert list(queries) == ["totals", "moments/2/None/0"]
     assert list(queries["totals"].sums) == ["loss", "positives", "negatives", "weight"]
-    found = score(ScoredLog(frame), [bits, calibrated, CalibratedLogLoss()], verbose=0)
-    assert found["bits"] == pytest.approx(by_rows(frame, logits) / np.log(2), rel=1e-9)
-    assert found["calibrated"] == pytest.approx(found["calibrated_log_loss"], rel=1e-12)
+    scores = score(ScoredLog(frame), [bits, calibrated, CalibratedLogLoss()], verbose=0)
+    assert scores["bits"] == pytest.approx(by_rows(frame, logits) / np.log(2), rel=1e-9)
+    assert scores["calibrated"] == pytest.approx(scores["calibrated_log_loss"], rel=1e-12)
 
 
 def test_a_subclass_that_adds_other_sums_reads_the_rows(frame):
@@ -75,7 +75,7 @@ def test_a_subclass_that_adds_other_sums_reads_the_rows(frame):
         assert not metric.has_log_sums
         with pytest.raises(ValueError, match=type(metric).__name__):
             log_queries(ScoredLog(frame), metric)
-    found = score(ScoredLog(frame), [capped, shifted], verbose=0)
-    assert found["capped"] == pytest.approx(by_rows(frame, np.clip(logits, -1, 1)), rel=1e-6)
-    assert found["shifted"] == pytest.approx(by_rows(frame, logits + 1), rel=1e-6)
+    scores = score(ScoredLog(frame), [capped, shifted], verbose=0)
+    assert scores["capped"] == pytest.approx(by_rows(frame, np.clip(logits, -1, 1)), rel=1e-6)
+    assert scores["shifted"] == pytest.approx(by_rows(frame, logits + 1), rel=1e-6)
     assert Capped.from_config(Capped(cap=0.5).get_config()).cap == 0.5

@@ -30,17 +30,17 @@ def made_log(num_rows=4000, seed=0, weighted=False):
 def rolling(frame):
     """By the definition: a root, and a mean of log losses, for each day."""
     w = frame["w"] if "w" in frame else pd.Series(1.0, frame.index)
-    found, bias = {}, np.nan
+    by_day, bias = {}, np.nan
     for day in DAYS:
         rows = frame["at"] == day
         y, weight = frame["label"][rows].to_numpy(), w[rows].to_numpy()
         x = logit(frame["probability"][rows].to_numpy())
         p = expit(x + bias)
         losses = -np.log(np.where(y == 1, p, 1 - p))
-        found[day] = np.average(losses, weights=weight)
+        by_day[day] = np.average(losses, weights=weight)
         if 0 < (weight * y).sum() < weight.sum():
             bias = brentq(lambda c: weight @ (expit(x + c) - y), -20, 20, xtol=1e-13)  # noqa: B023
-    return found
+    return by_day
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -48,7 +48,7 @@ def test_log_loss_of_each_period_with_the_bias_of_the_one_before(weighted):
     frame = made_log(weighted=weighted)
     log = ScoredLog(frame, timestamp="at", sample_weight="w" if weighted else None)
     scores = score_by_period(log, [CalibratedLogLoss(num_folds=3)], verbose=0)
-    received = {day: each["rolling_calibrated_log_loss"] for day, each in scores.items()}
+    received = {day: values["rolling_calibrated_log_loss"] for day, values in scores.items()}
     expected = rolling(frame)
     assert list(received) == list(expected)
     np.testing.assert_allclose(list(received.values()), list(expected.values()), rtol=1e-6)

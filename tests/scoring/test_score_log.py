@@ -68,20 +68,20 @@ def streamed(has_weights=False):
 @pytest.mark.parametrize("form", ["texts", "categories", "without weights", "logits"])
 def test_the_numbers_of_the_streaming_metrics(form):
     site = pd.Categorical(NAMES[SITE]) if form == "categories" else NAMES[SITE]
-    rows, given = frame(site=site), {"sample_weight": "weight"}
+    rows, options = frame(site=site), {"sample_weight": "weight"}
     if form == "without weights":
-        given = {}
+        options = {}
     if form == "logits":
         rows = frame(z=np.log(P / (1 - P))).drop(columns="probability")
-        given["logit"] = "z"
-    log = ScoredLog(rows, fields=["site", "site_id"], **given)
-    found, expected = score(log, metrics(), verbose=0), streamed(form != "without weights")
+        options["logit"] = "z"
+    log = ScoredLog(rows, fields=["site", "site_id"], **options)
+    scores, expected = score(log, metrics(), verbose=0), streamed(form != "without weights")
     for name, value in expected.items():
         by_bins = form == "logits" or name in ("calibrated_log_loss", "of_three", "held_out")
         bound = BOUND if by_bins else TIGHT
-        assert found[name] == pytest.approx(value, rel=bound, abs=bound * 0.1), name
+        assert scores[name] == pytest.approx(value, rel=bound, abs=bound * 0.1), name
         if "site_id" in name:
-            assert found[name.replace("_id", "")] == pytest.approx(found[name], rel=1e-13)
+            assert scores[name.replace("_id", "")] == pytest.approx(scores[name], rel=1e-13)
 
 
 def test_metrics_without_sums_get_batches_in_order():
@@ -90,11 +90,11 @@ def test_metrics_without_sums_get_batches_in_order():
 
     rows = (Y, P, W)
     log = ScoredLog(frame(), sample_weight="weight")
-    found = score(log, [*others(), LogLoss()], verbose=0)
+    scores = score(log, [*others(), LogLoss()], verbose=0)
     expected = score(rows, [*others(), LogLoss()], verbose=0)
-    assert list(found) == list(expected)
+    assert list(scores) == list(expected)
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=TIGHT), name
+        assert scores[name] == pytest.approx(value, rel=TIGHT), name
 
 
 def test_ids_fill_field_metrics_which_go_on_with_batches():
@@ -118,12 +118,12 @@ def test_sums_of_shards_add_up_and_are_saved(tmp_path):
     for number, shard in enumerate(shards):
         log_sums(log.of(shard), queries).save(tmp_path / f"{number}.sums")
     parts = [LogSums.load(path) for path in sorted(tmp_path.iterdir())]
-    found = score(sum(parts, LogSums()), metrics(), verbose=0)
+    scores = score(sum(parts, LogSums()), metrics(), verbose=0)
     expected = score(log.of(frame()), metrics(), verbose=0)
     assert parts[0].num_rows == 0
-    assert found == {name: pytest.approx(value, rel=1e-11) for name, value in expected.items()}
+    assert scores == {name: pytest.approx(value, rel=1e-11) for name, value in expected.items()}
     # The key is the number of the row: the folds are those of the streaming metrics.
-    assert found["calibrated_log_loss"] == pytest.approx(
+    assert scores["calibrated_log_loss"] == pytest.approx(
         streamed(True)["calibrated_log_loss"], rel=BOUND
     )
     data = parts[1].to_bytes()
@@ -140,18 +140,18 @@ def test_sums_of_shards_add_up_and_are_saved(tmp_path):
 @pytest.mark.parametrize("length", ["hour", "day", "week", "month", "year"])
 def test_periods(length):
     log = ScoredLog(frame(), sample_weight="weight", fields=["site"], timestamp="at")
-    found = score_by_period(log, [LogLoss(), CalibratedLogLoss(num_folds=1)], length, verbose=0)
+    by_period = score_by_period(log, [LogLoss(), CalibratedLogLoss(num_folds=1)], length, verbose=0)
     period = pd.Series(AT).dt.to_period(
         {"hour": "h", "day": "D", "week": "W", "month": "M", "year": "Y"}[length]
     )
     pattern = {"hour": "%Y-%m-%dT%H:%M", "month": "%Y-%m", "year": "%Y"}.get(length, "%Y-%m-%d")
     names = period.dt.start_time.dt.strftime(pattern).to_numpy()
-    assert list(found) == sorted(set(names))
+    assert list(by_period) == sorted(set(names))
     for name in sorted(set(names))[:3]:
         rows = names == name
         loss = LogLoss()
         loss.update_state(Y[rows], P[rows], W[rows])
-        scores = found[name]
+        scores = by_period[name]
         assert scores["log_loss"] == pytest.approx(float(loss.result()), rel=TIGHT)
         expected = field_ece(Y[rows], P[rows], SITE[rows], W[rows])
         assert scores["site_field_ece"] == pytest.approx(expected, rel=TIGHT)
@@ -161,11 +161,13 @@ def test_fields_may_have_the_names_of_columns_that_are_computed():
     names = ["y", "w", "P", "l", "k", "t2", "bin", "given", "loss_0", "valid_label", "given_label"]
     rows = frame().assign(**dict.fromkeys(names, SITE))
     log = ScoredLog(rows, sample_weight="weight", fields=names, where="w >= 0")
-    found, expected = score(log, metrics(), verbose=0), streamed(True)
+    scores, expected = score(log, metrics(), verbose=0), streamed(True)
     for name in ("log_loss", "of_three", "calibrated_log_loss"):
-        assert found[name] == pytest.approx(expected[name], rel=BOUND)
+        assert scores[name] == pytest.approx(expected[name], rel=BOUND)
     for name in names:
-        assert found[f"{name}_field_ece"] == pytest.approx(expected["site_id_field_ece"], rel=TIGHT)
+        assert scores[f"{name}_field_ece"] == pytest.approx(
+            expected["site_id_field_ece"], rel=TIGHT
+        )
 
 
 def test_where_leaves_rows_out_and_missing_values_are_a_value():
@@ -175,12 +177,12 @@ def test_where_leaves_rows_out_and_missing_values_are_a_value():
     names[:100] = None
     rows = frame(probability=probability, site=names)
     log = ScoredLog(rows, fields=["site"], where="NOT isnan(probability)")
-    found = score(log, LogLoss(), verbose=0)
+    scores = score(log, LogLoss(), verbose=0)
     kept = np.arange(N) != 7
     values = np.where(np.arange(N) < 100, -1, SITE)
     for name, function in (("site_field_ece", field_ece), ("site_field_rce", field_rce)):
         expected = function(Y[kept], P[kept], values[kept])
-        assert found[name] == pytest.approx(expected, rel=TIGHT)
+        assert scores[name] == pytest.approx(expected, rel=TIGHT)
 
 
 def with_one(values, row, value):
@@ -257,7 +259,7 @@ def test_hostile_rows(rows):
         with pytest.raises(ValueError, match="no rows to score, or all have weight 0"):
             score(log, both(), verbose=0)
         return
-    found = score(log, both(), verbose=0)
+    scores = score(log, both(), verbose=0)
     expected = score((y, p, w, {"z": z}), both(), {"z": FieldECE(3)}, verbose=0)
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=BOUND, abs=1e-10, nan_ok=True), name
+        assert scores[name] == pytest.approx(value, rel=BOUND, abs=1e-10, nan_ok=True), name

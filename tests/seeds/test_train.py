@@ -131,8 +131,8 @@ OPTIMIZERS = {
 def test_each_seed_is_what_fit_gives(tmp_path, optimizer):
     build = functools.partial(lambda make: build_model(make()), OPTIMIZERS[optimizer])
     weights = {}
-    given = {"validation_data": HELD_OUT, "callbacks": kept_in(weights)}
-    runs = run_seeds(tmp_path / "together", build, TRAINING, seeds=[3, 1], **given)
+    options = {"validation_data": HELD_OUT, "callbacks": kept_in(weights)}
+    runs = run_seeds(tmp_path / "together", build, TRAINING, seeds=[3, 1], **options)
     # The second of those that are trained together.
     for ours, theirs in zip(weights[1], solo(tmp_path / "solo", 1, build), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -155,9 +155,9 @@ def test_callbacks_act_on_each_seed_alone(tmp_path):
         return build_model(keras.optimizers.SGD(0.1))
 
     weights = {}
-    given = {"seeds": range(3), "epochs": 8, "validation_data": HELD_OUT}
-    given |= {"callbacks": kept_in(weights, callbacks), "configuration": "the rate is doubled"}
-    runs = run_seeds(tmp_path / "together", build, TRAINING, **given)
+    options = {"seeds": range(3), "epochs": 8, "validation_data": HELD_OUT}
+    options |= {"callbacks": kept_in(weights, callbacks), "configuration": "the rate is doubled"}
+    runs = run_seeds(tmp_path / "together", build, TRAINING, **options)
     for seed in range(3):
         theirs = solo(tmp_path / "solo", seed, build, callbacks=callbacks(), epochs=8)
         for ours, other in zip(weights[seed], theirs, strict=True):
@@ -256,11 +256,11 @@ class Watch(keras.callbacks.Callback):
 
 def vectorized_and_fit(tmp_path, build, callbacks):
     """The records of the engine and of `fit`."""
-    given = {"epochs": 3, "callbacks": callbacks}
-    runs = run_seeds(tmp_path / "together", build, seeds=[0, 1], validation_data=SMALL, **given)
+    options = {"epochs": 3, "callbacks": callbacks}
+    runs = run_seeds(tmp_path / "together", build, seeds=[0, 1], validation_data=SMALL, **options)
     folder = str(tmp_path / "fit")
     task = SeedTask(
-        build_model=build, rows=SMALL, ledger=folder, pipeline="p", validation=SMALL, **given
+        build_model=build, rows=SMALL, ledger=folder, pipeline="p", validation=SMALL, **options
     )
     for seed in (0, 1):
         fit_seed(task, seed)

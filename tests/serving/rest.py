@@ -21,21 +21,21 @@ def answer(path: Path, body: str) -> str:
     """
     request = json.loads(body)
     signature = request.pop("signature_name", "serving_default")
-    ((form, given),) = request.items()
-    columns = given
+    ((form, content),) = request.items()
+    columns = content
     if form == "instances":
-        columns = {name: [row[name] for row in given] for name in given[0]}
+        columns = {name: [row[name] for row in content] for name in content[0]}
     definition = saved_model_cli.get_signature_def_map(str(path), "serve")[signature]
     for name, values in columns.items():
         _check(values, tf.as_dtype(definition.inputs[name].dtype))
     outputs = serve_as_c(path, signature)(columns)
     named = {name: values.tolist() for name, values in outputs.items()}
-    found: object = named
+    result: object = named
     if len(named) == 1:
-        (found,) = named.values()
+        (result,) = named.values()
     elif form == "instances":
-        found = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
-    return json.dumps({"predictions" if form == "instances" else "outputs": found})
+        result = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+    return json.dumps({"predictions" if form == "instances" else "outputs": result})
 
 
 def _check(values: object, dtype: tf.DType) -> None:

@@ -68,15 +68,15 @@ def test_a_number_may_stand_alone_or_in_brackets(served, form, logit):
     """By rows, `{"logit": -2.0, …}` makes a tensor (n,), and `{"logit": [-2.0], …}` one (n, 1)."""
     model, path = served
     rows = {"logit": logit, "site": ["news", "mail"]}
-    given = rows
+    content = rows
     if form == "instances":
-        given = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
-    body = json.dumps({"signature_name": "calibrate", form: given})
-    found = json.loads(rest.answer(path, body))["outputs" if form == "inputs" else "predictions"]
+        content = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    body = json.dumps({"signature_name": "calibrate", form: content})
+    answer = json.loads(rest.answer(path, body))["outputs" if form == "inputs" else "predictions"]
     values = {"site": tf.constant(rows["site"])}
     calibrated = model.head(tf.constant([[-2.0], [0.5]]), values)
     expected = np.asarray(keras.ops.sigmoid(calibrated))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-6)
 
 
 def test_what_is_missing_is_nan(served):

@@ -35,12 +35,12 @@ def make_rows(dtype, num_rows):
 def make_model(dtype):
     """A fitted model on a string or a numeric field, one on int64, and a number."""
     keras.utils.set_random_seed(0)
-    inputs, known = symbolic_inputs(dtype)
+    inputs, price = symbolic_inputs(dtype)
     ids = inputs["site"]
     if dtype == "string":
         ids = keras.layers.StringLookup(vocabulary=VALUES["string"])(ids)
     columns = [
-        known,
+        price,
         keras.layers.Embedding(8, 4)(ids),
         keras.layers.Flatten()(keras.layers.Embedding(6, 2)(inputs["class"])),
     ]
@@ -68,12 +68,12 @@ def served(request, tmp_path_factory):
 
 def expected_of(model, rows):
     tensors = {name: keras.ops.convert_to_tensor(values) for name, values in rows.items()}
-    found = {
+    outputs = {
         "probability": model(tensors),
         "uncalibrated_probability": model.base_model(tensors),
         "logit": model.base(tensors),
     }
-    return {name: np.asarray(values)[:, 0] for name, values in found.items()}
+    return {name: np.asarray(values)[:, 0] for name, values in outputs.items()}
 
 
 def as_inputs(rows):

@@ -78,7 +78,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
 
     # Right on the whole and better than the model as it was, by what is attainable.
     uncalibrated = 1 / (1 + np.exp(-kc.base_logits(model, fresh_x)[:, 0].astype("float64")))
-    before, after = (_log_loss(fresh, each) for each in (uncalibrated, probabilities))
+    before, after = (_log_loss(fresh, predicted) for predicted in (uncalibrated, probabilities))
     attainable = _log_loss(fresh, fresh.probabilities)
     share = 0.85 if head in KNOW_THE_SITE else 0.55
     assert before - after > share * (before - attainable)

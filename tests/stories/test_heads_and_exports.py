@@ -69,10 +69,10 @@ def test_platt_with_weights_of_many_kinds(kind, sites):
     weights = pd.Series(sites.weights, index=sites.order).astype(kind)
     values = np.asarray(weights, "float64")
     layer = kc.layers.PlattScaling()
-    given = pd.Series(sites.logits), pd.Series(sites.y, dtype="Int8")
+    logits_and_labels = pd.Series(sites.logits), pd.Series(sites.y, dtype="Int8")
     # The rows are matched by position, and the index of the weights is in another order.
     with pytest.warns(UserWarning, match="`logits` and `sample_weight` have the same index"):
-        summary = layer.fit(*given, sample_weight=weights, weights_are="counts")
+        summary = layer.fit(*logits_and_labels, sample_weight=weights, weights_are="counts")
     (scale, bias), hessian = references.platt(sites.logits, sites.y, values)
     np.testing.assert_allclose(layer(GRID), scale * GRID + bias, atol=1e-3)
     fitted = sigmoid(scale * sites.logits + bias)
@@ -99,5 +99,5 @@ def test_rates_of_each_row(tmp_path):
     path = kc.export_savedmodel(made, tmp_path / "1")
     np.testing.assert_allclose(outputs_of(path, x)["probability"][:, 0], expected, rtol=1e-5)
     x["kept"][:4] = [0, -1, 1.5, np.nan]
-    found = made.predict(x, verbose=0)[:, 0]
-    assert np.isnan(found).tolist() == [True] * 4 + [False] * 46
+    predicted = made.predict(x, verbose=0)[:, 0]
+    assert np.isnan(predicted).tolist() == [True] * 4 + [False] * 46

@@ -91,12 +91,12 @@ def test_a_gain_that_is_calibration_only(ledger):
     fill(ledger, "calibrated", losses(1, 12))
     for a, b, better in (("deepfm", "calibrated", "B"), ("calibrated", "deepfm", "A")):
         # Calibrated again before it is served, neither is better; served as it was trained, one is.
-        for metric, words, found in (
+        for metric, words, winner in (
             ("calibrated_log_loss", "the gain is calibration only", None),
             ("loss", f"{better} better", better),
         ):
             comparison = compare(ledger, a, b, metric=metric)
-            assert (str(comparison.verdict), comparison.verdict.better) == (words, found)
+            assert (str(comparison.verdict), comparison.verdict.better) == (words, winner)
             told = ("mostly calibration", "ranks better but is worse calibrated")
             assert any(words in comparison.notes[0] for words in told)
             assert comparison.surviving_share.value < 0.1
@@ -145,13 +145,13 @@ def test_what_calibration_saves_in_seeds(ledger, shared):
     ],
 )
 def test_which_losses_belong_together(metric, names, expected):
-    found = (None, None) if expected is None else (expected, metric)
-    assert loss_partners(metric, [metric, *names]) == found
+    partners = (None, None) if expected is None else (expected, metric)
+    assert loss_partners(metric, [metric, *names]) == partners
     if expected is not None:
-        assert loss_partners(expected, [metric, *names]) == found
+        assert loss_partners(expected, [metric, *names]) == partners
         auc = "val_auc" if metric.startswith("val_") else "auc"
         if "click" not in metric:
-            assert loss_partners(auc, [metric, *names]) == found
+            assert loss_partners(auc, [metric, *names]) == partners
 
 
 @pytest.mark.parametrize("num_runs", [4, 5, 6])
@@ -356,10 +356,10 @@ def test_a_direction_that_is_not_known_is_not_guessed(ledger):
 def test_looks_widen_the_interval(ledger):
     fill(ledger, "deepfm", losses(0, 12))
     fill(ledger, "dcn", losses(1, 12))
-    found = [compare(ledger, "deepfm", "dcn", num_looks=number) for number in (1, 4, None)]
-    widths = [each.difference.high - each.difference.low for each in found]
+    comparisons = [compare(ledger, "deepfm", "dcn", num_looks=number) for number in (1, 4, None)]
+    widths = [comparison.difference.high - comparison.difference.low for comparison in comparisons]
     assert widths == sorted(widths)
-    one, four, any_number = found
+    one, four, any_number = comparisons
     # The four intervals of 98.75 % err together in at most 5 % of the cases.
     once = compare(ledger, "deepfm", "dcn", confidence=0.9875, num_looks=1)
     assert four.difference == once.difference

@@ -84,14 +84,14 @@ def data_sets(folder):
 def test_the_numbers_of_the_embedded_engine(tmp_path, kind):
     log = LOG.of(data_sets(tmp_path)[kind]())
     expected = score(LOG.of(TABLE), metrics(), verbose=0)
-    found = score(log, metrics(), verbose=0)
-    assert found == {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
+    scores = score(log, metrics(), verbose=0)
+    assert scores == {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
 
 
-def assert_same_sums(found, expected):
-    assert found.names == expected.names
+def assert_same_sums(sums, expected):
+    assert sums.names == expected.names
     for name in expected.names:
-        ours, theirs = found.table(name), expected.table(name)
+        ours, theirs = sums.table(name), expected.table(name)
         assert list(ours) == list(theirs)
         for column, values in theirs.items():
             if object in (values.dtype, ours[column].dtype):
@@ -105,8 +105,8 @@ def test_any_queries_of_a_selection():
     queries = {"rows": field_sums([]), "bins": logit_bins(4, ["site"])}
     queries = {name: query.by_period() for name, query in queries.items()}
     selection = Selection("day", ends=Periods(since="2026-03-02").ends)
-    found = log_sums(log.of(blocks()), queries, selection)
-    assert_same_sums(found, log_sums(log.of(TABLE), queries, selection))
+    sums = log_sums(log.of(blocks()), queries, selection)
+    assert_same_sums(sums, log_sums(log.of(TABLE), queries, selection))
     by_day = score_by_period(LOG_AT.of(blocks()), metrics(), verbose=0)
     expected = score_by_period(LOG_AT.of(TABLE), metrics(), verbose=0)
     assert len(by_day) == 4
@@ -121,8 +121,8 @@ def test_a_block_in_which_a_field_is_missing_everywhere():
     rows = TABLE.set_column(3, "site", site)
     parts = [rows.slice(0, 700).set_column(3, "site", pa.nulls(700)), rows.slice(700)]
     queries = log_queries(LOG, metrics())
-    found = log_sums(LOG.of(ray.data.from_arrow(parts)), queries)
-    assert_same_sums(found, log_sums(LOG.of(rows), queries))
+    sums = log_sums(LOG.of(ray.data.from_arrow(parts)), queries)
+    assert_same_sums(sums, log_sums(LOG.of(rows), queries))
 
 
 @pytest.mark.parametrize("kind", ["nothing", "arrow"])
@@ -160,9 +160,9 @@ def test_what_a_data_set_cannot_say_is_refused():
     log = ScoredLog(blocks())
     with pytest.raises(ValueError, match="`row_key`"):
         score(log, CalibratedLogLoss(), verbose=0)
-    found = score(log, CalibratedLogLoss(num_folds=1), verbose=0)
+    scores = score(log, CalibratedLogLoss(num_folds=1), verbose=0)
     expected = score(ScoredLog(TABLE), CalibratedLogLoss(num_folds=1), verbose=0)
-    assert found == {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
+    assert scores == {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
 
 
 @pytest.mark.quick_cases(1)
@@ -178,11 +178,11 @@ def test_a_killed_worker_changes_nothing(tmp_path, call):
         logits = head(np.zeros(3, "float32"), {"device": np.arange(3)})
         return {"loss": summary.log_loss_after, "logits": keras.ops.convert_to_numpy(logits)}
 
-    found, expected = results(LOG.of(data)), results(LOG.of(TABLE))
+    by_ray, expected = results(LOG.of(data)), results(LOG.of(TABLE))
     assert (tmp_path / "killed").exists()
-    assert list(found) == list(expected)
+    assert list(by_ray) == list(expected)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, 1e-6 if name == "logits" else 1e-12)
+        np.testing.assert_allclose(by_ray[name], value, 1e-6 if name == "logits" else 1e-12)
 
 
 def test_the_monitor_of_a_data_set():

@@ -85,8 +85,8 @@ def losses(source, **arguments):
     return score(log, [LogLoss(), CalibratedLogLoss()], verbose=0)
 
 
-def same(found, expected):
-    assert found == {name: pytest.approx(value, rel=1e-9) for name, value in expected.items()}
+def same(scores, expected):
+    assert scores == {name: pytest.approx(value, rel=1e-9) for name, value in expected.items()}
 
 
 @pytest.mark.quick_cases(1)
@@ -167,24 +167,24 @@ def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
     values = values if isinstance(values, pa.Array) else pa.array(values)
     table = pa.table({"label": [0, 1, 1, 0], "probability": [0.5] * 4, "f": values})
     sources = as_sources(table, tmp_path / "log")
-    found = {}
+    spellings = {}
     for name, source in sources.items():
         sums = log_sums(ScoredLog(source, fields=["f"]), {"f": field_sums(["f"])})
         source_keys = sums.table("f")["key_value_0"].tolist()
         missing = [value for value in source_keys if value is None or value != value]
-        found[name] = sorted(map(str, [v for v in source_keys if v == v and v is not None]))
-        found[name] += ["missing"] * len(missing)
+        spellings[name] = sorted(map(str, [v for v in source_keys if v == v and v is not None]))
+        spellings[name] += ["missing"] * len(missing)
     if "gaps" in kind:
         # pandas itself makes floats of these, also in the CSV files.
         for name in ("pandas", "csv", "gzip"):
-            del found[name]
+            del spellings[name]
     if kind == "days" or "times" in kind:
         # pandas writes the time of midnight, or not, and not always each fraction.
         for name in ("csv", "gzip"):
-            del found[name]
-    assert len(set(map(tuple, found.values()))) == 1, found
+            del spellings[name]
+    assert len(set(map(tuple, spellings.values()))) == 1, spellings
     if kind in ("ids", "ids with gaps"):
-        assert "9007199254740993" in found["parquet"]
+        assert "9007199254740993" in spellings["parquet"]
 
 
 UNITS = ("s", "ms", "us", "ns")
@@ -216,13 +216,13 @@ def test_days_are_those_of_utc_in_every_source(tmp_path, kind, monkeypatch):
     y, p, day = np.arange(20) % 2, np.linspace(0.1, 0.9, 20), np.array([t.date() for t in AWARE])
     table = pa.table({"label": y, "probability": p, "at": TIMES[kind]})
     expected = {
-        str(each): score((y[day == each], p[day == each]), LogLoss(), verbose=0)
-        for each in np.unique(day)
+        str(date): score((y[day == date], p[day == date]), LogLoss(), verbose=0)
+        for date in np.unique(day)
     }
     for name, source in as_sources(table, tmp_path / "log").items():
-        found = score_by_period(ScoredLog(source, timestamp="at"), LogLoss(), verbose=0)
-        assert list(found) == list(expected), name
-        for day, scores in found.items():
+        by_day = score_by_period(ScoredLog(source, timestamp="at"), LogLoss(), verbose=0)
+        assert list(by_day) == list(expected), name
+        for day, scores in by_day.items():
             same(scores, expected[day])
 
 
@@ -307,7 +307,7 @@ def test_many_files_with_their_rows_in_order(tmp_path):
     for name in ("[0-9]*.parquet", "hidden-*.parquet", "log.csv"):
         log = ScoredLog(tmp_path / name, where="label = 1", num_threads=2)
         batches = [*log_batches(log, ["p", "k"], Selection())]
-        rows = {name: np.concatenate([each[name] for each in batches]) for name in ("p", "k")}
+        rows = {name: np.concatenate([batch[name] for batch in batches]) for name in ("p", "k")}
         np.testing.assert_array_equal(np.round(rows["p"] * n), rows["k"])
         assert len(rows["k"]) == n / 2
 

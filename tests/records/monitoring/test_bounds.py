@@ -129,8 +129,8 @@ def errors_of(rows, rate, positives):
 
 def test_a_field_error_is_that_of_its_formula():
     rows, rate, positives = np.array([20.0, 30.0, 5.0]), np.array([0.1, 0.3, 0.0]), [3, 8, 0]
-    found = field_rce(sums_of(rows, rate, positives))
-    assert found == pytest.approx(errors_of(rows, rate, np.array(positives)))
+    error = field_rce(sums_of(rows, rate, positives))
+    assert error == pytest.approx(errors_of(rows, rate, np.array(positives)))
 
 
 # By a normal distribution, the first three raise false alerts in 9.6, 1.5 and 1.3 % of logs.

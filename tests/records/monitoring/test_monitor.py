@@ -53,7 +53,7 @@ def test_a_calibrated_log_raises_no_alert(calibrated):
     report = monitor(log_of(calibrated, "site", "device"))
     assert report.alerts == []
     assert not report.is_alert
-    assert [each.name for each in report.periods] == [f"2026-03-0{day}" for day in range(1, 7)]
+    assert [period.name for period in report.periods] == [f"2026-03-0{day}" for day in range(1, 7)]
     assert report.overall.num_rows == 9000
     assert str(report).endswith("\nNo alert.")
 
@@ -211,8 +211,8 @@ def test_values_that_are_off_are_listed_before_larger_ones(monkeypatch):
     p, label = np.where(site == "c", 0.01, 0.5), np.arange(3000) % 2
     columns = {"timestamp": np.full(3000, 10**9), "probability": p, "label": label, "site": site}
     values = monitor(log_of(pa.table(columns), "site")).fields["site"].values
-    found = [(value.name, value.is_off) for value in values]
-    assert found == [("a", False), ("b", False), ("c", True)]
+    listed = [(value.name, value.is_off) for value in values]
+    assert listed == [("a", False), ("b", False), ("c", True)]
 
 
 def test_times_of_every_kind():

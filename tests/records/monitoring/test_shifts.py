@@ -40,7 +40,7 @@ def reference(y, p, block, years, tolerance):
 def groups_of(value, block, y, p):
     """Sums of each value and block, in order."""
     keys = sorted(set(zip(value.tolist(), block.tolist(), strict=True)))
-    sums = [sums_of(*(each[(value == v) & (block == b)] for each in (y, p))) for v, b in keys]
+    sums = [sums_of(*(column[(value == v) & (block == b)] for column in (y, p))) for v, b in keys]
     names = sorted(set(value.tolist()))
     return stacked(sums), np.array([names.index(v) for v, _ in keys]), np.array(keys)[:, 1]
 
@@ -55,15 +55,15 @@ def test_the_evidence_is_that_of_its_formula(tolerance):
     # With one probability for each value and block, the bound is exact.
     p = np.array([0.02, 0.1, 0.3, 0.5, 0.9])[(value + block) % 5]
     y = (rng.random(rows) < np.where((value == 2) & (block >= 28), 1.8 * p, p)).astype(float)
-    value, block, y, p = (each[is_there] for each in (value, block, y, p))
-    log_years, starts, found = find_shifts(*groups_of(value, block, y, p), YEARS, tolerance)
+    value, block, y, p = (column[is_there] for column in (value, block, y, p))
+    log_years, starts, sums_since = find_shifts(*groups_of(value, block, y, p), YEARS, tolerance)
     for number in range(5):
         rows = value == number
         evidence, since = reference(y[rows], p[rows], block[rows], YEARS, tolerance)
         assert log_years[number] == pytest.approx(evidence, rel=1e-9, abs=1e-9)
         assert starts[number] == since
         is_since = rows & (block >= since)
-        for received, expected in zip(found, sums_of(y[is_since], p[is_since]), strict=True):
+        for received, expected in zip(sums_since, sums_of(y[is_since], p[is_since]), strict=True):
             np.testing.assert_allclose(received[number], expected[0], rtol=1e-9)
 
 
@@ -96,8 +96,8 @@ def test_no_value_has_more_evidence_than_its_sums_allow(seed, rate):
     y = (rng.random(200) < rng.random()).astype(float)
     sums, number, blocks = groups_of(value, block, y, p)
     totals = sums.added(np.flatnonzero(np.diff(number, prepend=-1)))
-    found = find_shifts(sums, number, blocks, YEARS, 0.0)[0]
-    assert np.all(found <= most_log_years(totals, YEARS * len(np.unique(blocks))) + 1e-9)
+    log_years = find_shifts(sums, number, blocks, YEARS, 0.0)[0]
+    assert np.all(log_years <= most_log_years(totals, YEARS * len(np.unique(blocks))) + 1e-9)
 
 
 def test_many_values_are_taken_in_parts(monkeypatch):

@@ -8,8 +8,8 @@ from keras_calibration.statistics import probability_better
 def test_a_flat_prior_is_students_t():
     for margin in (0.0, 0.3):
         expected = stats.t.cdf((0.8 - margin) / 0.5, 9)
-        found = probability_better(-0.8, 0.5, 9, margin=margin)
-        assert found == pytest.approx(expected, abs=1e-9)
+        probability = probability_better(-0.8, 0.5, 9, margin=margin)
+        assert probability == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.2])
@@ -20,8 +20,8 @@ def test_a_prior_as_by_quadrature(margin):
     below, whole = (
         integrate.quad(density, -8, end, points=[-0.8, 0], limit=200)[0] for end in (-margin, 8)
     )
-    found = probability_better(-0.8, 0.4, 5, margin=margin, prior_scale=0.5)
-    assert found == pytest.approx(below / whole, abs=1e-5)
+    probability = probability_better(-0.8, 0.4, 5, margin=margin, prior_scale=0.5)
+    assert probability == pytest.approx(below / whole, abs=1e-5)
     turned = probability_better(0.8, 0.4, 5, prior_scale=0.5)
     assert turned == pytest.approx(1 - probability_better(-0.8, 0.4, 5, prior_scale=0.5), abs=1e-9)
 
@@ -29,8 +29,8 @@ def test_a_prior_as_by_quadrature(margin):
 def test_the_probability_with_a_prior_is_right_on_average():
     rng = np.random.default_rng(3)
     truth = rng.normal(0, 0.5, 200)
-    found = truth + 0.4 * rng.normal(size=200)
-    stated = np.array([probability_better(x, 0.4, 1000, prior_scale=0.5) for x in found])
+    estimates = truth + 0.4 * rng.normal(size=200)
+    stated = np.array([probability_better(x, 0.4, 1000, prior_scale=0.5) for x in estimates])
     sure = stated > 0.8
     assert np.mean(truth[sure] < 0) == pytest.approx(stated[sure].mean(), abs=0.07)
 
