@@ -167,7 +167,7 @@ def test_class_logits_are_those_before_the_softmax(name):
     # Probabilities know their logits but for a constant of each row.
     received = keras.ops.convert_to_numpy(logits)
     if name in ("log probabilities", "clipped, told", "of one's own, told"):
-        received, expected = (each - each.mean(1, keepdims=True) for each in (received, expected))
+        received, expected = (rows - rows.mean(1, keepdims=True) for rows in (received, expected))
     np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-4)
 
 

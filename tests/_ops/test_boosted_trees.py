@@ -39,5 +39,5 @@ def test_it_is_the_sum_of_the_leaves(data):
     leaves = generator.normal(size=(num_trees, 128)).astype("float32")
     arguments = (columns, splits, thresholds, leaves)
     expected = reference(*arguments)
-    found = keras.ops.convert_to_numpy(tree_sums(*arguments))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6)
+    received = keras.ops.convert_to_numpy(tree_sums(*arguments))
+    np.testing.assert_allclose(received, expected, rtol=0, atol=5e-6)

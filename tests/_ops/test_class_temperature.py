@@ -31,7 +31,9 @@ def summaries():
 
         # Filled up with rows of weight 0, as a function is compiled anew for every number of rows.
         rows = (labels, logits, np.ones(num_rows), np.zeros(num_rows, "int32"))
-        rows = [np.pad(each, [(0, 700 - num_rows)] + [(0, 0)] * (each.ndim - 1)) for each in rows]
+        rows = [
+            np.pad(array, [(0, 700 - num_rows)] + [(0, 0)] * (array.ndim - 1)) for array in rows
+        ]
         sums, label_sums = summary(*map(ops.convert_to_tensor, rows))
         root = np.clip(brentq(slope, 1e-3, 1e3, xtol=1e-13), 1 / 16, 16)
         cases.append([ops.convert_to_numpy(sums)[0], *ops.convert_to_numpy(label_sums)[0], root])
@@ -42,11 +44,11 @@ def summaries():
 def test_newton_steps_end_at_the_root(summaries, wrap):
     """Also where a step of zero is rounded to either side: the bracket's end is then the root."""
     sums, weights, label_logits, roots = summaries
-    found = wrap(best_inverse_temperature)(
+    received = wrap(best_inverse_temperature)(
         *(ops.convert_to_tensor(values) for values in (sums, label_logits, weights))
     )
     rtol = 1e-6 if ON_TENSORFLOW else 1e-3
-    np.testing.assert_allclose(ops.convert_to_numpy(found), roots, rtol)
+    np.testing.assert_allclose(ops.convert_to_numpy(received), roots, rtol)
 
 
 def test_labels_that_do_not_add_up_to_1_count_by_their_sum():
@@ -58,5 +60,5 @@ def test_labels_that_do_not_add_up_to_1_count_by_their_sum():
     expected -= np.sum(weights[:, None] * labels * logits)
     rows = (labels, logits, weights, np.zeros(50, "int32"))
     sums, label_sums = temperature_summary(*map(ops.convert_to_tensor, rows), 1)
-    found = log_partition_sum(sums, ops.ones_like(sums[:, 0, 0])) - label_sums[:, 1]
-    np.testing.assert_allclose(ops.convert_to_numpy(found), [expected], rtol=1e-6)
+    received = log_partition_sum(sums, ops.ones_like(sums[:, 0, 0])) - label_sums[:, 1]
+    np.testing.assert_allclose(ops.convert_to_numpy(received), [expected], rtol=1e-6)

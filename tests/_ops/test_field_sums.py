@@ -22,8 +22,8 @@ def reference_sums(labels, predictions, weights, ids, num_values):
     sums = np.zeros((num_values + 1, 7))
     rows = zip(labels.tolist(), predictions.tolist(), weights.tolist(), ids.tolist(), strict=True)
     for label, prediction, weight, field_id in rows:
-        known = 0 <= field_id < num_values  # False for NaN
-        sums[int(field_id) if known else num_values] += (
+        is_known = 0 <= field_id < num_values  # False for NaN
+        sums[int(field_id) if is_known else num_values] += (
             weight * (label - prediction),
             weight * label,
             weight,
@@ -138,6 +138,6 @@ def test_field_sums_of_hostile_rows(rows):
 def test_the_errors_of_many_sums_at_once():
     sums = np.random.default_rng(0).uniform(0.1, 5, (2, 3, 7, 3)).astype("float32")
     sums[0, 1, :4, 1] = 0
-    for error in (field_ece_from_sums, lambda each: field_rce_from_sums(each, 0.01)):
-        one_by_one = [[float(error(each)) for each in row] for row in sums]
+    for error in (field_ece_from_sums, lambda table: field_rce_from_sums(table, 0.01)):
+        one_by_one = [[float(error(table)) for table in row] for row in sums]
         np.testing.assert_allclose(error(sums), one_by_one, rtol=1e-6)

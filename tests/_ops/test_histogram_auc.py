@@ -28,7 +28,7 @@ def reference(labels, scores, weights):
 def test_histogram_equals_the_reference(run, dtype, tolerance):
     rng = np.random.default_rng(0)
     labels, weights = rng.choice([0.0, 1.0, 0.3], 300), rng.exponential(size=300)
-    rows = [each.astype(dtype) for each in (labels, rng.normal(0, 6, 300) + 2 * labels, weights)]
+    rows = [array.astype(dtype) for array in (labels, rng.normal(0, 6, 300) + 2 * labels, weights)]
     labels, logits, weights = (array.astype(np.float64) for array in rows)
     expected = np.zeros((4354, 2))
     for label, number, weight in zip(labels, bins(logits), weights, strict=True):

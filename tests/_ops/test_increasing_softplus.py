@@ -35,8 +35,8 @@ def test_neighbours_never_fall(dtype, spread, under_xla):
 def test_the_gradient_is_the_sigmoid(run):
     logits = np.float32([-200, -30, -1, 0, 1e-4, 2, 30, 200])
 
-    def gradient(given):
-        return gradients(increasing_softplus, given)[0]
+    def gradient(values):
+        return gradients(increasing_softplus, values)[0]
 
     expected = 0.5 * (1 + np.tanh(0.5 * logits.astype(float)))
     np.testing.assert_allclose(run(gradient, logits), expected, rtol=1e-5, atol=1e-9)

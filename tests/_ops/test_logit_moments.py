@@ -123,7 +123,7 @@ def test_log_loss_is_right_at_any_bias(run, dtype):
         biases = np.array([-20, -3, 0, 0.01, 5, 20], dtype)
         summary = np.repeat(summary_of(logits, labels, weights), len(biases), axis=0)
         received = run(kernels.log_loss_and_weight, summary, biases)
-        losses, totals = (np.asarray(each, np.float64) for each in received)
+        losses, totals = (np.asarray(sums, np.float64) for sums in received)
         np.testing.assert_allclose(totals, weights.sum(dtype=float), rtol=1e-5)
         shifted = logits.astype(float)[:, None] + biases.astype(float)
         exact = np.logaddexp(0, shifted) - labels.astype(float)[:, None] * shifted
@@ -155,9 +155,9 @@ def test_bias_root_makes_predictions_add_up_to_labels(run):
         bias = np.asarray(run(kernels.bias_root, with_rates(logits, weights, RATES)))
         total = weights.sum()
         for received, rate in zip(bias, RATES, strict=True):
-            found = [weights @ sigmoid(sign * (logits + received)) / total for sign in (1, -1)]
+            rates = [weights @ sigmoid(sign * (logits + received)) / total for sign in (1, -1)]
             precise = digits(1e-6, 1e-3)
-            np.testing.assert_allclose(found, [rate, 1 - rate], rtol=precise, err_msg=shape)
+            np.testing.assert_allclose(rates, [rate, 1 - rate], rtol=precise, err_msg=shape)
             if "far" not in shape:  # there, a whole range of biases does
                 expected = reference_root(logits, weights, rate)
                 np.testing.assert_allclose(received, expected, atol=precise, err_msg=shape)

@@ -52,7 +52,7 @@ def test_log_loss_gradient_is_probability_minus_label(run):
     labels = np.float32([0, 1, 0, 1, 0.25, 1])
 
     def gradient(labels, logits):
-        return gradients(lambda given: kernels.log_loss_from_logits(labels, given), logits)[0]
+        return gradients(lambda values: kernels.log_loss_from_logits(labels, values), logits)[0]
 
     expected = 1 / (1 + np.exp(-logits.astype(float))) - labels
     np.testing.assert_allclose(run(gradient, labels, logits), expected, rtol=1e-5, atol=1e-7)
@@ -63,7 +63,7 @@ def test_logits_from_probabilities_equal_the_reference(run, dtype, tolerance):
     probabilities = np.array([*probabilities, -0.0, -1e-6, 1 + 1e-6, 5, np.inf, np.nan], dtype)
     received = run(kernels.logits_from_probabilities, probabilities, num_of_any_size=1)
     assert received.dtype == dtype
-    expected = [reference_logit(each) for each in probabilities.tolist()]
+    expected = [reference_logit(probability) for probability in probabilities.tolist()]
     np.testing.assert_allclose(received, expected, rtol=tolerance, atol=tolerance)
     assert np.isfinite(received[:12]).all()
     assert np.isnan(received[12:]).all()

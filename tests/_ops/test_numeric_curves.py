@@ -26,7 +26,7 @@ def evaluated(values, knots, curves):
 
 @pytest.mark.parametrize("call", [evaluated, compiled(evaluated)], ids=["eager", "compiled"])
 def test_interpolates(call):
-    expected = [reference(*each) for each in zip(VALUES, KNOTS, CURVES, strict=True)]
+    expected = [reference(*column) for column in zip(VALUES, KNOTS, CURVES, strict=True)]
     np.testing.assert_allclose(call(VALUES, KNOTS, CURVES), expected, atol=1e-6)
 
 

@@ -81,7 +81,7 @@ def curve_and_gradients(logits, knots, values, upstream, extrapolation="linear")
     def curve(logits, values):
         return piecewise_linear(logits, knots, values, extrapolation)
 
-    by_both = gradients(lambda *given: curve(*given) * upstream, logits, values)
+    by_both = gradients(lambda *arguments: curve(*arguments) * upstream, logits, values)
     return curve(logits, values), *by_both
 
 
@@ -93,8 +93,8 @@ def test_piecewise_linear_and_its_gradients_equal_the_reference(
     logits, knots, values = some_curve(dtype)
     upstream = np.linspace(-1, 2, len(logits)).astype(dtype)
 
-    def call(*given):
-        return curve_and_gradients(*given, extrapolation)
+    def call(*arguments):
+        return curve_and_gradients(*arguments, extrapolation)
 
     curve, by_logits, by_values = run(call, logits, knots, values, upstream)
     expected, scale, slope, matrix = reference_curve(logits, knots, values, extrapolation)
@@ -126,8 +126,8 @@ def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
     logits = np.r_[generator.uniform(knots[0] - 1, knots[-1] + 1, 500), knots].astype(np.float32)
     upstream = generator.normal(size=len(logits)).astype(np.float32)
 
-    def call(*given):
-        return curve_and_gradients(*given, upstream)
+    def call(*arguments):
+        return curve_and_gradients(*arguments, upstream)
 
     received = run(call, logits, knots, values, num_of_any_size=1)
     curve, scale, slope, matrix = reference_curve(logits, knots, values, "linear")
@@ -275,10 +275,10 @@ def test_on_a_gpu_the_curve_is_the_same_to_the_last_bit(knots, monkeypatch):
     received = []
     for as_on_gpu in (False, True):
         on_a_gpu(monkeypatch, as_on_gpu)
-        call = compiled(lambda *given: curve_and_gradients(*given))
+        call = compiled(lambda *arguments: curve_and_gradients(*arguments))
         for rows in (logits, numbers):
-            given = [keras.ops.convert_to_tensor(a) for a in (rows, knots, values, upstream)]
-            received.append([np.asarray(result) for result in call(*given)])
+            tensors = [keras.ops.convert_to_tensor(a) for a in (rows, knots, values, upstream)]
+            received.append([np.asarray(result) for result in call(*tensors)])
     for on_cpu, as_on_gpu in zip(received[0][:2], received[2][:2], strict=True):
         np.testing.assert_array_equal(as_on_gpu, on_cpu)
     np.testing.assert_allclose(received[3][2], received[1][2], rtol=1e-4, atol=1e-4)
@@ -332,12 +332,12 @@ def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
 
 def test_slopes_and_penalties_equal_the_reference(run, dtype, tolerance):
     _, knots, values = some_curve(dtype)
-    found = run(slopes, knots, values)
+    received = run(slopes, knots, values)
     falls = run(decrease_penalty, values)
     changes = run(slope_change_penalty, knots, values)
     pairs = list(itertools.pairwise(zip(knots.astype(float), values.astype(float), strict=True)))
     expected = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairs]
-    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    np.testing.assert_allclose(received, expected, rtol=tolerance)
     expected_falls = sum(max(left[1] - right[1], 0) for left, right in pairs)
     np.testing.assert_allclose(falls, expected_falls, rtol=tolerance)
     expected_changes = sum((b - a) ** 2 for a, b in itertools.pairwise(expected)) / 2

@@ -62,8 +62,8 @@ def test_columns_become_arrays(column, expected):
 def test_masked_arrays_are_refused():
     with pytest.raises(ValueError, match=r"Input 'it' must be an array without a mask.*tolist"):
         column_of(np.ma.array([7, 2], mask=[False, True]), "'it'")
-    given = np.ma.array([7, 2], mask=[False, True]).tolist()
-    np.testing.assert_array_equal(column_of(given, "'it'"), [7, np.nan])
+    values = np.ma.array([7, 2], mask=[False, True]).tolist()
+    np.testing.assert_array_equal(column_of(values, "'it'"), [7, np.nan])
 
 
 GAPS = {
@@ -122,7 +122,8 @@ def test_numbers_that_are_equal_in_float32_are_warned_of(column, is_warned):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_lost_digits(column, "day")
-    assert [("'day' loses digits" in str(each.message)) for each in caught] == [True] * is_warned
+    is_told = ["'day' loses digits" in str(warning.message) for warning in caught]
+    assert is_told == [True] * is_warned
 
 
 LATIN = [b"tea", "café".encode("latin-1"), b"tea", b"bar"]
@@ -170,18 +171,18 @@ def test_rows_of_a_column(column, numbers):
 
 def test_rows_of_structures():
     first, second = np.arange(3), np.arange(6.0).reshape(3, 2)
-    given = {"z": first, "a": types.MappingProxyType({"x": second, "none": None})}
-    found = take(types.MappingProxyType(given), np.array([2]))
-    assert list(found) == ["z", "a"]
-    assert list(found["a"]) == ["x", "none"]
-    assert found["a"]["none"] is None
-    np.testing.assert_array_equal(found["a"]["x"], [[4.0, 5.0]])
+    structure = {"z": first, "a": types.MappingProxyType({"x": second, "none": None})}
+    taken = take(types.MappingProxyType(structure), np.array([2]))
+    assert list(taken) == ["z", "a"]
+    assert list(taken["a"]) == ["x", "none"]
+    assert taken["a"]["none"] is None
+    np.testing.assert_array_equal(taken["a"]["x"], [[4.0, 5.0]])
     rows = RowsToScore(first, second, None, {"site": first})
-    found = take(rows, slice(1, 2))
-    assert isinstance(found, RowsToScore)
-    assert found.sample_weight is None
-    np.testing.assert_array_equal(found.fields["site"], [1])
-    found = take([first, (second, {"b": first})], np.array([1, 1]))
-    assert isinstance(found[1], tuple)
-    np.testing.assert_array_equal(found[1][1]["b"], [1, 1])
+    taken = take(rows, slice(1, 2))
+    assert isinstance(taken, RowsToScore)
+    assert taken.sample_weight is None
+    np.testing.assert_array_equal(taken.fields["site"], [1])
+    taken = take([first, (second, {"b": first})], np.array([1, 1]))
+    assert isinstance(taken[1], tuple)
+    np.testing.assert_array_equal(taken[1][1]["b"], [1, 1])
     assert take(None, slice(1)) is None

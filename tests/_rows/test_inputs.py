@@ -163,7 +163,7 @@ def test_nested_inputs_are_exact_too():
     x = {"user": frame, "numbers": [[2], np.array([[3]])], "more": [[]]}
     received = inputs_of(x, expected)
     assert received["user"]["site"].tolist() == [10**9 + 1]
-    assert [each.dtype for each in received["numbers"]] == ["float32", "float32"]
+    assert [array.dtype for array in received["numbers"]] == ["float32", "float32"]
     with pytest.raises(ValueError, match=r"'numbers\[0\]'.*strings"):
         inputs_of({**x, "numbers": [["a"], [[3]]]}, expected)
 
@@ -216,8 +216,8 @@ def test_rows_of_weight_0_may_hold_anything_in_every_form(form, takes):
     logits = np.float32(columns["a"]) + np.float32(columns["b"])
     expected = PlattScaling()
     expected.fit(logits[weights > 0], labels[weights > 0], sample_weight=weights[weights > 0])
-    for given, weight in zip(received, expected.weights, strict=True):
-        np.testing.assert_allclose(given, weight, rtol=1e-4)
+    for value, weight in zip(received, expected.weights, strict=True):
+        np.testing.assert_allclose(value, weight, rtol=1e-4)
 
 
 def test_a_row_of_weight_0_needs_no_value_that_a_column_could_hold():
@@ -229,16 +229,16 @@ def test_a_row_of_weight_0_needs_no_value_that_a_column_could_hold():
     assert received["price"].tolist() == [2.0, 2.0, 2.0]
     assert received["user"][0].tolist() == [7, 7, 7]
     for structure in (keras.Input((1,)), {"all": {"price": expected["price"]}}):
-        given = {"all": frame} if isinstance(structure, dict) else frame
-        (column,) = keras.tree.flatten(inputs_of(given, structure, standing_in=standing_in))
+        inputs = {"all": frame} if isinstance(structure, dict) else frame
+        (column,) = keras.tree.flatten(inputs_of(inputs, structure, standing_in=standing_in))
         assert column.reshape(-1).tolist() == [2.0, 2.0, 2.0]
 
 
 def test_inputs_keep_their_structure_and_take_the_rank_of_the_model():
     late, early = keras.Input((1,), name="z"), keras.Input((), name="a")
     columns = {"a": np.zeros((3, 1)), "z": np.ones(3), "more": np.zeros(3)}
-    found = expected_inputs(columns, [late, early])
-    assert [each.shape for each in found] == [(3, 1), (3,)]
-    assert found[0][0, 0] == 1
+    received = expected_inputs(columns, [late, early])
+    assert [array.shape for array in received] == [(3, 1), (3,)]
+    assert received[0][0, 0] == 1
     wide = keras.Input((4,), name="wide")
     assert expected_inputs(np.zeros((3, 4)), wide).shape == (3, 4)

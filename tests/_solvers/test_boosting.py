@@ -99,20 +99,20 @@ def rows_of(num_rows, seed, effect, num_columns=5):
 
 def test_cross_fitted_logits_did_not_see_their_rows():
     rows, columns = rows_of(3000, 0, 1.0)
-    found = boost(rows, columns, folds_of(3000), largest_num_rounds=100)
-    assert 10 < found.num_rounds <= 100
-    assert found.model.current_iteration() == found.num_rounds
-    assert found.log_loss_with < found.log_loss_without - 5 * found.standard_error
+    boosted = boost(rows, columns, folds_of(3000), largest_num_rounds=100)
+    assert 10 < boosted.num_rounds <= 100
+    assert boosted.model.current_iteration() == boosted.num_rounds
+    assert boosted.log_loss_with < boosted.log_loss_without - 5 * boosted.standard_error
     # Fitted to rows without its labels, another model gives the same logits.
     fitted, held_out = folds_of(3000)[1]
     alone = boost(
         Rows(rows.logits, np.where(np.isin(np.arange(3000), fitted), rows.labels, 0.5), None),
         columns,
         [(fitted, held_out)],
-        largest_num_rounds=found.num_rounds,
+        largest_num_rounds=boosted.num_rounds,
     )
-    if alone.num_rounds == found.num_rounds:
-        np.testing.assert_array_equal(alone.logits[held_out], found.logits[held_out])
+    if alone.num_rounds == boosted.num_rounds:
+        np.testing.assert_array_equal(alone.logits[held_out], boosted.logits[held_out])
 
 
 def test_no_trees_without_an_effect():
@@ -129,10 +129,10 @@ def test_rows_that_no_part_can_fit_keep_their_logits():
     rows, columns = rows_of(3000, 0, 1.0)
     blocks = np.array_split(np.arange(3000), 4)
     parts = [(np.concatenate([np.empty(0, int), *blocks[:k]]), blocks[k]) for k in range(4)]
-    found = boost(rows, columns, parts, largest_num_rounds=60)
-    assert found.num_rounds
-    np.testing.assert_array_equal(found.logits[blocks[0]], rows.logits[blocks[0]])
-    assert np.all(found.logits[blocks[3]] != rows.logits[blocks[3]])
+    boosted = boost(rows, columns, parts, largest_num_rounds=60)
+    assert boosted.num_rounds
+    np.testing.assert_array_equal(boosted.logits[blocks[0]], rows.logits[blocks[0]])
+    assert np.all(boosted.logits[blocks[3]] != rows.logits[blocks[3]])
 
 
 class Steps:
@@ -147,7 +147,7 @@ class Steps:
 
 def trees_of(rows, columns, parts, fits):
     trees = _Trees(rows, columns, parts, None, 0)
-    trees.curves, trees.models = (list(each) for each in zip(*fits, strict=True))
+    trees.curves, trees.models = (list(values) for values in zip(*fits, strict=True))
     return trees
 
 
@@ -157,7 +157,7 @@ def test_the_rounds_that_score_a_part_are_best_for_the_others():
     columns = (2.0 * labels - 1)[:, None]
     rows, parts = Rows(np.zeros(300), labels.astype(float), None), np.split(np.arange(300), 3)
     gains = [[0.0, 0.2, 0.1], [0.0, 0.1, 0.3], [0.0, 0.1, 0.3]]
-    fits = [([np.log1p(np.exp(-gain)) for gain in each], Steps(each)) for each in gains]
+    fits = [([np.log1p(np.exp(-gain)) for gain in by_round], Steps(by_round)) for by_round in gains]
     held_out = trees_of(rows, columns, parts, fits)
     assert [held_out.best_rounds(others) for others in ([1, 2], [0], [0, 2])] == [2, 1, 2]
     without, change, error = held_out.change([0, 1], [1, 2, 0])
@@ -175,7 +175,7 @@ def test_the_rounds_that_score_a_part_are_best_for_the_others():
 def test_the_logits_of_a_part_are_those_of_its_own_rounds():
     rows, columns = rows_of(1500, 0, 1.0)
     parts = folds_of(1500)
-    found = boost(rows, columns, parts, largest_num_rounds=80)
+    boosted = boost(rows, columns, parts, largest_num_rounds=80)
     fits = _Trees(rows, columns, [scored for _, scored in parts], None, 0)
     for number, (fitted, _) in enumerate(parts):
         fits.fit_part(number, fitted, rows.logits, columns, 80)
@@ -186,5 +186,5 @@ def test_the_logits_of_a_part_are_those_of_its_own_rounds():
         rounds.append(int(np.argmin(np.delete(curves, number, axis=0).mean(axis=0))))
         model = fits.models[number]
         trees = model.predict(columns[scored], raw_score=True, num_iteration=rounds[-1])
-        np.testing.assert_allclose(found.logits[scored], rows.logits[scored] + trees)
-    assert found.num_rounds == round(np.mean(rounds))
+        np.testing.assert_allclose(boosted.logits[scored], rows.logits[scored] + trees)
+    assert boosted.num_rounds == round(np.mean(rounds))

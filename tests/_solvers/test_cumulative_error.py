@@ -51,11 +51,11 @@ def test_p_values_hold_for_few_positives_too(rate, num_rows):
     predictions = 1 / (1 + np.exp(spread - np.log(rate / (1 - rate))))
     for weights in (None, np.random.default_rng(2).exponential(size=num_rows)):
         figures = figures_of_draws(predictions, 3000, weights=weights)
-        found = p_values(figures)
-        assert (found >= brownian_range_tail(figures.deviations) - 1e-12).all()
+        received = p_values(figures)
+        assert (received >= brownian_range_tail(figures.deviations) - 1e-12).all()
         for level in (0.1, 0.01, 0.001):
             # Three standard errors of the share.
-            assert (found <= level).mean() <= level + 3 * np.sqrt(level / 3000)
+            assert (received <= level).mean() <= level + 3 * np.sqrt(level / 3000)
 
 
 def test_rounding_is_no_evidence():

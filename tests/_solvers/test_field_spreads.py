@@ -21,10 +21,10 @@ def sparse_world(num_fields, num_values, spread, seed=0):
     generator = np.random.default_rng(seed)
     logits = generator.normal(-1, 1, 2 * NUM_ROWS)
     ids = [generator.integers(0, num_values, 2 * NUM_ROWS) for _ in range(num_fields)]
-    true = logits + sum(generator.normal(0, spread, num_values)[each] for each in ids)
+    true = logits + sum(generator.normal(0, spread, num_values)[column] for column in ids)
     labels = (generator.random(2 * NUM_ROWS) < expit(true)).astype(float)
     halves = slice(NUM_ROWS), slice(NUM_ROWS, None)
-    return [(logits[half], labels[half], [each[half] for each in ids]) for half in halves]
+    return [(logits[half], labels[half], [column[half] for column in ids]) for half in halves]
 
 
 def fitted(part, num_values):
@@ -44,7 +44,7 @@ def fit_of_rows(logits, labels, weights, ids, num_values):
 
 def log_loss(fit, part):
     logits, labels, ids = part
-    offsets = sum(u[each] for u, each in zip(fit.offsets, ids, strict=True))
+    offsets = sum(u[column] for u, column in zip(fit.offsets, ids, strict=True))
     calibrated = fit.slope * logits + fit.bias + offsets
     return float(np.mean(np.logaddexp(0, calibrated) - labels * calibrated))
 
@@ -68,16 +68,16 @@ def test_spreads_of_sparse_fields_are_nearer_the_truth_and_better_on_new_rows(
 def test_of_one_field_or_of_dense_ones_nothing_changes(monkeypatch):
     one, _ = sparse_world(1, num_values=1_500, spread=0.7)
     dense, _ = sparse_world(3, num_values=10, spread=0.5)
-    found = fitted(one, 1_500), fitted(dense, 10)
+    fits = fitted(one, 1_500), fitted(dense, 10)
     monkeypatch.setattr(field_offsets, "improve_spreads", lambda *_: False)
-    for before, after in zip((fitted(one, 1_500), fitted(dense, 10)), found, strict=True):
+    for before, after in zip((fitted(one, 1_500), fitted(dense, 10)), fits, strict=True):
         np.testing.assert_array_equal(before.spreads.deviations, after.spreads.deviations)
         np.testing.assert_array_equal(before.offsets[0], after.offsets[0])
 
 
 def test_weights_that_are_whole_numbers_count_rows():
     (logits, labels, ids), _ = sparse_world(3, num_values=1_000, spread=0.7)
-    part = logits[:2_000], labels[:2_000], [each[:2_000] for each in ids]
+    part = logits[:2_000], labels[:2_000], [column[:2_000] for column in ids]
     zeros = np.zeros(len(logits))
     zeros[:2_000] = 1.0
     weighted, alone = fit_of_rows(logits, labels, zeros, ids, 1_000), fitted(part, 1_000)
@@ -96,7 +96,7 @@ def test_pooled_spreads_are_the_mode_of_the_normal_prior_about_a_common_one(spre
     likelihoods = np.stack(
         [scipy.stats.norm.logpdf(log_scales, c, w) for c, w in zip(centres, widths, strict=True)]
     )
-    found = pooled_spreads(likelihoods, lambda scales: np.zeros_like(scales))
+    pooled = pooled_spreads(likelihoods, lambda scales: np.zeros_like(scales))
     fine = np.linspace(np.log(1e-2), np.log(5.0), 2001)
     # A normal likelihood and the normal prior: sums of variances.
     evidence = sum(
@@ -106,4 +106,4 @@ def test_pooled_spreads_are_the_mode_of_the_normal_prior_about_a_common_one(spre
     common = fine[np.argmax(evidence)]
     modes = (centres / widths**2 + common / 0.25) / (1 / widths**2 + 1 / 0.25)
     step = log_scales[1] - log_scales[0]
-    np.testing.assert_allclose(np.log(found), modes, atol=1.1 * step)
+    np.testing.assert_allclose(np.log(pooled), modes, atol=1.1 * step)

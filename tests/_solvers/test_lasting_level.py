@@ -65,8 +65,8 @@ def test_forward_errors_are_those_of_each_origin():
         shares = np.array([1 / variance[k] for k in later])
         mean = sum(s * level[k] for s, k in zip(shares, later, strict=True)) / shares.sum()
         expected += len(later) / 4 * (mean - path[knot]) ** 2
-    found = lasting_level._forward_errors(level, variance, path)
-    np.testing.assert_allclose(found, expected)
+    received = lasting_level._forward_errors(level, variance, path)
+    np.testing.assert_allclose(received, expected)
 
 
 def test_few_times_are_no_error():

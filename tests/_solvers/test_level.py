@@ -35,7 +35,7 @@ def test_the_fit_is_the_optimum_of_its_penalised_loss():
     rows = Rows(rows.logits, rows.labels, weights)
     level, fit = fit_level(rows, times)
     knots, spreads = level[0], fit.spreads.deviations
-    hats = np.stack([np.interp(times, knots, each) for each in np.eye(len(knots))], axis=1)
+    hats = np.stack([np.interp(times, knots, unit) for unit in np.eye(len(knots))], axis=1)
     walk = 0.1 * spreads[0] * random_walk_basis(knots)
     columns = np.hstack([np.c_[rows.logits, np.ones(len(rows))], hats @ walk, spreads[1] * hats])
 

@@ -146,9 +146,9 @@ def test_quantile_edges_are_near_the_quantiles(balanced):
 @pytest.mark.parametrize("far", [-16385.0, 16384.002, 1e30])
 def test_logits_beyond_all_bins_count_as_those_at_their_end(far):
     logits = np.array([1.0, -LARGEST_LOGIT, far, LARGEST_LOGIT], np.float32)
-    found = logit_histogram(logits, [0, 1, 0, 1])
+    received = logit_histogram(logits, [0, 1, 0, 1])
     expected = logit_histogram(np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT), [0, 1, 0, 1])
-    np.testing.assert_array_equal(found.moments, expected.moments)
+    np.testing.assert_array_equal(received.moments, expected.moments)
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
@@ -157,11 +157,11 @@ def test_bins_move_with_the_logits(unit):
     logits = logits.astype("float64")
     bins = Line(2.0, -1.0)
     moved = Line(2.0 / unit, -1.0 - 6 / unit)
-    found = logit_histogram(unit * logits + 3, labels, weights, moved)
+    received = logit_histogram(unit * logits + 3, labels, weights, moved)
     expected = logit_histogram(logits, labels, weights, bins)
-    totals = [each.moments.sum(axis=(0, 1))[0] for each in (found, expected)]
+    totals = [histogram.moments.sum(axis=(0, 1))[0] for histogram in (received, expected)]
     assert totals[0] == totals[1]
-    atoms, others = replace(found, view=Line(0.5, 0.5)).atoms(), expected.atoms()
+    atoms, others = replace(received, view=Line(0.5, 0.5)).atoms(), expected.atoms()
     # A logit on an edge may be in either bin, after rounding.
     np.testing.assert_allclose(
         atoms.weights @ atoms.means, others.weights @ (0.5 * others.means + 0.5), rtol=1e-9
@@ -176,11 +176,11 @@ def test_a_histogram_on_other_bins_keeps_weights_and_means():
     plain = logit_histogram(logits, labels, weights)
     moved = plain.on_bins(Line(3.0, 0.7))
     expected = logit_histogram(logits, labels, weights, Line(3.0, 0.7))
-    sums = [each.moments[:, :, 0].sum(axis=1) for each in (moved, expected)]
+    sums = [histogram.moments[:, :, 0].sum(axis=1) for histogram in (moved, expected)]
     np.testing.assert_allclose(*sums, rtol=1e-12)
     means = [
-        (each.atoms().weights @ each.atoms().means) / each.atoms().weights.sum()
-        for each in (moved, expected)
+        (histogram.atoms().weights @ histogram.atoms().means) / histogram.atoms().weights.sum()
+        for histogram in (moved, expected)
     ]
     np.testing.assert_allclose(*means, rtol=1e-9)
     assert moved.on_bins(moved.bins) is moved

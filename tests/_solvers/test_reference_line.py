@@ -68,8 +68,8 @@ scores_of_any_kind = st.one_of(
 @given(scores=scores_of_any_kind, sample_size=st.integers(1, 400))
 def test_quantiles_are_those_of_numpy_whatever_the_sample_of_rows(scores, sample_size):
     with mock.patch.object(module, "_SAMPLE_SIZE", sample_size):
-        found = module._quantiles(scores, None)
-    assert found == np.quantile(scores, (0.16, 0.5, 0.84), method="inverted_cdf").tolist()
+        quantiles = module._quantiles(scores, None)
+    assert quantiles == np.quantile(scores, (0.16, 0.5, 0.84), method="inverted_cdf").tolist()
 
 
 @pytest.mark.parametrize("order", ["by chance", "sorted", "of a period"])
@@ -87,8 +87,8 @@ def test_weights_have_no_unit_and_rows_of_weight_0_do_not_count():
     logits, _, weights = rows_of(300)
     expected = bins_of(np.repeat(logits, weights.astype(int)))
     for factor in (1e-9, 1.0, 3.7, 1e9):
-        given = np.r_[logits, 1e5], np.r_[factor * weights, 0.0]
-        assert bins_of(*given) == pytest.approx(expected) or bins_of(*given) == expected
+        rows = np.r_[logits, 1e5], np.r_[factor * weights, 0.0]
+        assert bins_of(*rows) == pytest.approx(expected) or bins_of(*rows) == expected
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def test_texts_are_ordered_alike_in_every_type(form):
     rows = Rows(np.zeros(60), LABELS, None, {"site": FORMS[form]})
     assert not are_turned_round(rows)
     expected = sorted(range(60), key=lambda row: (LABELS[row], TEXTS[row]))
-    found = canonical_order(rows)
-    assert [(LABELS[row], TEXTS[row]) for row in found] == [
+    received = canonical_order(rows)
+    assert [(LABELS[row], TEXTS[row]) for row in received] == [
         (LABELS[row], TEXTS[row]) for row in expected
     ]
 
@@ -47,7 +47,7 @@ KINDS = {
 def told(values):
     """What the order may tell apart: not the kinds of missing values, nor a text and its bytes."""
     values = np.ravel(values).tolist()
-    texts = [each.decode("latin-1") if isinstance(each, bytes) else each for each in values]
+    texts = [text.decode("latin-1") if isinstance(text, bytes) else text for text in values]
     return ["missing" if value is None or value != value else repr(value) for value in texts]
 
 
@@ -67,13 +67,13 @@ def test_labels_and_logits_turned_round_are_ordered_and_divided_alike(rate, weig
     labels = RNG.permutation(np.arange(60) < 60 * rate).astype(float)
     weights = RNG.integers(1, 4, 60).astype(float) if weighted else None
     features = {"number": np.arange(60)}
-    given, turned = (
+    original, turned = (
         Rows(*columns, weights, features) for columns in ((logits, labels), (-logits, 1 - labels))
     )
-    assert are_turned_round(given) != are_turned_round(turned)
-    order = canonical_order(given)
+    assert are_turned_round(original) != are_turned_round(turned)
+    order = canonical_order(original)
     np.testing.assert_array_equal(canonical_order(turned), order)
-    folds = [fold_of_rows(3, rows.take(order), 0) for rows in (given, turned)]
+    folds = [fold_of_rows(3, rows.take(order), 0) for rows in (original, turned)]
     np.testing.assert_array_equal(*folds)
     in_fold = [labels[order][folds[0] == fold].sum() for fold in range(3)]
     assert weighted or np.ptp(in_fold) <= 1

@@ -52,13 +52,13 @@ def test_no_weights_of_a_grid_are_better(make_rows, num_fits, steps, is_weighted
         weights = np.random.default_rng(seed).exponential(size=200) if is_weighted else None
         row_weights = np.ones(200) if weights is None else weights
         number = row_weights.sum() ** 2 / (row_weights**2).sum()
-        found = stacked_weights(logits, Rows(np.zeros(labels.shape), labels, weights))
-        assert found.min() >= 0
-        assert found.sum() == pytest.approx(1, abs=1e-12)
+        shares = stacked_weights(logits, Rows(np.zeros(labels.shape), labels, weights))
+        assert shares.min() >= 0
+        assert shares.sum() == pytest.approx(1, abs=1e-12)
         tried = [nats(v, logits, labels, row_weights, number) for v in grid(num_fits, steps)]
-        received = nats(found, logits, labels, row_weights, number)
+        received = nats(shares, logits, labels, row_weights, number)
         # Weights below 0.01 are left out, which costs little.
-        assert received < min(tried) + (1e-4 if found.all() else 0.02)
+        assert received < min(tried) + (1e-4 if shares.all() else 0.02)
 
 
 def test_the_scale_of_the_weights_does_not_matter():
@@ -95,13 +95,13 @@ def hostile_rows():
 @pytest.mark.parametrize("name", list(hostile_rows()))
 def test_on_hostile_rows_too(name):
     logits, labels, weights = hostile_rows()[name]
-    found = stacked_weights(logits, Rows(np.zeros(labels.shape), labels, weights))
-    assert np.isfinite(found).all()
-    assert found.min() >= 0
-    assert found.sum() == pytest.approx(1)
+    shares = stacked_weights(logits, Rows(np.zeros(labels.shape), labels, weights))
+    assert np.isfinite(shares).all()
+    assert shares.min() >= 0
+    assert shares.sum() == pytest.approx(1)
     row_weights = np.ones(len(labels)) if weights is None else weights
     number = row_weights.sum() ** 2 / (row_weights**2).sum()
-    received = nats(found, logits, labels, row_weights, number)
+    received = nats(shares, logits, labels, row_weights, number)
     tried = [nats(v, logits, labels, row_weights, number) for v in grid(len(logits), 20)]
     assert received <= min(tried) * (1 + 1e-9) + 0.02  # weights below 1e-4 are left out
     for clusters in (None, np.arange(len(labels)) // 60):
@@ -115,8 +115,8 @@ def test_certain_logits_of_classes():
     generator = np.random.default_rng(0)
     logits, labels = class_rows(200, 2, 0)
     certain = 1400.0 * np.eye(4)[generator.integers(0, 4, 200)] - 700
-    found = stacked_weights([*logits, certain], Rows(np.zeros((200, 4)), labels, None))
-    assert found[2] < 0.05
+    shares = stacked_weights([*logits, certain], Rows(np.zeros((200, 4)), labels, None))
+    assert shares[2] < 0.05
     shares = stacked_weights([certain, *logits], Rows(np.zeros((200, 4)), labels, None))
     assert shares[0] < 0.05
 

@@ -83,16 +83,16 @@ def test_wrong_input_is_one_line_and_exit_code_2(command, folder, capsys, monkey
     monkeypatch.chdir(folder)
     before, wrong = sorted(os.listdir(folder)), []
     for arguments in TABLE[command]:
-        given = [command, *arguments] if command else arguments
+        argv = [command, *arguments] if command else arguments
         try:
-            code = main(given)
+            code = main(argv)
         except SystemExit as stop:  # What argparse finds.
             code = stop.code
         out, err = capsys.readouterr()
         one_line = err.count("\n") == 1 and err.startswith("keras-calibration: ")
         is_plain = all(c.isprintable() or c == "\n" for c in err) and len(err) < 1100
         if not (code == 2 and out == "" and one_line and is_plain):
-            wrong.append((given, code, out[-300:], err[-1000:]))
+            wrong.append((argv, code, out[-300:], err[-1000:]))
     assert wrong == []
     assert sorted(os.listdir(folder)) == before
 
@@ -101,8 +101,8 @@ def program(folder, *arguments, **options):
     """The command in a process of its own, its output buffered, as users have it."""
     command = [sys.executable, "-m", "calibration_records.cli", *arguments]
     environment = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, **options}
-    return subprocess.run(command, text=True, cwd=folder, **given)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, **options}
+    return subprocess.run(command, text=True, cwd=folder, **options)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="No device that is always full.")

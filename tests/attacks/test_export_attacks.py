@@ -57,11 +57,11 @@ def refresh(path):
 
 def versions(folder):
     """The numbered folders that are not empty; each is whole."""
-    found = [path for path in folder.glob("*") if path.name.isdecimal() and any(path.iterdir())]
-    for path in found:
+    folders = [path for path in folder.glob("*") if path.name.isdecimal() and any(path.iterdir())]
+    for path in folders:
         assert all((path / name).stat().st_size for name in READ_FILES)
         json.loads((path / "assets.extra" / "provenance.json").read_text())
-    return sorted(int(path.name) for path in found)
+    return sorted(int(path.name) for path in folders)
 
 
 def assert_served(folder):

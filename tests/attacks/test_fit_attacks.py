@@ -98,8 +98,8 @@ def check(layer, kind):
     # Beside the rows, neighbours in the last bit too.
     grid = np.r_[np.linspace(logits.min() - 2, logits.max() + 2, 2000), logits].astype("float32")
     grid = np.sort(np.r_[grid, np.nextafter(grid, np.float32(np.inf))])
-    given = {"site": np.full(len(grid), 2), "price": np.ones(len(grid), "float32")}
-    assert (np.diff(np.asarray(layer(grid, given)).reshape(-1)) >= 0).all()
+    grid_features = {"site": np.full(len(grid), 2), "price": np.ones(len(grid), "float32")}
+    assert (np.diff(np.asarray(layer(grid, grid_features)).reshape(-1)) >= 0).all()
     return False
 
 

@@ -76,14 +76,14 @@ def test_killed_writers_lose_no_run_and_readers_never_fail(tmp_path):
         assert process.poll() is None  # No write and no read has failed.
         process.kill()
         process.communicate()
-    found = Ledger(folder).runs("deepfm")
-    status = {run["seed"]: run["status"] for run in found}
-    assert len(status) == len(found)
+    runs = Ledger(folder).runs("deepfm")
+    status = {run["seed"]: run["status"] for run in runs}
+    assert len(status) == len(runs)
     lines = [line for note in [*notes, other] for line in note.read_text().splitlines()[1:]]
     noted = dict(line.split() for line in lines)
     assert len(noted) > len(notes) / 2
-    for seed, known in noted.items():
-        assert status[int(seed)] in (known, "finished")
+    for seed, noted_status in noted.items():
+        assert status[int(seed)] in (noted_status, "finished")
 
 
 # A child that may write files of a few thousand bytes only.

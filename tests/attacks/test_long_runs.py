@@ -75,13 +75,13 @@ def live_graphs():
     from tensorflow.python.framework.func_graph import FuncGraph
 
     gc.collect()
-    return sum(isinstance(each, FuncGraph) for each in gc.get_objects())
+    return sum(isinstance(instance, FuncGraph) for instance in gc.get_objects())
 
 
 def what_is_open(num_threads=float("inf")):
     """Numbers of open files, threads and live graphs; waits a while for threads that end."""
     for _ in range(20):
-        num_files, threads = (len(os.listdir(f"/proc/self/{each}")) for each in ("fd", "task"))
+        num_files, threads = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
         if threads <= num_threads:
             break
         time.sleep(0.1)
@@ -115,7 +115,7 @@ def test_a_call_leaves_nothing(call, tmp_path, new_names):
         new_names.clear()
         call(tmp_path)
         now = what_is_open(opened["threads"])
-        left = {each: n for each, n in now.items() if n > opened[each]}
+        left = {kind: n for kind, n in now.items() if n > opened[kind]}
         if not left and not new_names:
             break
     assert left == {}

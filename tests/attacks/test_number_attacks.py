@@ -87,17 +87,17 @@ def draw(case, from_logits, start, number):
     tables = {"real": (REAL, LABELS), "classes": (CLASS_LOGITS, CLASS_LABELS)}
     drawn, labelled = tables.get(case.takes, (LOGITS, LABELS))
     # Each kind in turn, so that a few rounds of all metrics see every one.
-    kinds = [list(each)[(start + number) % len(each)] for each in (drawn, labelled, WEIGHTS)]
+    kinds = [list(table)[(start + number) % len(table)] for table in (drawn, labelled, WEIGHTS)]
     logits = drawn[kinds[0]](rng, (NUM_ROWS, 3) if has_classes else NUM_ROWS)
     softmax = functools.partial(special.softmax, axis=1)
     to_probabilities = softmax if has_classes else special.expit
-    given = logits if from_logits or is_real else to_probabilities(logits)
+    predictions = logits if from_logits or is_real else to_probabilities(logits)
     labels = labelled[kinds[1]](rng, to_probabilities(logits))
     if is_real:
         labels = 0.5 * logits + rng.normal(3, 1, NUM_ROWS)
     columns = {
         "labels": np.asarray(labels, "int32" if has_classes else "float32"),
-        "predictions": given.astype(("float32", "float64")[number % 2]),
+        "predictions": predictions.astype(("float32", "float64")[number % 2]),
         "weights": WEIGHTS[kinds[2]](rng, NUM_ROWS).astype("float32"),
     }
     spoilt = SPOILT[rng.integers(len(SPOILT))] if rng.random() < 0.3 else None
@@ -119,7 +119,7 @@ def exact_rows(case, from_logits, columns, shards):
     is_row = columns["weights"] != 0
     return Rows(
         *(exact, columns["predictions"].astype(float), columns["weights"].astype(float)),
-        np.concatenate([np.cumsum(is_row[own]) - 1 for own in shards]),
+        np.concatenate([np.cumsum(is_row[shard]) - 1 for shard in shards]),
         columns.get("field", np.zeros(NUM_ROWS)),
         from_logits,
         str(columns["predictions"].dtype),
@@ -138,14 +138,14 @@ def check(case, metric, rows, kinds, least=0.0):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = float(metric.result())
-    assert all("is NaN" in str(each.message) for each in caught)
+    assert all("is NaN" in str(warning.message) for warning in caught)
     assert bool(caught) == np.isnan(value), (kinds, value)
     if len(kinds) == 4:  # a row is spoilt
         assert np.isnan(value), kinds
         return
     with np.errstate(all="ignore"):
-        found = case.reference(rows)
-    expected, tolerance = found if isinstance(found, tuple) else (found, None)
+        reference = case.reference(rows)
+    expected, tolerance = reference if isinstance(reference, tuple) else (reference, None)
     if expected is None or (np.isnan(value) and case.may_be_nan(rows)):
         return
     if tolerance is None:
@@ -167,5 +167,5 @@ def test_right_or_nan(name, from_logits):
         whole = exact_rows(case, from_logits, columns, [slice(None)])
         check(case, updated(new(), columns), whole, kinds, least)
         merged = new()
-        merged.merge_state([updated(new(), columns, own) for own in SHARDS])
+        merged.merge_state([updated(new(), columns, shard) for shard in SHARDS])
         check(case, merged, exact_rows(case, from_logits, columns, SHARDS), kinds, least)

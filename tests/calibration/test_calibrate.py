@@ -93,8 +93,8 @@ def test_methods():
     assert quick.num_folds == 3
     thorough = kc.calibrate(base_model(), x, y, methods="thorough", verbose=0).report
     assert thorough.num_folds == 5
-    given = kc.calibrate(base_model(), x, y, methods="thorough", folds=2, verbose=0).report
-    assert given.num_folds == 2
+    two_folds = kc.calibrate(base_model(), x, y, methods="thorough", folds=2, verbose=0).report
+    assert two_folds.num_folds == 2
     some = kc.calibrate(base_model(), x, y, **BOTH, methods=["ilps", "platt"], verbose=0).report
     assert {*names_of(some)} - {"blend"} == {"identity", "platt", "ilps"}
     assert weight_of(some, ["platt", "ilps"]) > 0.8
@@ -252,10 +252,10 @@ def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):
     assert base.trainable
 
 
-@pytest.mark.parametrize("given", [np.zeros(3), LogisticRegression()])
-def test_what_is_no_keras_model_is_refused_with_the_way(given):
+@pytest.mark.parametrize("model", [np.zeros(3), LogisticRegression()])
+def test_what_is_no_keras_model_is_refused_with_the_way(model):
     with pytest.raises(ValueError, match="calibrate_scores"):
-        kc.calibrate(given, np.zeros((3, 1)), np.arange(3) % 2)
+        kc.calibrate(model, np.zeros((3, 1)), np.arange(3) % 2)
 
 
 def test_ids_with_gaps_are_looked_up():
@@ -266,10 +266,10 @@ def test_ids_with_gaps_are_looked_up():
         "city": np.arange(300) % 40,
         "few": np.array([0, 3, 9_999] * 100),
     }
-    found = vocabularies(list(columns), columns)
-    assert (found["city"], found["few"]) == (40, 10_000)
+    lookups = vocabularies(list(columns), columns)
+    assert (lookups["city"], lookups["few"]) == (40, 10_000)
     for name in ("user", "signed"):
-        lookup = found[name]
+        lookup = lookups[name]
         assert isinstance(lookup, keras.layers.IntegerLookup)
         ids = np.asarray(lookup(columns[name]))
         assert ids.min() == 1

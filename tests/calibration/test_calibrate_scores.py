@@ -74,8 +74,8 @@ def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
             model = fitted(scores, truth, method="temperature", from_logits=False)
         path = kc.export_savedmodel(model, tmp_path / str(turned))
         answers.append(outputs_of(path, {"score": scores}))
-    given, mirrored = (np.ravel(answer["probability"]) for answer in answers)
-    np.testing.assert_allclose(mirrored, 1 - given, atol=1e-6)
+    probabilities, mirrored = (np.ravel(answer["probability"]) for answer in answers)
+    np.testing.assert_allclose(mirrored, 1 - probabilities, atol=1e-6)
     logit = np.ravel(answers[0]["logit"])
     assert logit[votes == 1].min() > 5
     np.testing.assert_allclose(logit[votes == 1].mean(), -logit[votes == 0].mean(), rtol=1e-6)

@@ -30,7 +30,7 @@ def test_it_counts_the_candidates_and_ends_with_the_last_fit(time, shown, capsys
     options = {"from_logits": True, "methods": ["platt", "beta", "bias"], "time": time}
     kc.calibrate_scores(logits, labels, verbose=1, **options)
     total = 5  # the identity and the last fit
-    assert {each for _, each in shown} == {total}
+    assert {num_candidates for _, num_candidates in shown} == {total}
     numbers = [done for done, _ in shown]
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(numbers[0], total + 1))

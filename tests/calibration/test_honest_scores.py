@@ -64,8 +64,8 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
         clusters = fold[others] if isinstance(folds, str) else None
         rows = Rows(logits[others], labels[others], weights[others])
         shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
-    each = [k if k in shares else 1 for k in fold]
-    stacked = np.array([shares[k] @ columns[:, row] for row, k in enumerate(each)])
+    fold_of_row = [k if k in shares else 1 for k in fold]
+    stacked = np.array([shares[k] @ columns[:, row] for row, k in enumerate(fold_of_row)])
     by_choice = [losses_of(labels, shares[number] @ columns)[scored] for number in numbers]
     means = [np.average(losses, weights=weights[scored]) for losses in by_choice]
     of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
@@ -119,8 +119,8 @@ def test_the_labels_of_a_fold_do_not_change_the_weights_that_score_it():
     columns = cross_fitted(logits, labels, weights, fold)
     turned = np.where(fold == 1, 1 - labels, labels)
     before, after = (
-        cross_fitted_weights(columns, Rows(logits, each, weights), fold)
-        for each in (labels, turned)
+        cross_fitted_weights(columns, Rows(logits, targets, weights), fold)
+        for targets in (labels, turned)
     )
     np.testing.assert_array_equal(before[1], after[1])
     assert np.abs(before - after)[[0, 2]].max() > 0.01

@@ -67,9 +67,9 @@ def test_rows_of_weight_0_are_no_rows(expected):
     model = calibrated(np.r_[1e9, SCORES, -1e9], np.r_[-1, LABELS, np.nan], features, weights)
     assert_same(model, expected)
     folds = np.arange(NUM_ROWS) % 3
-    given = np.r_[7, folds, 8]
+    split = np.r_[7, folds, 8]
     one = calibrated(folds=folds)
-    other = calibrated(np.r_[1e9, SCORES, 0], np.r_[-1, LABELS, -1], features, weights, folds=given)
+    other = calibrated(np.r_[1e9, SCORES, 0], np.r_[-1, LABELS, -1], features, weights, folds=split)
     np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
 
 
@@ -83,10 +83,10 @@ def test_labels_and_scores_turned_round():
     """Folds are drawn alike; trees round in one direction, and knots where scores lie on them."""
     scores = SCORES + RNG.uniform(-0.01, 0.01, NUM_ROWS)
     methods = ["platt", "ilps", "field_bias", "additive"]
-    given = calibrated(scores, methods=methods)
+    model = calibrated(scores, methods=methods)
     turned = calibrated(-scores, 1 - LABELS, methods=methods)
     np.testing.assert_allclose(
-        1 - predicted(turned, -scores), predicted(given, scores), rtol=0, atol=1e-4
+        1 - predicted(turned, -scores), predicted(model, scores), rtol=0, atol=1e-4
     )
-    assert turned.report.after.log_loss == pytest.approx(given.report.after.log_loss, abs=1e-5)
-    assert turned.report.weights == pytest.approx(given.report.weights, abs=1e-3)
+    assert turned.report.after.log_loss == pytest.approx(model.report.after.log_loss, abs=1e-5)
+    assert turned.report.weights == pytest.approx(model.report.weights, abs=1e-3)

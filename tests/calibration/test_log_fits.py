@@ -40,9 +40,9 @@ STREAMING = ("BiasCorrection", "TemperatureScaling", "PlattScaling", "BetaCalibr
 def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
     # Knots lie on bins: those of a log are of logits, those of rows of the rows' own spread.
     accuracy = 1e-2 if name == "ILPS" else 2e-6
-    expected, found, expected_update, updated = (getattr(layers, name)() for _ in range(4))
+    expected, from_log, expected_update, updated = (getattr(layers, name)() for _ in range(4))
     row_fit = expected.fit(Z, Y, sample_weight=W)
-    log_fit = fit_calibrator(found, log(), verbose=0)
+    log_fit = fit_calibrator(from_log, log(), verbose=0)
     assert log_fit.num_rows == N
     assert log_fit.log_loss_after == pytest.approx(row_fit.log_loss_after, abs=1e-3 * accuracy)
     first, second = slice(0, 7000), slice(7000, None)
@@ -51,16 +51,16 @@ def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
     expected_update.fit(Z[first], Y[first], sample_weight=W[first])
     row_fit = expected_update.update(Z[second], Y[second], sample_weight=W[second], forget=0.9)
     assert update_fit.num_rows == row_fit.num_rows
-    for layer, rows in ((found, expected), (updated, expected_update)):
-        curves = (keras.ops.convert_to_numpy(each(GRID)) for each in (layer, rows))
+    for layer, rows in ((from_log, expected), (updated, expected_update)):
+        curves = (keras.ops.convert_to_numpy(calibrator(GRID)) for calibrator in (layer, rows))
         np.testing.assert_allclose(*curves, rtol=accuracy, atol=accuracy)
 
 
 def test_updates_that_are_refused():
-    found = layers.PlattScaling()
-    fit_calibrator(found, log(), verbose=0)
+    layer = layers.PlattScaling()
+    fit_calibrator(layer, log(), verbose=0)
     with pytest.raises(ValueError, match="`forget`"):
-        update_calibrator(found, log(), forget=2, verbose=0)
+        update_calibrator(layer, log(), forget=2, verbose=0)
     with pytest.raises(ValueError, match="`layer`"):
         update_calibrator(layers.FieldILPS({"site": 3}, layers.ILPS()), log(), verbose=0)
 
@@ -81,14 +81,14 @@ def heads():
 @pytest.mark.parametrize("kind", list(heads()))
 def test_heads_are_nearly_those_of_all_rows(kind):
     make = heads()[kind]
-    expected, found = make(), make()
+    expected, from_log = make(), make()
     features = {name: frame()[name].to_numpy() for name in ("site", "device", "name")}
     if kind == "isotonic":
         row_fit = expected.fit(Z, Y, sample_weight=W)
     else:
         used = {name: features[name] for name in expected.feature_names}
         row_fit = expected.fit(Z, Y, used, W)
-    summary = fit_calibrator(found, log(), verbose=0)
+    summary = fit_calibrator(from_log, log(), verbose=0)
     assert summary.num_rows == N
     # Steps at single logits are finer than the groups.
     bound = 1e-3 if kind == "isotonic" else 2e-6
@@ -97,18 +97,18 @@ def test_heads_are_nearly_those_of_all_rows(kind):
         return
     rows = np.flatnonzero(np.abs(Z) < 3)  # beyond, a curve is extrapolated
     used = {name: values[rows] for name, values in used.items()}
-    q = [keras.ops.convert_to_numpy(each(Z[rows], used)) for each in (found, expected)]
+    q = [keras.ops.convert_to_numpy(head(Z[rows], used)) for head in (from_log, expected)]
     np.testing.assert_allclose(*q, atol=2e-3)
     if kind == "ids":
-        both = (each.logit_standard_deviation(Z[rows], used) for each in (found, expected))
+        both = (head.logit_standard_deviation(Z[rows], used) for head in (from_log, expected))
         np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, both), atol=2e-3)
-        for each in (found, expected):  # their weights are not counts
+        for head in (from_log, expected):  # their weights are not counts
             with pytest.raises(ValueError, match="must be equal, or counts of rows"):
-                each.interval(Z[rows], used)
+                head.interval(Z[rows], used)
 
 
 def test_many_values_take_wider_bins(monkeypatch):
-    expected, found = layers.FieldILPS({"site": 40}), layers.FieldILPS({"site": 40})
+    expected, from_log = layers.FieldILPS({"site": 40}), layers.FieldILPS({"site": 40})
     expected.fit(Z, Y, {"site": SITE}, W)
     monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 600)
     asked = []
@@ -118,9 +118,9 @@ def test_many_values_take_wider_bins(monkeypatch):
         return log_sums(log, queries, *arguments, **named)
 
     monkeypatch.setitem(fit_calibrator.__globals__, "log_sums", told)
-    fit_calibrator(found, log(), verbose=0)
+    fit_calibrator(from_log, log(), verbose=0)
     assert asked[-1][0] in ("cells/4", "cells/1")
-    errors = found.get_offsets("site") - expected.get_offsets("site")
+    errors = from_log.get_offsets("site") - expected.get_offsets("site")
     rows = np.bincount(SITE)
     assert np.abs(errors).max() < 0.1 / np.sqrt(0.2 * rows.min())
 
@@ -155,10 +155,10 @@ def test_bins_in_sql_are_those_of_the_histogram(bins_per_unit):
     for power in range(3):
         offsets = z - 0.5 * (edges[number] + edges[number + 1])
         np.add.at(sums[:, power], number, offsets**power)
-    found = np.stack([table[f"positives_{power}"] for power in range(3)], axis=1)
+    received = np.stack([table[f"positives_{power}"] for power in range(3)], axis=1)
     places = table["key_bin"] + len(edges) // 2
-    np.testing.assert_allclose(found, sums[places], rtol=1e-9, atol=1e-9)
-    assert found[:, 0].sum() == len(z)
+    np.testing.assert_allclose(received, sums[places], rtol=1e-9, atol=1e-9)
+    assert received[:, 0].sum() == len(z)
 
 
 @pytest.mark.parametrize("far", [-2e4, 16300.0, 1e30])
@@ -204,11 +204,11 @@ def test_numeric_columns_and_their_gaps():
     heads[0].fit(Z, Y, rows, sample_weight=W)
     log = ScoredLog(rows, logit="z", sample_weight="w", num_threads=2)
     fit_calibrator(heads[1], log, verbose=0)
-    expected, found = (head.get_curve("size") for head in heads)
-    np.testing.assert_array_equal(found[0], [0, 3, 6, 9])
-    np.testing.assert_allclose(found[1], expected[1], atol=1e-3)
-    assert found[2] == pytest.approx(expected[2], abs=1e-3)
-    assert abs(found[2]) > 1e-3
+    expected, received = (head.get_curve("size") for head in heads)
+    np.testing.assert_array_equal(received[0], [0, 3, 6, 9])
+    np.testing.assert_allclose(received[1], expected[1], atol=1e-3)
+    assert received[2] == pytest.approx(expected[2], abs=1e-3)
+    assert abs(received[2]) > 1e-3
 
 
 def test_a_head_that_follows_time_reads_the_days_of_the_log():

@@ -52,9 +52,9 @@ def test_identity_is_the_model_as_it_was_passed(state, makes):
     if state == "fitted before":
         kc.fit_head(model, *world(3000, seed=2), verbose=0)
     x, y = world(3000)
-    own = mean_loss(y, predicted(model, x))
+    loss = mean_loss(y, predicted(model, x))
     report = calibrated(model, x, y).report
-    assert report.before.log_loss == pytest.approx(own, abs=2e-6)
+    assert report.before.log_loss == pytest.approx(loss, abs=2e-6)
     assert report.scores[0].name == "identity"
     for score in report.scores:
         change = score.log_loss - report.before.log_loss
@@ -94,8 +94,8 @@ def test_a_head_with_a_weight_is_a_part_of_the_mean():
         chosen.report.weights[name] * np.asarray(part(*columns)) for name, part in parts.items()
     )
     np.testing.assert_allclose(np.asarray(chosen.head(*columns)), logits, atol=1e-5)
-    own = expit(np.asarray(head(x["score"]), float))
-    np.testing.assert_allclose(predicted(model, x)[:, 0], own.reshape(-1), atol=1e-6)
+    probabilities = expit(np.asarray(head(x["score"]), float))
+    np.testing.assert_allclose(predicted(model, x)[:, 0], probabilities.reshape(-1), atol=1e-6)
 
 
 def test_a_head_fitted_to_these_rows_is_scored_by_fits_to_the_other_folds():
@@ -122,11 +122,11 @@ def test_a_head_that_reads_a_computed_feature_stays_below_the_new_one():
     model = model_with(head, keras.layers.Lambda(lambda ids: SITES - 1 - ids, output_shape=()))
     head.set_weights([np.asarray(w) + 0.2 for w in head.get_weights()])
     x, y = world(3000)
-    own = mean_loss(y, predicted(model, x))
+    loss = mean_loss(y, predicted(model, x))
     chosen = calibrated(model, x, y, methods=["platt", "field_bias"])
-    assert chosen.report.before.log_loss == pytest.approx(own, abs=2e-6)
+    assert chosen.report.before.log_loss == pytest.approx(loss, abs=2e-6)
     assert chosen.report.present is None
-    assert mean_loss(y, predicted(chosen, x)) < own
+    assert mean_loss(y, predicted(chosen, x)) < loss
 
 
 @pytest.mark.quick_cases(1)

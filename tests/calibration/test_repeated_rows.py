@@ -44,7 +44,9 @@ def repeated():
 @pytest.mark.parametrize("name", list(repeated()))
 def test_repeated_rows_lie_in_one_fold(name):
     inputs, labels = repeated()[name]
-    logits = next(each for each in reversed(inputs) if each.dtype.kind == "f" and each.ndim == 1)
+    logits = next(
+        column for column in reversed(inputs) if column.dtype.kind == "f" and column.ndim == 1
+    )
     order = RNG.permutation(len(labels))
     noise = 1e-9 * RNG.normal(size=len(labels))  # of two batches
     scores = logits + noise
@@ -106,13 +108,13 @@ def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
     }  # fmt: skip
     rows = np.repeat(np.arange(300), counts)
     order = rows if folds == "blocks" else RNG.permutation(rows)
-    found = []
+    models = []
     for numbers, weights in ((np.arange(300), counts), (order, None)):
-        given = logits[numbers], LABELS[numbers], {"site": SITES[numbers]}, weights
+        columns = logits[numbers], LABELS[numbers], {"site": SITES[numbers]}, weights
         told = pytest.warns(UserWarning, match=r"up to \d+ times each.*drop the duplicates")
         with contextlib.nullcontext() if is_coarse else told:
-            found.append(kc.calibrate_scores(*given, weights_are="counts", **options))
-    counted, single = found
+            models.append(kc.calibrate_scores(*columns, weights_are="counts", **options))
+    counted, single = models
     assert counted.report.num_rows == len(rows)
     assert counted.report.weights == single.report.weights
     for one, other in zip(counted.report.scores, single.report.scores, strict=True):

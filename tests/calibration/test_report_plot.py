@@ -51,9 +51,9 @@ def test_a_warning_of_a_fit_to_some_rows_says_so_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kc.calibrate_scores(logits, labels, **options)
-    found = [str(each.message) for each in caught]
-    assert sum("early blocks of time alone" in text for text in found) == 1
-    assert {each.filename for each in caught} == {__file__}
+    messages = [str(warning.message) for warning in caught]
+    assert sum("early blocks of time alone" in text for text in messages) == 1
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_a_change_that_rounds_to_0_has_no_minus():

@@ -92,7 +92,7 @@ def test_a_gap_is_kept():
 def test_rows_of_one_time_are_in_one_block():
     times = np.floor(np.arange(800.0) / 90)
     splits = splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times))
-    assert all(len(set(splits.fold[times == each])) == 1 for each in set(times))
+    assert all(len(set(splits.fold[times == time])) == 1 for time in set(times))
     with pytest.raises(ValueError, match="at least two blocks of rows"):
         splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times // 5))
 

@@ -126,9 +126,9 @@ def test_a_small_share_counts_if_its_rate_is_off_in_rows_or_counts():
     (message,) = said(lambda: head.fit(score, label, x))
     score, site = np.round(score), x["site"]
     apart = said(lambda: head.fit(score, label, {"site": site}))
-    (*given, site), counts = np.unique([score, label, site], axis=1, return_counts=True)
-    given += [{"site": site}, counts]
-    assert apart == said(lambda: head.fit(*given, weights_are="counts"))
+    (*distinct, site), counts = np.unique([score, label, site], axis=1, return_counts=True)
+    distinct += [{"site": site}, counts]
+    assert apart == said(lambda: head.fit(*distinct, weights_are="counts"))
     assert "'site': 0.6" in message
     assert len(apart) == 1
 

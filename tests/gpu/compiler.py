@@ -114,8 +114,8 @@ class Program:
 
         Exact for straight code; a loop counts once.
         """
-        found = [self.code_of(kernel) for kernel in self.over_rows(num_rows)]
-        return sum(c.num_instructions * c.num_threads / num_rows for c in found if c)
+        codes = [self.code_of(kernel) for kernel in self.over_rows(num_rows)]
+        return sum(c.num_instructions * c.num_threads / num_rows for c in codes if c)
 
 
 def compile_for(name: str, stablehlo: str) -> Program:
@@ -190,25 +190,25 @@ def read_program(
         if header := re.match(r"(ENTRY )?%?([\w.-]+) (?:\(.*\) -> .*)?\{", line):
             current = computations.setdefault(header[2], [])
             entry = header[2] if header[1] else entry
-        elif found := INSTRUCTION.match(line):
-            current.append(found)
-    kinds = frozenset(found["op"] for lines in computations.values() for found in lines)
+        elif instruction := INSTRUCTION.match(line):
+            current.append(instruction)
+    kinds = frozenset(instruction["op"] for lines in computations.values() for instruction in lines)
     return Program(tuple(_kernels(computations, entry)), kinds, temporary_bytes, code or {})
 
 
 def _kernels(computations: dict[str, list[re.Match[str]]], name: str) -> list[Kernel]:
-    shapes = {found["name"]: found["shape"] for found in computations[name]}
+    shapes = {instruction["name"]: instruction["shape"] for instruction in computations[name]}
     kernels = []
-    for found in computations[name]:
-        kind, tail = found["op"], found.string[found.end() :]
+    for instruction in computations[name]:
+        kind, tail = instruction["op"], instruction.string[instruction.end() :]
         if kind in _NO_KERNEL or kind.endswith("-done"):
             continue
         if kind in ("conditional", "while", "call", "async-start"):
             kernels += _called_kernels(computations, kind, tail)
             continue
         operands = dict.fromkeys(re.findall(r"%([\w.-]+)", parenthesized(tail)))
-        num_bytes = sum(map(_num_bytes, [found["shape"], *(shapes[o] for o in operands)]))
-        kernels.append(Kernel(found["name"], kind, num_bytes))
+        num_bytes = sum(map(_num_bytes, [instruction["shape"], *(shapes[o] for o in operands)]))
+        kernels.append(Kernel(instruction["name"], kind, num_bytes))
     return kernels
 
 

@@ -48,7 +48,7 @@ def kernels(num_rows: int, dtype: str = "float32") -> dict[str, Kernel]:
     """Name → kernel, on logits of a dtype; sums are over float32."""
     item, row_argument = NUM_BYTES[dtype], {"logits": ((num_rows,), dtype)}
     by_curve = {"upstream": ((num_rows,), dtype)}
-    found = {
+    by_name = {
         # Of the negative: a program that returns its argument moves nothing.
         "copy": Kernel(ops.negative, row_argument, 2 * item),
         "sigmoid": Kernel(ops.sigmoid, row_argument, 2 * item),
@@ -58,20 +58,20 @@ def kernels(num_rows: int, dtype: str = "float32") -> dict[str, Kernel]:
     }
     by_curve = {"upstream": ((num_rows,), "float32")}  # The curve is float32.
     for num_knots in (20, 100):
-        given = {
+        arguments = {
             **row_argument,
             "knots": ((num_knots,), "float32"),
             "values": ((num_knots,), "float32"),
         }
         name = f"ILPS, {num_knots} knots"
-        found[name] = Kernel(curve, given, item + 4)
-        found[f"{name}, with gradient"] = Kernel(
-            with_gradient(curve), {**by_curve, **given}, 2 * item + 8
+        by_name[name] = Kernel(curve, arguments, item + 4)
+        by_name[f"{name}, with gradient"] = Kernel(
+            with_gradient(curve), {**by_curve, **arguments}, 2 * item + 8
         )
     if dtype == "float32":
         row, classes = ((num_rows,), dtype), ((num_rows, NUM_CLASSES), dtype)
         ids = ((num_rows,), "int32")
-        found |= {
+        by_name |= {
             "summary of logits": Kernel(summary, {"labels": row, "logits": row}, 8),
             "sums by field value": Kernel(
                 sums_by_field, {"labels": row, "predictions": row, "ids": ids}, 12
@@ -83,7 +83,7 @@ def kernels(num_rows: int, dtype: str = "float32") -> dict[str, Kernel]:
                 sums_by_class, {"labels": classes, "logits": classes}, 8 * NUM_CLASSES
             ),
         }
-    return found
+    return by_name
 
 
 def curve(logits: Any, knots: Any, values: Any) -> Any:
@@ -182,8 +182,8 @@ def lowered_training_step(num_rows: int) -> str:
         return optimizer.stateless_apply(state, jax.grad(total)(weights, fixed, *rows), weights)
 
     variables = (head.trainable_variables, head.non_trainable_variables, optimizer.variables)
-    given = [[variable.value for variable in some] for some in variables]
-    return lowered_with_variables(jax_step, *given, logits, ids, labels)
+    values = [[variable.value for variable in some] for some in variables]
+    return lowered_with_variables(jax_step, *values, logits, ids, labels)
 
 
 def lowered_serving(num_rows: int) -> str:
@@ -215,7 +215,7 @@ def lowered_with_variables(function: Function, *arguments: Any) -> str:
         import jax
 
         # A function of its own: JAX remembers what it has traced.
-        traced = jax.jit(lambda *given: function(*given)).trace(*arguments)
+        traced = jax.jit(lambda *tensors: function(*tensors)).trace(*arguments)
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 

@@ -124,7 +124,7 @@ def test_rare_values_do_not_tell_the_labels_of_the_scored_fold():
     head = BoostedTrees({"value": 1200}, (), FieldBias({"value": 1200}))
     summary = head.fit(logits, labels, features, settings=FitSettings(folds=5, seed=2))
     logits, labels, features = rows(20_000)
-    losses = [log_loss(labels, called(each, logits, features)) for each in (head, head.head)]
+    losses = [log_loss(labels, called(layer, logits, features)) for layer in (head, head.head)]
     # With trees on top of offsets of other folds alone: -.0014 and +.0090.
     reported = summary.cross_fitted_both - summary.cross_fitted_head
     assert reported > -0.0005

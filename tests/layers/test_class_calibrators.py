@@ -63,10 +63,10 @@ def best_loss(kind, logits, shares, weights):
         return log_loss(calibrated, shares, weights), gradient
 
     start = [0.5] if kind == "temperature" else np.repeat([0.5, 0.0], num_classes)
-    found = scipy.optimize.minimize(
+    solution = scipy.optimize.minimize(
         value_and_gradient, start, jac=True, method="BFGS", options={"gtol": 1e-9}
     )
-    return found.fun
+    return solution.fun
 
 
 @pytest.mark.quick_cases(4)

@@ -282,7 +282,7 @@ def test_rows_of_weight_zero_do_not_move_the_curve_under_a_network():
 
 @every_layer
 def test_rows_that_are_refused_change_nothing(case, every_taught):
-    layer = next(every_taught[name] for name, each in LAYERS.items() if each is case)
+    layer = next(every_taught[name] for name, layer_case in LAYERS.items() if layer_case is case)
     before = values_of(layer)
     bad = (CLASSES if case.has_classes else LABELS).astype("float64")
     bad[3] = np.nan
@@ -305,8 +305,8 @@ def model(every_taught):
     features = symbols(site="int32", price=())
     outputs = {}
     for name, case in LAYERS.items():
-        given = [class_logits if case.has_classes else logits] if case.has_logits else []
-        outputs[name.replace(", ", "_")] = every_taught[name](*given, features)
+        scores = [class_logits if case.has_classes else logits] if case.has_logits else []
+        outputs[name.replace(", ", "_")] = every_taught[name](*scores, features)
     return keras.Model({"logits": logits, "class_logits": class_logits, **features}, outputs)
 
 
@@ -330,7 +330,7 @@ def agree(received, expected, tolerance=1e-5):
 
 
 def test_under_xla_the_same(model, rows):
-    agree(compiled(lambda given: model(given))(rows), model(rows))
+    agree(compiled(lambda batch: model(batch))(rows), model(rows))
 
 
 def test_after_a_file_exactly_the_same(model, rows, tmp_path):

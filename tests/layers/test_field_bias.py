@@ -38,10 +38,10 @@ def test_finds_the_optimum(weighted):
         priors = u @ u / fit.spreads.deviations[0] ** 2 + v @ v / fit.spreads.deviations[1] ** 2
         return loss + 0.5 * priors + 0.5e-3 * (slope[0] - 1) ** 2
 
-    found = np.concatenate([[fit.slope, fit.bias], *fit.offsets])
-    best = minimize(objective, found, method="BFGS", options={"gtol": 1e-6})
-    assert objective(found) <= best.fun + 1e-6
-    np.testing.assert_allclose(found, best.x, atol=1e-4)
+    fitted = np.concatenate([[fit.slope, fit.bias], *fit.offsets])
+    best = minimize(objective, fitted, method="BFGS", options={"gtol": 1e-6})
+    assert objective(fitted) <= best.fun + 1e-6
+    np.testing.assert_allclose(fitted, best.x, atol=1e-4)
     curve = fit.slope * logits + fit.bias + fit.offsets[0][site] + fit.offsets[1][device]
     loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
     np.testing.assert_allclose(fit.log_loss, loss, rtol=1e-12)

@@ -87,7 +87,7 @@ def test_finds_the_optimum(weighted):
     site, x, z = features.values()
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 1500) if weighted else None
     knots = [np.quantile(x[~np.isnan(x)], np.linspace(0, 1, 6)), np.linspace(-2, 2, 4)]
-    columns = [numeric_column(each, k) for each, k in zip((x, z), knots, strict=True)]
+    columns = [numeric_column(column, k) for column, k in zip((x, z), knots, strict=True)]
     rows = OffsetRows(logits, labels, weights, [site], columns)
     fit = fit_field_offsets(rows, [6], half_cauchy(1.0))
     assert fit.converged
@@ -96,8 +96,8 @@ def test_finds_the_optimum(weighted):
     lowest, (line, offsets, curves), objective = optimum(
         logits, labels, weights, site, knots, designs, fit.spreads.deviations
     )
-    found = np.concatenate([[fit.slope, fit.bias], *fit.offsets, *fit.curves])
-    assert objective(found) <= lowest + 1e-6
+    fitted = np.concatenate([[fit.slope, fit.bias], *fit.offsets, *fit.curves])
+    assert objective(fitted) <= lowest + 1e-6
     np.testing.assert_allclose([fit.slope, fit.bias], line, atol=2e-4)
     np.testing.assert_allclose(fit.offsets[0], offsets, atol=2e-4)
     for received, expected in zip(fit.curves, curves, strict=True):

@@ -88,11 +88,12 @@ def test_finds_the_optimum(weighted):
         return loss + 0.5 * precision @ away**2, slope
 
     coefficients = [curves @ to_knots / 4 for curves in (fit.values, *fit.deviations)]
-    found = np.concatenate([part.reshape(-1) for part in coefficients])
-    best = minimize(objective, found, jac=True, method="BFGS", options={"gtol": 1e-7})
-    assert objective(found)[0] <= best.fun + 1e-6
-    np.testing.assert_allclose(found, best.x, atol=1e-4)
-    loss = np.average(np.logaddexp(0, design @ found) - labels * (design @ found), weights=weights)
+    fitted = np.concatenate([part.reshape(-1) for part in coefficients])
+    best = minimize(objective, fitted, jac=True, method="BFGS", options={"gtol": 1e-7})
+    assert objective(fitted)[0] <= best.fun + 1e-6
+    np.testing.assert_allclose(fitted, best.x, atol=1e-4)
+    curve = design @ fitted
+    loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
     np.testing.assert_allclose(fit.log_loss, loss, rtol=1e-12)
 
 
@@ -136,7 +137,7 @@ def test_every_curve_rises(trained):
             weight.assign(value + noise.normal(0, 2, value.shape))
         head.finalize()
     grid = np.sort(np.random.default_rng(5).normal(0, 5, 20_000)).astype("float32")
-    call = compiled(lambda *given: head(given[0], {"site": given[1], "device": given[2]}))
+    call = compiled(lambda *tensors: head(tensors[0], {"site": tensors[1], "device": tensors[2]}))
     for i in range(1, 6, 2):
         for j in range(1, 6, 2):
             ids = [np.full(20_000, i, "int32"), np.full(20_000, j, "int32")]

@@ -23,9 +23,9 @@ CALIBRATORS = [
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
 def test_probabilities_are_taken_where_they_are_announced(calibrator):
     layer, expected = calibrator(), calibrator()
-    given = layer.fit(PROBABILITIES, LABELS, from_logits=False)
+    summary = layer.fit(PROBABILITIES, LABELS, from_logits=False)
     reference = expected.fit(LOGITS, LABELS)
-    assert given.log_loss_after == pytest.approx(reference.log_loss_after, abs=digits(1e-6))
+    assert summary.log_loss_after == pytest.approx(reference.log_loss_after, abs=digits(1e-6))
     for weight, other in zip(layer.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"probabilities in \[0, 1\].*from -"):
@@ -63,9 +63,9 @@ def test_class_probabilities():
     labels = np.array([GENERATOR.choice(3, p=row) for row in shares])
     with pytest.warns(UserWarning, match="add up to 1"):
         layers.TemperatureScaling().fit(shares, labels)
-    given = layers.TemperatureScaling().fit(shares, labels, from_logits=False)
+    summary = layers.TemperatureScaling().fit(shares, labels, from_logits=False)
     reference = layers.TemperatureScaling().fit(np.log(shares), labels)
-    assert given.log_loss_after == pytest.approx(reference.log_loss_after)
+    assert summary.log_loss_after == pytest.approx(reference.log_loss_after)
 
 
 class FailsAtLast(layers.FieldBias):

@@ -50,7 +50,7 @@ def test_one_order_of_arguments(method):
             parameters = inspect.signature(getattr(head, method)).parameters
             assert list(parameters)[1:5] == order, head
             others = list(parameters.values())[5:]
-            assert all(each.kind is each.KEYWORD_ONLY for each in others), head
+            assert all(argument.kind is argument.KEYWORD_ONLY for argument in others), head
 
 
 @pytest.mark.parametrize("name", OF_ONE_LOGIT)

@@ -70,7 +70,7 @@ def reference(knots, logits, labels, weights, smoothness, constant, unit=1.0):
         gradient[1:] += 0.1 * (slopes - 1) / len(slopes)
         return (loss + prior) / total, gradient / total
 
-    found = scipy.optimize.minimize(
+    solution = scipy.optimize.minimize(
         value_and_gradient,
         np.r_[knots[middle], np.ones(len(gaps))],
         jac=True,
@@ -78,7 +78,7 @@ def reference(knots, logits, labels, weights, smoothness, constant, unit=1.0):
         bounds=[(None, None)] + [(1e-6, None)] * len(gaps),
         options={"ftol": 1e-16, "gtol": 1e-11, "maxiter": 20000, "maxfun": 40000, "maxcor": 60},
     )
-    return found.fun
+    return solution.fun
 
 
 @pytest.mark.quick_cases(4)

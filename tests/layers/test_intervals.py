@@ -123,16 +123,16 @@ def dense_deviations(head, logits, labels, ids, weights, new_logits, new_ids):
     its evidence weights the sets.
     """
 
-    def columns_of(curve, given):
+    def columns_of(curve, values):
         # The last value of each field is "other", without an offset.
-        dummies = [np.eye(n + 1)[np.minimum(given[f], n)][:, :n] for f, n in head.fields.items()]
+        dummies = [np.eye(n + 1)[np.minimum(values[f], n)][:, :n] for f, n in head.fields.items()]
         return np.concatenate([curve[:, None], np.ones((len(curve), 1)), *dummies], axis=1)
 
     columns, new_columns = columns_of(logits, ids), columns_of(new_logits, new_ids)
     one = expit(numpy_of(head(logits, ids))[:, 0].astype("float64"))
     hessian = columns.T @ (columns * (weights * one * (1 - one))[:, None])
     gradient = columns.T @ (weights * (one - labels))
-    slope, bias = (float(numpy_of(each)) for each in (head._slope, head._bias))
+    slope, bias = (float(numpy_of(variable)) for variable in (head._slope, head._bias))
     fitted = np.concatenate([[slope - 1, bias], *(head.get_offsets(f) for f in head.fields)])
     squares, evidences = [], []
     grid = np.geomspace(3e-3, 8, 40)
@@ -181,16 +181,16 @@ def test_two_crossed_fields_are_nearly_exact():
     logits, labels, ids = field_rows()
     head = FieldBias({"site": 13, "device": 5})
     head.fit(logits, labels, ids)
-    new = {name: each.ravel() for name, each in zip(ids, np.indices((14, 6)), strict=True)}
+    new = {name: values.ravel() for name, values in zip(ids, np.indices((14, 6)), strict=True)}
     new_logits = np.zeros(84)
     expected = dense_deviations(head, logits, labels, ids, np.ones(6000), new_logits, new)
     received = numpy_of(head.logit_standard_deviation(new_logits, new))[:, 0]
-    ratio, known = received / expected, (new["site"] < 13) & (new["device"] < 5)
-    assert 0.97 < ratio[known].min()
-    assert ratio[known].max() < 1.15
+    ratio, is_known = received / expected, (new["site"] < 13) & (new["device"] < 5)
+    assert 0.97 < ratio[is_known].min()
+    assert ratio[is_known].max() < 1.15
     # What the offset of an unknown device would tell about the mean of all is left out.
-    assert 0.9 < ratio[~known].min()
-    assert ratio[~known].max() < 1.01
+    assert 0.9 < ratio[~is_known].min()
+    assert ratio[~is_known].max() < 1.01
 
 
 @pytest.mark.parametrize("make", [PlattScaling, lambda: ILPS(6), BetaCalibration])
@@ -279,12 +279,12 @@ def test_weights_that_are_not_counts_are_refused(make):
     logits, labels, ids = field_rows()
     weights = 1 / np.random.default_rng(0).uniform(0.05, 1, len(logits))
     layer = make()
-    given = (ids,) if isinstance(layer, FieldBias) else ()
-    layer.fit(logits, labels, *given, sample_weight=weights)
+    features = (ids,) if isinstance(layer, FieldBias) else ()
+    layer.fit(logits, labels, *features, sample_weight=weights)
     with pytest.raises(ValueError, match=r"must be equal, or counts of rows.*unequal importances"):
-        layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
-    layer.fit(logits, labels, *given, sample_weight=np.ceil(weights), weights_are="counts")
-    layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
+        layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in features))
+    layer.fit(logits, labels, *features, sample_weight=np.ceil(weights), weights_are="counts")
+    layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in features))
 
 
 def test_updates_keep_an_interval_while_the_weights_are_counts():

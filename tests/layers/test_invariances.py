@@ -91,8 +91,8 @@ def expected(name):
     return _expected[name]
 
 
-def assert_same(received, wanted, tolerance=1e-6):
-    np.testing.assert_allclose(received, wanted, rtol=0, atol=tolerance)
+def assert_same(received, reference, tolerance=1e-6):
+    np.testing.assert_allclose(received, reference, rtol=0, atol=tolerance)
 
 
 def test_every_head_with_a_direct_fit_is_listed():
@@ -100,8 +100,8 @@ def test_every_head_with_a_direct_fit_is_listed():
 
     public = {
         name
-        for name, each in vars(layers).items()
-        if isinstance(each, type) and issubclass(each, Head) and each.__module__ != Head.__module__
+        for name, head in vars(layers).items()
+        if isinstance(head, type) and issubclass(head, Head) and head.__module__ != Head.__module__
     }
     without = {"Head", "SamplingCorrection"}  # the last has nothing to fit
     assert public - without <= {name.split(",")[0] for name in HEADS}
@@ -145,8 +145,8 @@ def test_a_common_factor_of_the_weights(name, factor):
     received = probabilities_of(fitted(name, weights=np.full(NUM_ROWS, factor)), scores_of(name))
     assert_same(received, expected(name))
     one, other = (
-        probabilities_of(fitted(name, weights=each * IMPORTANCES), scores_of(name))
-        for each in (1.0, factor)
+        probabilities_of(fitted(name, weights=scale * IMPORTANCES), scores_of(name))
+        for scale in (1.0, factor)
     )
     assert_same(one, other)
 
@@ -196,8 +196,8 @@ def test_batches_of_updates_do_not_matter(name, sizes, unit):
     head, end = HEADS[name][0](), NUM_ROWS - sum(sizes)
     for size in (end, *sizes):
         batch = slice(end - size, end) if head.histogram is None else slice(end, end + size)
-        given = LOGITS[batch], LABELS[batch], None, unit * IMPORTANCES[batch]
-        summary = head.fit(*given) if head.histogram is None else head.update(*given)
+        arguments = LOGITS[batch], LABELS[batch], None, unit * IMPORTANCES[batch]
+        summary = head.fit(*arguments) if head.histogram is None else head.update(*arguments)
         end = batch.stop
     assert summary.num_rows == NUM_ROWS
     # Knots lie on the bins of the first batch; a beta curve bends within them.
@@ -257,9 +257,9 @@ def test_votes_and_labels_turned_round(name):
     assert all(np.any((votes == end) & (LABELS == 1 - end)) for end in (0, 1))
     scores = logits_of_probabilities(votes)
     head = fitted(name, votes, from_logits=False)
-    wanted = probabilities_of(head, scores)
+    probabilities = probabilities_of(head, scores)
     turned = fitted(name, (1 - votes).astype("float32"), 1 - LABELS, from_logits=False)
-    assert_same(1 - probabilities_of(turned, -scores), wanted, TURNED_ROUND.get(name, 1e-6))
+    assert_same(1 - probabilities_of(turned, -scores), probabilities, TURNED_ROUND.get(name, 1e-6))
 
 
 def test_weights_that_contradict_what_they_are_said_to_be():

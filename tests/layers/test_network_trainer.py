@@ -48,14 +48,14 @@ def test_steps_are_those_of_a_dense_reference():
     for weight in trainer.network.trainable_weights:
         weight.assign(np.random.default_rng(2).normal(size=weight.shape))
     theta = [np.float64(keras.ops.convert_to_numpy(w)) for w in trainer.network.trainable_weights]
-    shapes = [each.shape for each in theta]
+    shapes = [array.shape for array in theta]
     assert shapes == [(7, 3), (3, 4), (4,), (4, 1), (1,)]
     first, second, average = ([np.zeros(s) for s in shapes] for _ in range(3))
     curve, labels, weights = trainer.curve, trainer.labels, trainer.weights
     assert weights.mean() == pytest.approx(1)
     batches = []
     steps = trainer._steps
-    trainer._steps = lambda given: (batches.extend(given), steps(given))
+    trainer._steps = lambda epoch_batches: (batches.extend(epoch_batches), steps(epoch_batches))
     step, momentum = 0, float(trainer.model.optimizer.ema_momentum)
     for _ in range(2):
         trainer.train_epoch(EVERY)
@@ -84,7 +84,7 @@ def test_steps_are_those_of_a_dense_reference():
                 theta[place] = theta[place] - rate * first[place] / (np.sqrt(second[place]) + 1e-7)
                 kept = momentum if step > 1 else 0.0
                 average[place] += (1 - kept) * (theta[place] - average[place])
-        theta = [each.copy() for each in average]
+        theta = [array.copy() for array in average]
     assert (step, momentum) == (10, pytest.approx(0.6))
     assert sorted(np.concatenate(batches[:5])) == EVERY.tolist()
     for weight, expected in zip(trainer.network.trainable_weights, theta, strict=True):

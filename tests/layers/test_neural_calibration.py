@@ -50,7 +50,7 @@ def test_is_the_sum_of_its_parts(kind, reload):
         np.testing.assert_allclose(received, expected, rtol=1e-6)
     assert sorted(head.feature_names) == sorted(names)
 
-    inputs = symbols(**{n: (each.shape[1:], dtype_of(each)) for n, each in features.items()})
+    inputs = symbols(**{n: (column.shape[1:], dtype_of(column)) for n, column in features.items()})
     logit = keras.Input((), name="logits")
     model = keras.Model([logit, inputs], head(logit, inputs))
     assert model.output.shape == (None, 1)
@@ -178,11 +178,11 @@ def test_a_seed_repeats_the_fit():
     first = fitted(0)
     assert fitted(0) == repeated(first)
     assert fitted(1) != repeated(first)
-    found = []
+    unseeded = []
     for _ in range(2):
         keras.utils.set_random_seed(7)
-        found.append(fitted(None))
-    assert found[0] == repeated(found[1])
+        unseeded.append(fitted(None))
+    assert unseeded[0] == repeated(unseeded[1])
 
 
 def test_fit_of_few_clicks_is_the_curve():
@@ -212,7 +212,7 @@ class LateNetwork(keras.layers.Layer):
 
 def test_folds_of_a_network_that_is_not_built_start_afresh():
     logits, labels, features = segment_clicks(600)
-    found = []
+    losses = []
     for built in (False, True):
         network = LateNetwork()
         if built:
@@ -220,8 +220,8 @@ def test_folds_of_a_network_that_is_not_built_start_afresh():
         with keras.saving.custom_object_scope({"LateNetwork": LateNetwork}):
             head = NeuralCalibration(None, network)
             settings = FitSettings(folds=2, max_epochs=3, learning_rate=0.1)
-            found.append(head.fit(logits, labels, features, settings=settings).cross_fitted_both)
-    assert found[0] == repeated(found[1])
+            losses.append(head.fit(logits, labels, features, settings=settings).cross_fitted_both)
+    assert losses[0] == repeated(losses[1])
 
 
 def test_a_loaded_head_of_many_members_predicts_the_same(tmp_path):

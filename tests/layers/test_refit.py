@@ -53,9 +53,9 @@ def test_before_is_the_model_as_it_was(name, state):
     model = model_with(head)
     if state == "trained":
         shifted(model, head, 0.05)
-    own = mean_loss(y, model.predict(x, batch_size=1500, verbose=0))
+    loss = mean_loss(y, model.predict(x, batch_size=1500, verbose=0))
     summary = kc.fit_head(model, x, y, verbose=0)
-    assert summary.log_loss_before == pytest.approx(own, abs=2e-6)
+    assert summary.log_loss_before == pytest.approx(loss, abs=2e-6)
     assert summary.is_used
     assert summary.change < 0
     # The cross-fitted loss is above that of the rows of the fit, and near to that of new rows.
@@ -110,7 +110,8 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             summary = kc.fit_head(model, few, labels, verbose=0)
-        told = [str(each.message) for each in caught if "stays as it was" in str(each.message)]
+        messages = [str(warning.message) for warning in caught]
+        told = [message for message in messages if "stays as it was" in message]
         assert summary.is_used == (not told) == (summary.change <= 0)
         same = all(map(np.array_equal, head.get_weights(), weights))
         assert same == bool(told)
@@ -132,11 +133,11 @@ def test_a_head_in_time_is_scored_on_the_last_eighth():
     model = model_with(head)
     summary = kc.fit_head(model, x, y, time="order", verbose=0)
     assert summary.change < 0
-    own = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)
+    early_head = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)
     early, late = slice(0, 3500), slice(3500, None)
     features = {"site": x["site"]}
-    own.fit(x["score"][early], y[early], {"site": x["site"][early]}, time=np.arange(3500.0))
-    after = np.asarray(own(x["score"], features), float).reshape(-1)
+    early_head.fit(x["score"][early], y[early], {"site": x["site"][early]}, time=np.arange(3500.0))
+    after = np.asarray(early_head(x["score"], features), float).reshape(-1)
     losses = [-(y * log_expit(eta) + (1 - y) * log_expit(-eta)) for eta in (after, x["score"])]
     expected = (losses[0] - losses[1])[late].mean()
     assert summary.change == pytest.approx(expected, abs=1e-6)

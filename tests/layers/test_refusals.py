@@ -25,12 +25,12 @@ pytest.importorskip("tensorflow")  # Keras' lookups of strings need it
 ONE_HOT = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
 # Class, arguments, and the name that the error must hold.
 REFUSED = [
-    *((ILPS, {"knots": each}, "knots") for each in ("median", [1.0], [1.0, 1.0], [0.0, NAN])),
+    *((ILPS, {"knots": knots}, "knots") for knots in ("median", [1.0], [1.0, 1.0], [0.0, NAN])),
     (ILPS, {"knots": [1e6, 1e6 + 1e-3]}, "knots"),  # equal in float32
-    *((ILPS, {"num_knots": each}, "num_knots") for each in (1, 2.5)),
+    *((ILPS, {"num_knots": number}, "num_knots") for number in (1, 2.5)),
     (ILPS, {"extrapolation": "flat"}, "extrapolation"),
     (ILPS, {"monotonic": "soft"}, "monotonic"),
-    *((ILPS, {"smoothness": each}, "smoothness") for each in (-1, np.inf, NAN, "automatic")),
+    *((ILPS, {"smoothness": value}, "smoothness") for value in (-1, np.inf, NAN, "automatic")),
     (ILPS, {"penalty": NAN}, "penalty"),
     *((IsotonicRegression, {"max_num_steps": n}, "max_num_steps") for n in (0, 2.5, "10")),
     *((VectorScaling, {"num_classes": n}, "num_classes") for n in (1, 2.5, "10")),
@@ -43,11 +43,11 @@ REFUSED = [
     (FieldBias, {"fields": SITE, "numeric": ["site"]}, "numeric"),
     (FieldBias, {"fields": {}, "numeric": ["x"], "num_knots": 1}, "num_knots"),
     (FieldILPS, {"fields": {}}, "fields"),
-    *((FieldILPS, {"fields": SITE, "num_knots": each}, "num_knots") for each in (1, 2.0)),
+    *((FieldILPS, {"fields": SITE, "num_knots": number}, "num_knots") for number in (1, 2.0)),
     (FieldILPS, {"fields": SITE, "prior_scale": 0.0}, "prior_scale"),
     (FieldNetwork, {"fields": {}}, "fields"),
     (FieldNetwork, {"fields": "site"}, "fields"),
-    *((FieldNetwork, {"fields": {"a": each}}, "'a'") for each in (0, "x", 2.5, ONE_HOT)),
+    *((FieldNetwork, {"fields": {"a": size}}, "'a'") for size in (0, "x", 2.5, ONE_HOT)),
     (FieldNetwork, {"fields": SITE, "embedding_dim": 0}, "embedding_dim"),
     (FieldNetwork, {"fields": SITE, "hidden_units": (8, 0)}, "hidden_units"),
     (FieldNetwork, {"fields": SITE, "num_numeric_knots": 1}, "num_numeric_knots"),
@@ -94,9 +94,9 @@ ROWS = [
         r"'x' must hold numbers.*Received: strings",
     ),
     *(
-        (lambda take=take, given=given: take({"site": IDS, **given}), message)
+        (lambda take=take, features=features: take({"site": IDS, **features}), message)
         for take in (NETWORK, NETWORK.adapt)
-        for given, message in (
+        for features, message in (
             ({"x": IDS}, r"Received: no 'age'\. Available: 'site', 'x'\."),
             ({"age": np.ones((4, 2))}, r"shape \(batch,\) or \(batch, 1\).*\(4, 2\)"),
             ({"age": LOGITS, "site": np.ones((4, 2), int)}, r"shape \(batch,\) or \(batch, 1\)"),

@@ -66,8 +66,8 @@ def rows_of(form, name=""):
 
 def outputs(head, name):
     scores = CLASS_LOGITS if has_classes(name) else LOGITS
-    found = keras.ops.convert_to_numpy(head(scores.astype("float32"), FEATURES))
-    logits = found.astype("float64").reshape(scores.shape)
+    calibrated = keras.ops.convert_to_numpy(head(scores.astype("float32"), FEATURES))
+    logits = calibrated.astype("float64").reshape(scores.shape)
     return softmax(logits, axis=1) if has_classes(name) else expit(logits)
 
 
@@ -77,8 +77,8 @@ def fitted(name, form="counts"):
     return head
 
 
-def assert_alike(found, expected, names=FIGURES, atol=1e-6):
-    figures = ([getattr(each, name) for name in names] for each in (found, expected))
+def assert_alike(received, expected, names=FIGURES, atol=1e-6):
+    figures = ([getattr(result, name) for name in names] for result in (received, expected))
     np.testing.assert_allclose(*figures, atol=atol)
 
 
@@ -91,40 +91,40 @@ def test_every_head_has_one_fit_and_one_interval(name):
         np.testing.assert_allclose(outputs(head, name), outputs(expected, name), atol=1e-6)
         assert_alike(head.fit_summary, expected.fit_summary)
         if has_interval:
-            intervals = (each.interval(LOGITS, FEATURES) for each in (head, expected))
+            intervals = (layer.interval(LOGITS, FEATURES) for layer in (head, expected))
             np.testing.assert_allclose(*intervals, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", slow_except(["FieldBias"], ["FieldBias", "BoostedTrees"]))
 def test_fit_head_compares_alike_and_knows_the_rows_again(name):
     make = {"BoostedTrees": lambda: every_head.trees(HEADS["FieldBias"](), every_head.SITE, [])}
-    found = []
+    summaries = []
     for form in FORMS:
         model, fits = model_with(make.get(name, HEADS[name])()), []
         for logits, labels, features, counts in (rows_of(form), rows_of("counts")):
             x = {"score": logits.astype("float32"), "site": features["site"].astype("int32")}
             fits.append(kc.fit_head(model, x, labels, counts, weights_are="counts", verbose=0))
-        found.append(fits[0])
+        summaries.append(fits[0])
         assert np.isnan(fits[1].change)
-    for other in found[1:]:
-        assert_alike(other, found[0], (*FIGURES[:3], "change", "change_error"))
+    for other in summaries[1:]:
+        assert_alike(other, summaries[0], (*FIGURES[:3], "change", "change_error"))
 
 
 @pytest.mark.filterwarnings("ignore:The 588 rows of the development set are 200 different rows")
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("methods", [["ilps", "field_bias", "additive"], "quick", "default"])
 def test_calibrate_scores_chooses_and_reports_alike(methods):
-    found = []
+    results = []
     for form in FORMS:
         logits, labels, features, counts = rows_of(form)
         options = {"fields": ["site", "ad"], "numeric": ["price"], "methods": methods}
         options |= {"from_logits": True, "weights_are": "counts", "verbose": 0}
         model = kc.calibrate_scores(logits, labels, pd.DataFrame(features), counts, **options)
-        found.append((model.predict({"score": LOGITS, **FEATURES}, verbose=0), model.report))
-    for probabilities, report in found[1:]:
-        np.testing.assert_allclose(probabilities, found[0][0], atol=1e-6)
-        assert report.num_rows == found[0][1].num_rows == COUNTS.sum()
-        for one, other in zip(report.scores, found[0][1].scores, strict=True):
+        results.append((model.predict({"score": LOGITS, **FEATURES}, verbose=0), model.report))
+    for probabilities, report in results[1:]:
+        np.testing.assert_allclose(probabilities, results[0][0], atol=1e-6)
+        assert report.num_rows == results[0][1].num_rows == COUNTS.sum()
+        for one, other in zip(report.scores, results[0][1].scores, strict=True):
             assert_alike(one, other, ("log_loss", "log_loss_change_error", "brier", "auc"))
 
 
@@ -148,33 +148,33 @@ def test_a_log_in_few_groups_is_its_rows(name):
 
 
 def test_multicalibration_error_counts_rows():
-    found = []
+    segments = []
     for form in FORMS:
         logits, labels, features, counts = rows_of(form)
-        given = labels, expit(logits), features, counts
-        result = kc.scoring.multicalibration_error(*given, min_rows=40, weights_are="counts")
-        found.append({segment.name: segment for segment in result.segments})
-    assert found[0].keys() == found[1].keys() == found[2].keys()
-    assert any("price ≤" in name for name in found[0])
-    for name, segment in found[0].items():
-        for other in found[1:]:
+        rows = labels, expit(logits), features, counts
+        result = kc.scoring.multicalibration_error(*rows, min_rows=40, weights_are="counts")
+        segments.append({segment.name: segment for segment in result.segments})
+    assert segments[0].keys() == segments[1].keys() == segments[2].keys()
+    assert any("price ≤" in name for name in segments[0])
+    for name, segment in segments[0].items():
+        for other in segments[1:]:
             names = ("num_rows", "error", "deviations", "p_value")
             assert_alike(segment, other[name], names, atol=1e-9)
     with pytest.raises(ValueError, match="must be whole numbers"):
-        kc.scoring.multicalibration_error(*given[:3], 0.5 + given[3], weights_are="counts")
+        kc.scoring.multicalibration_error(*rows[:3], 0.5 + rows[3], weights_are="counts")
 
 
 def all_fits():
     """The outputs of two fits of one head, and of one of another, of all heads."""
     unseeded = layers.NeuralCalibration(layers.ILPS(6), layers.FieldNetwork(every_head.SITE))
     heads = {name: make() for name, make in HEADS.items()} | {"unseeded": unseeded}
-    found = {}
+    all_outputs = {}
     for name, head in heads.items():
         for number in range(2):
             keras.utils.set_random_seed(number)
             head.fit(*rows_of("counts", name), weights_are="counts", settings=SETTINGS)
-            found[f"{name}, {number}"] = outputs(head, name).tolist()
-    return found
+            all_outputs[f"{name}, {number}"] = outputs(head, name).tolist()
+    return all_outputs
 
 
 @pytest.mark.slow
@@ -193,10 +193,10 @@ def test_fits_are_functions_of_rows_and_seeds():
 
 def test_a_fit_to_importances_does_not_depend_on_the_order_of_the_rows():
     weights, order = RNG.exponential(size=NUM_LINES), RNG.permutation(NUM_LINES)
-    found = []
+    calibrated = []
     for numbers in (np.arange(NUM_LINES), order):
         head = HEADS["FieldBias, two fields"]()
         features = {key: column[numbers] for key, column in FEATURES.items()}
         head.fit(LOGITS[numbers], LABELS[numbers], features, weights[numbers])
-        found.append(outputs(head, ""))
-    np.testing.assert_allclose(*found, atol=1e-6)
+        calibrated.append(outputs(head, ""))
+    np.testing.assert_allclose(*calibrated, atol=1e-6)

@@ -55,14 +55,14 @@ def test_any_form_of_the_times_gives_the_same_fit():
     first = fitted(logits, labels, features, time=time)
     expected = predictions(first, logits, features)
     assert first.level().last > 0.2
-    for form, given in forms_of_time(time).items():
-        found = predictions(fitted(logits, labels, features, time=given), logits, features)
-        np.testing.assert_allclose(found, expected, atol=1e-4, err_msg=form)
+    for form, times in forms_of_time(time).items():
+        received = predictions(fitted(logits, labels, features, time=times), logits, features)
+        np.testing.assert_allclose(received, expected, atol=1e-4, err_msg=form)
     other = fitted(logits, labels, pd.DataFrame({**features, "day": time}), time="day")
     np.testing.assert_array_equal(predictions(other, logits, features), expected)
     hours = np.round(time * 4)
-    found = [fitted(logits, labels, features, time=each) for each in (hours, hours.astype("int8"))]
-    np.testing.assert_allclose(*(predictions(each, logits, features) for each in found), atol=1e-4)
+    heads = [fitted(logits, labels, features, time=form) for form in (hours, hours.astype("int8"))]
+    np.testing.assert_allclose(*(predictions(head, logits, features) for head in heads), atol=1e-4)
 
 
 def test_order_weights_and_rows_of_weight_0_do_not_matter():
@@ -78,17 +78,17 @@ def test_order_weights_and_rows_of_weight_0_do_not_matter():
     other = fitted(logits[more], labels[more], {"site": site[more]}, weights, time=unknown)
     np.testing.assert_allclose(predictions(other, logits, features), expected, atol=1e-5)
     # In order of time, "order" says as much as their numbers.
-    both = [fitted(logits, labels, features, time=each) for each in (np.arange(NUM_ROWS), "order")]
-    np.testing.assert_array_equal(*(predictions(each, logits, features) for each in both))
+    both = [fitted(logits, labels, features, time=form) for form in (np.arange(NUM_ROWS), "order")]
+    np.testing.assert_array_equal(*(predictions(head, logits, features) for head in both))
 
 
 def test_counts_are_rows_and_labels_may_be_turned_round():
     logits, labels, features, time = make_rows(num_rows=1500)
     counts = np.random.default_rng(1).integers(1, 4, 1500)
     many = np.repeat(np.arange(1500), counts)
-    given = {"time": time, "weights_are": "counts"}
-    counted = fitted(logits, labels, features, counts, **given)
-    mirrored = fitted(-logits, 1 - labels, features, counts, **given)
+    options = {"time": time, "weights_are": "counts"}
+    counted = fitted(logits, labels, features, counts, **options)
+    mirrored = fitted(-logits, 1 - labels, features, counts, **options)
     repeated = fitted(logits[many], labels[many], {"site": features["site"][many]}, time=time[many])
     expected = predictions(counted, logits, features)
     np.testing.assert_allclose(predictions(repeated, logits, features), expected, atol=1e-5)
@@ -147,8 +147,8 @@ def test_rows_of_one_time_have_no_level():
     head = fitted(logits, labels, features, time=np.full(NUM_ROWS, 5))
     plain = FieldBias({"site": 5})
     plain.fit(logits, labels, features)
-    found = (predictions(each, logits, features) for each in (head, plain))
-    np.testing.assert_array_equal(*found)
+    both = (predictions(layer, logits, features) for layer in (head, plain))
+    np.testing.assert_array_equal(*both)
     assert head.level() is None
 
 

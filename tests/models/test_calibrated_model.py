@@ -68,9 +68,9 @@ def test_weights_count_in_arrays_and_in_data_sets():
     few, labels = rows(slice(0, 300))
     alone = site_head()
     alone.fit(base_logits(make_model(), few), labels, few, W[:300])
-    for given in ((few, labels, W[:300]), (data_set(few, labels, W[:300]),)):
+    for arguments in ((few, labels, W[:300]), (data_set(few, labels, W[:300]),)):
         model = make_model(head=site_head())
-        summary = fit_head(model, *given, verbose=0)
+        summary = fit_head(model, *arguments, verbose=0)
         assert summary.num_rows == 300
         offsets = model.head.get_offsets("site")
         np.testing.assert_allclose(offsets, alone.get_offsets("site"), atol=1e-5)

@@ -16,8 +16,8 @@ def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
     x, labels = class_rows()
     weights = np.random.default_rng(1).uniform(0, 2, len(labels)).astype("float32")
     model = CalibratedModel(base_model(), VectorScaling(3))
-    given = np.eye(3)[labels] if one_hot else labels
-    fit_head(model, x, given, weights, verbose=0)
+    targets = np.eye(3)[labels] if one_hot else labels
+    fit_head(model, x, targets, weights, verbose=0)
     alone = VectorScaling(3)
     alone.fit(x["scores"], labels, sample_weight=weights)
     expected = scipy.special.softmax(alone.scales * x["scores"] + alone.biases, axis=1)

@@ -82,23 +82,23 @@ def test_data_sets_refuse_ids_that_would_change(model, values):
     x = {**FLOATS, "user": np.asarray(values)}
     kinds = (ValueError, tf.errors.InvalidArgumentError)
     message = r"input \\?'user\\?' of the model must|Input 'user' must"
-    for given in (x, dataset(x)):
+    for inputs in (x, dataset(x)):
         with pytest.raises(kinds, match=message):
-            model.predict(given, verbose=0)
+            model.predict(inputs, verbose=0)
     training = make_model()
     training.compile("adam", "binary_crossentropy")
-    for given in ((x, Y), (dataset((x, Y)),)):
+    for arguments in ((x, Y), (dataset((x, Y)),)):
         with pytest.raises(kinds, match=message):
-            training.fit(*given, shuffle=False, verbose=0)
+            training.fit(*arguments, shuffle=False, verbose=0)
 
 
 def test_a_fit_of_ids_in_float64_is_that_of_integers():
     x = {"user": USER, "score": SCORE}
     weights, intervals = [], []
-    for given, labels in [(x, Y), (FLOATS, Y), (dataset((FLOATS, Y)), None)]:
+    for inputs, labels in [(x, Y), (FLOATS, Y), (dataset((FLOATS, Y)), None)]:
         model = make_model()
-        kc.fit_head(model, given, labels, only_if_better=False, verbose=0)
-        weights.append(np.concatenate([np.ravel(each) for each in model.head.get_weights()]))
+        kc.fit_head(model, inputs, labels, only_if_better=False, verbose=0)
+        weights.append(np.concatenate([np.ravel(weight) for weight in model.head.get_weights()]))
         intervals.append(np.concatenate(kc.interval(model, FLOATS)))
     np.testing.assert_array_equal(weights, [weights[0]] * 3)
     np.testing.assert_array_equal(intervals, [intervals[0]] * 3)
@@ -109,12 +109,12 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_input_of_floats_cannot_hold_them(dtype):
     base = make_base(dtype)
-    given = {"fields": ["user"], "methods": "field_bias", "verbose": 0}
+    options = {"fields": ["user"], "methods": "field_bias", "verbose": 0}
     for user in (USER, FLOATS["user"]):
         with pytest.raises(ValueError, match=r"'user'.*integers.*dtype=\"int64\""):
-            kc.calibrate(base, {**FLOATS, "user": user}, Y, **given)
+            kc.calibrate(base, {**FLOATS, "user": user}, Y, **options)
     few = {**FLOATS, "user": PLACE.astype("float64")}
-    model = kc.calibrate(base, few, Y, **given)
+    model = kc.calibrate(base, few, Y, **options)
     integers = model.predict({**few, "user": PLACE}, verbose=0)
     np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
     with pytest.raises(ValueError, match="'user' of the model must hold integers"):

@@ -57,9 +57,9 @@ def test_a_mean_that_the_head_cannot_correct_warns():
 
 def test_an_interval_holds_the_prediction_and_narrows_with_rows():
     x, y = draw(2_000)
-    given = (x["site"] > 0) | (np.arange(2_000) < 50)  # of the first site, a few rows only
+    in_fit = (x["site"] > 0) | (np.arange(2_000) < 50)  # of the first site, a few rows only
     model = make_model(FieldBias({"site": NUM_SITES}, PlattScaling()))
-    kc.fit_head(model, {name: column[given] for name, column in x.items()}, y[given], verbose=0)
+    kc.fit_head(model, {name: column[in_fit] for name, column in x.items()}, y[in_fit], verbose=0)
     lower, upper = kc.interval(model, x)
     assert lower.shape == upper.shape == (2_000, 1)
     probabilities = model.predict(x, verbose=0)

@@ -70,18 +70,18 @@ def base_of(kind, make=keras.Model):
     word, number, value = (inputs[name] for name in ("string", "int", "float"))
     inputs["mixed"] = {"c": word, "v": value}
     inputs["nested"] = {"c": word, "more": (number, [value])}
-    given, hidden = inputs[kind], []
-    for each in keras.tree.flatten(given):
-        if each.dtype == "string":
-            each = keras.layers.StringLookup(vocabulary=["a", "b"])(each)
-        if "int" in each.dtype:
+    structure, hidden = inputs[kind], []
+    for tensor in keras.tree.flatten(structure):
+        if tensor.dtype == "string":
+            tensor = keras.layers.StringLookup(vocabulary=["a", "b"])(tensor)
+        if "int" in tensor.dtype:
             start = keras.initializers.RandomNormal(seed=1)
-            hidden.append(keras.layers.Embedding(5, 1, embeddings_initializer=start)(each))
+            hidden.append(keras.layers.Embedding(5, 1, embeddings_initializer=start)(tensor))
         else:
-            hidden.append(keras.layers.Reshape((1,))(each) if len(each.shape) == 1 else each)
+            hidden.append(keras.layers.Reshape((1,))(tensor) if len(tensor.shape) == 1 else tensor)
     hidden = keras.layers.Concatenate()(hidden) if len(hidden) > 1 else hidden[0]
     start = keras.initializers.RandomNormal(seed=2)
-    return make(given, keras.layers.Dense(1, "sigmoid", kernel_initializer=start)(hidden))
+    return make(structure, keras.layers.Dense(1, "sigmoid", kernel_initializer=start)(hidden))
 
 
 def calibrated(kind):
@@ -159,8 +159,8 @@ def test_every_door_takes_every_kind_of_inputs(door, kind):
     if door.startswith("seeds"):  # slow: each call builds and trains a model
         forms = [forms[0], *forms[-2:]]
     expected, *others = [keras.tree.flatten(call(form)) for form in forms]
-    for found in others:
-        for one, other in zip(found, expected, strict=True):
+    for outputs in others:
+        for one, other in zip(outputs, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 

@@ -36,7 +36,7 @@ def model_of(head):
 
 def fitted(name, score, site, labels, weights, settings=SETTINGS):
     """The weights of a head fitted in a model, and by itself."""
-    found = []
+    head_weights = []
     for in_model in (True, False):
         keras.utils.set_random_seed(0)
         head = HEADS[name]()
@@ -48,8 +48,8 @@ def fitted(name, score, site, labels, weights, settings=SETTINGS):
                 kc.fit_head(model_of(head), x, labels, weights, **options)
         else:
             head.fit(score, labels, {"site": site}, weights, settings=settings)
-        found.append(head.get_weights())
-    return found
+        head_weights.append(head.get_weights())
+    return head_weights
 
 
 def assert_equal(first, second):
@@ -65,19 +65,19 @@ def test_a_head_is_fitted_alike_in_a_model_and_by_itself(name):
 
 def test_what_is_wrong_is_said_once():
     labels = (SOFT > 0.5).astype(float)
-    given = 1 / (1 + np.exp(-SCORE))  # probabilities in place of logits
+    scores = 1 / (1 + np.exp(-SCORE))  # probabilities in place of logits
     weights = np.where(labels == 1, 1.0, 30.0)  # which depend on the label alone
     model = model_of(layers.PlattScaling())
     for fit in (
-        lambda: model.layers[-1].fit(given, labels, sample_weight=weights),
-        lambda: kc.fit_head(model, {"score": given, "site": SITE}, labels, weights, verbose=0),
+        lambda: model.layers[-1].fit(scores, labels, sample_weight=weights),
+        lambda: kc.fit_head(model, {"score": scores, "site": SITE}, labels, weights, verbose=0),
         lambda: kc.calibrate(
-            model, {"score": given, "site": SITE}, labels, weights, methods="platt", verbose=0
+            model, {"score": scores, "site": SITE}, labels, weights, methods="platt", verbose=0
         ),
     ):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             fit()
-        texts = [str(each.message) for each in told]
+        texts = [str(warning.message) for warning in told]
         assert sum("look like probabilities" in text for text in texts) == 1, texts
         assert sum("depend on the label alone" in text for text in texts) == 1, texts

@@ -44,16 +44,16 @@ def test_hdf5_is_refused_with_the_way_to_save(tmp_path):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
-    "own", [{}, {"input_tensors": None, "clone_function": lambda layer: layer}]
+    "options", [{}, {"input_tensors": None, "clone_function": lambda layer: layer}]
 )
-def test_what_keras_clones_computes_the_same(own):
+def test_what_keras_clones_computes_the_same(options):
     inputs = {"x": keras.Input((2,), name="x"), "s": keras.Input((), dtype="int32", name="s")}
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
     model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"s": 3}))
     model.compile("sgd", "mse", field_metrics={"s": [kc.metrics.FieldECE(3)]})
     x = {"x": X, "s": np.arange(len(X)) % 3}
     kc.fit_head(model, x, Y, only_if_better=False, verbose=0)
-    clone = keras.models.clone_model(model, **own)
+    clone = keras.models.clone_model(model, **options)
     assert type(clone) is kc.models.CalibratedModel
     clone.set_weights(model.get_weights())
     np.testing.assert_array_equal(clone.predict(x, verbose=0), model.predict(x, verbose=0))

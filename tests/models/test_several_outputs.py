@@ -37,48 +37,48 @@ def two_tasks(scores):
 
 def dictionary():
     """Keys that are not sorted, a logit, classes, ids and half precision."""
-    given = inputs()
-    scores = given["scores"]
+    features = inputs()
+    scores = features["scores"]
     outputs = {
         "topic": task("topic_output", 2, units=3, activation="softmax")(scores),
         **two_tasks(scores),
-        "site": given["site"],
+        "site": features["site"],
         "half": keras.layers.Dense(2, dtype="float16", name="halves")(scores),
         "argmax": keras.ops.argmax(scores, axis=1),
         "amount": task("amount_output", 3, activation=None)(scores),
     }
-    return keras.Model(given, outputs)
+    return keras.Model(features, outputs)
 
 
 def flat():
     """Outputs of shape (batch,)."""
-    given = inputs()
-    tasks = two_tasks(given["scores"])
-    return keras.Model(given, [keras.layers.Reshape(())(tensor) for tensor in tasks.values()])
+    features = inputs()
+    tasks = two_tasks(features["scores"])
+    return keras.Model(features, [keras.layers.Reshape(())(tensor) for tensor in tasks.values()])
 
 
 def one_layer_model():
     """A list of outputs of one nested model, whose operations hence share a name."""
-    given, scores = inputs(), keras.Input((3,))
+    features, scores = inputs(), keras.Input((3,))
     heads = keras.Model(scores, list(two_tasks(scores).values()))
-    return keras.Model(given, heads(given["scores"]))
+    return keras.Model(features, heads(features["scores"]))
 
 
 def structures():
-    given = inputs()
-    tasks = two_tasks(given["scores"])
-    outputs = {"tasks": [tasks["click"], tasks["buy"]], "site": given["site"]}
-    return keras.Model(given, outputs)
+    features = inputs()
+    tasks = two_tasks(features["scores"])
+    outputs = {"tasks": [tasks["click"], tasks["buy"]], "site": features["site"]}
+    return keras.Model(features, outputs)
 
 
 def as_list():
-    given = inputs()
-    return keras.Model(given, list(two_tasks(given["scores"]).values()))
+    features = inputs()
+    return keras.Model(features, list(two_tasks(features["scores"]).values()))
 
 
 def one_in_a_dictionary():
-    given = inputs()
-    return keras.Model(given, {"buy": task("buy", 1)(given["scores"])})
+    features = inputs()
+    return keras.Model(features, {"buy": task("buy", 1)(features["scores"])})
 
 
 # The base model, and which of its outputs is "buy".
@@ -101,12 +101,12 @@ def fitted(base, key):
 
 
 def flat_outputs(model):
-    found = model(X, training=False)
-    return [keras.ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(found)]
+    outputs = model(X, training=False)
+    return [keras.ops.convert_to_numpy(tensor) for tensor in keras.tree.flatten(outputs)]
 
 
 def layer_named(model, name):
-    return next(each for each in model._flatten_layers() if each.name == name)
+    return next(layer for layer in model._flatten_layers() if layer.name == name)
 
 
 @pytest.mark.quick_cases(2)
@@ -212,8 +212,8 @@ def test_calibrate_takes_the_output_that_the_labels_name(make):
     base, options = make(), {"methods": "platt", "verbose": 0}
     expected = fitted(make(), "buy").predict(X, verbose=0)
     for x, y in ((X, {"buy": Y}), (Batches(X, {"buy": Y}), None)):
-        found = kc.calibrate(base, x, y, **options).predict(X, verbose=0)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        predicted = kc.calibrate(base, x, y, **options).predict(X, verbose=0)
+        np.testing.assert_allclose(predicted, expected, atol=1e-5)
     for wrong in (Y, {"buy": Y, "click": Y}, {"sale": Y}):
         with pytest.raises(ValueError, match=r"`y` must be a dictionary with the labels of one"):
             kc.calibrate(base, X, wrong, **options)
@@ -227,8 +227,8 @@ def test_labels_by_output():
     expected = model.head.get_weights()
     with pytest.raises(ValueError, match="calibrated output, 'buy' or 'probability'"):
         kc.fit_head(model, X, {"click": Y}, verbose=0)
-    for given, own in ((labels, weights), ({"probability": Y}, weights["buy"])):
-        kc.fit_head(model, X, given, own, verbose=0)
+    for y, sample_weight in ((labels, weights), ({"probability": Y}, weights["buy"])):
+        kc.fit_head(model, X, y, sample_weight, verbose=0)
         np.testing.assert_array_equal(model.head.get_weights()[0], expected[0])
     kc.fit_head(model, Batches(X, labels, weights), verbose=0)
     np.testing.assert_allclose(model.head.get_weights()[0], expected[0], rtol=1e-6)
