@@ -67,9 +67,9 @@ def test_it_finds_what_offsets_cannot(fitted):
     )
 
 
+@pytest.mark.tensorflow  # no tensors of strings elsewhere
 def test_strings_frames_and_tiny_weights_are_taken():
     logits, labels, features, _ = rows(1500)
-    pytest.importorskip("tensorflow")  # Keras' lookups of strings need it
     lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
     frame = pd.DataFrame(
         {

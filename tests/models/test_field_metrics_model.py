@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 
+from backends import ON_TENSORFLOW
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.models import FieldMetricsModel
 from symbols import symbols
@@ -72,7 +73,8 @@ def test_one_output_in_a_structure(kind):
     (p,) = keras.tree.flatten(one.predict(columns, verbose=0))
     metric.update_state(Y, p, W, field=X["site"])
     assert scores["site_field_ece"] == pytest.approx(float(metric.result()), abs=1e-6)
-    for call in (two.fit, two.evaluate):
+    # On JAX, Keras leaves a model without weights after a call that fails.
+    for call in (two.fit, two.evaluate) if ON_TENSORFLOW else (two.fit,):
         with pytest.raises(ValueError, match="models with one output"):
             call(columns, as_kind(click=Y, buy=1 - Y), verbose=0)
 

@@ -81,7 +81,7 @@ def test_the_numbers_of_the_streaming_metrics(form):
         bound = BOUND if by_bins else TIGHT
         assert scores[name] == pytest.approx(value, rel=bound, abs=bound * 0.1), name
         if "site_id" in name:
-            assert scores[name.replace("_id", "")] == pytest.approx(scores[name], rel=1e-13)
+            assert scores[name.replace("_id", "")] == pytest.approx(scores[name], rel=digits(1e-13))
 
 
 def test_metrics_without_sums_get_batches_in_order():
@@ -121,7 +121,8 @@ def test_sums_of_shards_add_up_and_are_saved(tmp_path):
     scores = score(sum(parts, LogSums()), metrics(), verbose=0)
     expected = score(log.of(frame()), metrics(), verbose=0)
     assert parts[0].num_rows == 0
-    assert scores == {name: pytest.approx(value, rel=1e-11) for name, value in expected.items()}
+    bound = digits(1e-11)
+    assert scores == {name: pytest.approx(value, rel=bound) for name, value in expected.items()}
     # The key is the number of the row: the folds are those of the streaming metrics.
     assert scores["calibrated_log_loss"] == pytest.approx(
         streamed(True)["calibrated_log_loss"], rel=BOUND
