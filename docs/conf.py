@@ -69,9 +69,9 @@ autosummary_context = {
         set_predict_proba_request set_predict_request set_score_request
         add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
         fit_checked fit_curve fit_histogram fit_sums fit_trees has_free_scale has_free_shift
-        logit_spread num_posterior_columns posterior posterior_spread shift update_sums
-        with_features add_row_count add_rows add_sum add_variable check_ids count_rows error
-        has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
+        host_logits keep_trees logit_spread num_posterior_columns posterior posterior_spread shift
+        update_sums with_features add_row_count add_rows add_sum add_variable check_ids count_rows
+        error has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
         as_chosen by_period columns field_ids metrics of_given uses_row_key
         add_sums sum_shapes
     """,
@@ -208,8 +208,8 @@ def signature_of_class(
     """The signature of a class from `__init__`, which Keras hides behind a `__new__`."""
     if what != "class" or value.__init__ is object.__init__ or not signature.startswith("(*args"):
         return None
-    own = inspect.signature(value.__init__, bound_method=True)
-    return inspect.stringify_signature(own, show_annotation=False), ""
+    of_constructor = inspect.signature(value.__init__, bound_method=True)
+    return inspect.stringify_signature(of_constructor, show_annotation=False), ""
 
 
 class NoPlot(Directive):
