@@ -7,6 +7,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.layers import BoostedTrees, FieldBias, FieldNetwork
+from keras_calibration.layers.field_ids import checked_numeric
 
 ROWS = np.zeros(4), np.array([0, 1, 0, 1]), {"hour": np.arange(4)}
 BOTH = {"fields": ["hour"], "numeric": ["hour"]}
@@ -26,3 +27,10 @@ def test_a_column_is_a_field_or_a_number(call):
     message = "of other columns than `fields`. Received: numeric=['hour']. Name each column once."
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+def test_numeric_names_may_be_an_iterator_and_a_field_a_single_name():
+    assert checked_numeric(iter(["price", "age"]), {"site": 3}) == ("price", "age")
+    assert checked_numeric("s", "site") == ("s",)
+    with pytest.raises(ValueError, match="Name each column once"):
+        checked_numeric("site", "site")

@@ -176,7 +176,6 @@ class BoostedTrees(Head):
 
     def _tree_columns(self, columns: list[Tensor], features: Features) -> Tensor:
         """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
-        columns = [*columns]
         for number, name in enumerate(self._categorical):
             categories = ops.convert_to_tensor(self._categories)[number]
             columns.append(ids_of_field(self, features, name)[:, None] == categories)

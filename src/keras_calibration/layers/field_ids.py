@@ -77,9 +77,10 @@ def checked_numeric(numeric: str | Sequence[str], fields: Iterable[str]) -> tupl
         >>> checked_numeric("price", {"site": 3})
         ('price',)
     """
-    if both := sorted({*fields}.intersection(names_of(numeric))):
+    names = tuple(names_of(numeric))
+    if both := sorted({*names}.intersection(names_of(fields))):
         raise refused("numeric", "of other columns than `fields`", both, "Name each column once.")
-    return tuple(names_of(numeric))
+    return names
 
 
 def numeric_names(readers: Iterable[Any]) -> set[str]:
