@@ -12,7 +12,8 @@ from scipy.special import expit as sigmoid
 from backends import digits, examples, few_lengths, on_a_gpu, one_program
 from keras_calibration._ops import logit_moments as kernels
 
-bias_root = one_program(kernels.bias_root)
+# As on a CPU and as on a GPU; functions of their own, as JAX remembers what it has traced.
+bias_roots = [one_program(lambda summary: kernels.bias_root(summary)) for _ in (False, True)]
 
 NUM_BINS = 418
 RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
@@ -148,11 +149,13 @@ def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
 SHAPES = ["one mode", "two modes", "two far modes", "constant", "wide", "edges of bins"]
 
 
-def test_bias_root_makes_predictions_add_up_to_labels(run):
+@pytest.mark.parametrize("as_on_gpu", [False, True])
+def test_bias_root_makes_predictions_add_up_to_labels(run, as_on_gpu, monkeypatch):
+    on_a_gpu(monkeypatch, as_on_gpu)
     for shape in (*SHAPES, "beyond the bins"):
         logits = some_logits(shape)
         weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
-        bias = np.asarray(run(kernels.bias_root, with_rates(logits, weights, RATES)))
+        bias = np.asarray(run(lambda s: kernels.bias_root(s), with_rates(logits, weights, RATES)))
         total = weights.sum()
         for received, rate in zip(bias, RATES, strict=True):
             rates = [weights @ sigmoid(sign * (logits + received)) / total for sign in (1, -1)]
@@ -185,13 +188,16 @@ def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype)
     assert sums[-1] == 0
 
 
-def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype):
+@pytest.mark.parametrize("as_on_gpu", [False, True])
+def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype, as_on_gpu, monkeypatch):
+    on_a_gpu(monkeypatch, as_on_gpu)
     logits = some_logits("one mode", 300).astype(dtype)
     empty = np.zeros((1, NUM_BINS, 8), dtype)
     summaries = np.concatenate([summary_of(logits, 0.0), summary_of(logits, 1.0), empty])
-    assert np.isnan(run(kernels.bias_root, summaries)).all()
+    assert np.isnan(run(lambda s: kernels.bias_root(s), summaries)).all()
 
 
+@pytest.mark.parametrize("as_on_gpu", [False, True])
 @settings(max_examples=examples(50))
 @given(
     few_lengths(
@@ -203,9 +209,11 @@ def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype):
     ),
     st.floats(1e-4, 0.9999),
 )
-def test_bias_root_of_hostile_rows(rows, rate):
+def test_bias_root_of_hostile_rows(as_on_gpu, rows, rate):
     logits, weights = (np.array([row[place] for row in rows]) for place in range(2))
-    bias = float(bias_root(summary_of(logits, rate, weights))[0])
+    with pytest.MonkeyPatch.context() as patch:
+        on_a_gpu(patch, as_on_gpu)
+        bias = float(bias_roots[as_on_gpu](summary_of(logits, rate, weights))[0])
     total = weights.sum()
     if not total:
         assert np.isnan(bias)
@@ -245,5 +253,5 @@ def test_the_loss_of_far_rows_is_right_to_a_millionth(rows, bias):
 def test_rows_beyond_the_bins_that_are_moved_near_0_make_the_loss_nan():
     summary = summary_of(np.float32([90, 100, 110]), np.float32([0, 1, 1]))
     assert np.isnan(log_loss_sum(summary, np.float32([-95])))
-    assert np.isnan(bias_root(summary))
+    assert np.isnan(bias_roots[False](summary))
     assert float(log_loss_sum(summary, np.float32([-40]))[0]) == pytest.approx(50, rel=1e-5)

@@ -21,6 +21,7 @@ from keras_calibration._ops.class_temperature import temperature_summary
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._ops.logit_moments import logit_moments
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
+from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.models import CalibratedModel
 
 NUM_BYTES = {"float32": 4, "bfloat16": 2}
@@ -184,6 +185,12 @@ def lowered_training_step(num_rows: int) -> str:
     variables = (head.trainable_variables, head.non_trainable_variables, optimizer.variables)
     values = [[variable.value for variable in some] for some in variables]
     return lowered_with_variables(jax_step, *values, logits, ids, labels)
+
+
+def lowered_result() -> str:
+    """StableHLO of the Calibrated Log Loss of its sums, which Keras asks for at every step."""
+    metric = CalibratedLogLoss()
+    return lowered_with_variables(lambda: metric.result())
 
 
 def lowered_serving(num_rows: int) -> str:

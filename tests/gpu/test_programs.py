@@ -78,6 +78,10 @@ def test_a_training_step_of_the_head():
     assert_fast(compiler.compile_for("h200", programs.lowered_training_step(8192)))
 
 
+def test_a_step_that_shows_the_metric_does_not_wait_for_the_host():
+    assert_fast(compiler.compile_for("h200", programs.lowered_result()))
+
+
 def test_a_calibrated_model_that_serves():
     assert_fast(compiler.compile_for("h200", programs.lowered_serving(8192)))
 

@@ -111,8 +111,8 @@ MUTANTS = (
         ("test_additive_metric", "test_distribution"),
     ),
     Mutant(
-        "below = ops.cumsum(negatives) - 0.5 * negatives",
-        "below = ops.cumsum(negatives) - negatives",
+        "(ops.cumsum(negatives) - 0.5 * negatives)",
+        "(ops.cumsum(negatives) - negatives)",
         ("test_histogram_auc", "test_beside_references"),
     ),
     Mutant(

@@ -135,8 +135,7 @@ def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:
     is_float = pyarrow.types.is_floating(column.type)
     if column.null_count or not (is_float or pyarrow.types.is_integer(column.type)):
         # NumPy's whole numbers have no missing value; as floats, those beyond 2**53 would change.
-        values = column.to_pylist()
-        return np.array(values, np.float64 if is_float else object)
+        return np.array(column.to_pylist(), np.float64 if is_float else object)
     chunks = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
     if len(chunks) == 1:
         return chunks[0]

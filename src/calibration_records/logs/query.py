@@ -229,8 +229,7 @@ SAMPLED = 256
 
 def num_groups(query: Query) -> Query:
     """A sample of the groups of a query: those whose hash is divisible by `SAMPLED`."""
-    group = ", ".join(query.keys.values())
-    chosen = {"key": f"hash({group})"}
+    chosen = {"key": f"hash({', '.join(query.keys.values())})"}
     keys = {"hash": f"CASE WHEN key % {SAMPLED} = 0 THEN key END"}
     return Query(keys, {"rows": "1"}, [*query.steps, chosen])
 

@@ -78,8 +78,7 @@ def output_position(model: keras.Model, calibrated_output: str | int | None) -> 
 
 def output_tensor(model: keras.Model, calibrated_output: str | int | None) -> keras.KerasTensor:
     """The symbolic tensor of the calibrated output of a model; raises if there is none."""
-    tensors = keras.tree.flatten(symbolic_output(model))
-    return tensors[output_position(model, calibrated_output)]
+    return keras.tree.flatten(symbolic_output(model))[output_position(model, calibrated_output)]
 
 
 def output_name(model: keras.Model, calibrated_output: str | int | None) -> str:

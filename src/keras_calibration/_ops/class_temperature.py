@@ -37,8 +37,7 @@ def temperature_summary(
 ) -> tuple[Tensor, Tensor]:
     """`temperature_sums` of each group, and its label sums `Σ w` and `Σ w d_y`, shape (g, 2)."""
     # Without `initial`, Keras refuses an empty batch.
-    largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
-    logits = logits - largest
+    logits = logits - ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
     # Labels that do not sum to exactly 1 count by their sum, as in Keras' loss.
     label_weights = weights * ops.sum(labels, axis=-1)
     sums = temperature_sums(logits, label_weights, group, num_groups)
@@ -148,7 +147,6 @@ def _beta(segment: Tensor, place: Tensor) -> Tensor:
 def _in_log(sums: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F at a grid point, with its derivatives in log β times powers of the step."""
     chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
-    betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype)
-    beta = ops.take(betas, index)
+    beta = ops.take(ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype), index)
     first, second = beta * chosen[:, 1], ops.square(beta) * chosen[:, 2]
     return chosen[:, 0], first * _LOG_STEP, (second + first) * _LOG_STEP**2

@@ -37,5 +37,4 @@ def histogram_auc(histogram: Tensor) -> Tensor:
     positives, negatives = histogram[:, 0], histogram[:, 1]
     # Shares instead of counts: products of large counts would overflow in float32.
     positives, negatives = positives / ops.sum(positives), negatives / ops.sum(negatives)
-    below = ops.cumsum(negatives) - 0.5 * negatives
-    return ops.sum(positives * below)
+    return ops.sum(positives * (ops.cumsum(negatives) - 0.5 * negatives))

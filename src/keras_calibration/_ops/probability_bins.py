@@ -30,8 +30,7 @@ def equal_width_bins(probabilities: Tensor, edges: np.ndarray) -> Tensor:
     """Bins of probabilities, int32: bin k is (edge k, edge k + 1], and bin 0 includes 0 and NaN."""
     # NaN has no place in order. Its sums make the result NaN from any bin.
     numbers = ops.where(ops.isnan(probabilities), 0.0, probabilities)
-    inner = ops.cast(edges[1:-1], numbers.dtype)
-    return ops.searchsorted(inner, numbers, side="left")
+    return ops.searchsorted(ops.cast(edges[1:-1], numbers.dtype), numbers, side="left")
 
 
 def expected_calibration_error(sums: Tensor) -> Tensor:

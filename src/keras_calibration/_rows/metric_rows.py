@@ -49,8 +49,7 @@ def logit_rows(
 
 def real_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str) -> Rows:
     """As `probability_rows`, for labels and predictions that may be any real numbers."""
-    rows = aligned_rows(y_true, y_pred, sample_weight)
-    return _weightless_replaced(*rows, dtype)
+    return _weightless_replaced(*aligned_rows(y_true, y_pred, sample_weight), dtype)
 
 
 def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:

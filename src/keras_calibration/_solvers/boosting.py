@@ -101,16 +101,21 @@ def boost(
         clusters: Which rows are dependent (n,).
         training: From the number of a part to the logits (n,) and columns (n, C) of the rows that
             its trees are fitted to, which know nothing of the labels of the rows that it scores;
-            None if `rows` and `columns` do not.
+            None if `rows` and `columns` do not. With them, trees are fitted a second time, if they
+            help the first time.
     """
     trees = _Trees(rows, columns, [scored for _, scored in parts], clusters, seed)
-    for number, (fitted, _) in enumerate(parts):
-        logits, fit_columns = (rows.logits, columns) if training is None else training(number)
-        trees.fit_part(number, fitted, logits, fit_columns, largest_num_rounds)
     all_parts = list(range(len(parts)))
     other_parts = [[other for other in all_parts if other != part] for part in all_parts]
-    rounds = [trees.best_rounds(others or all_parts) for others in other_parts]
-    num_rounds = round(float(np.average(rounds, weights=trees.shares)))
+    # Where trees do not help on the columns of `rows`, which flatter them, the others are spared.
+    for training_of in (lambda _: (rows.logits, columns), *filter(None, [training])):
+        trees.curves, trees.models = [], []
+        for number, (fitted, _) in enumerate(parts):
+            trees.fit_part(number, fitted, *training_of(number), largest_num_rounds)
+        rounds = [trees.best_rounds(others or all_parts) for others in other_parts]
+        num_rounds = round(float(np.average(rounds, weights=trees.shares)))
+        if not num_rounds:
+            break
     if not num_rounds:
         # The figures say how far from an improvement the best number of rounds is.
         rounds = [trees.lowest(all_parts)] * len(parts)

@@ -102,8 +102,7 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
 
 def line_of_fit(fit: FieldOffsets, rows: OffsetRows) -> Line:
     """`line_of_means` of a fit at the last value of its level."""
-    rows_without_time = replace(rows, columns=rows.columns[:-1])
-    logits = fit.logits(rows_without_time) + fit.curves[-1][-1]
+    logits = fit.logits(replace(rows, columns=rows.columns[:-1])) + fit.curves[-1][-1]
     return line_of_means(logits, rows.row_weights, fit.spreads.deviations[-1])
 
 

@@ -182,8 +182,7 @@ class CalibrationReport(ShownAsText):
 
     def __str__(self) -> str:
         shown = next(iter(self.before.field_ece), None)
-        rows = [self._cells(score, shown) for score in self.scores]
-        table = grid([_HEADER, *rows])
+        table = grid([_HEADER, *(self._cells(score, shown) for score in self.scores)])
         notes = [line for note in self._notes(shown) for line in wrap(note, len(table[0]))]
         return "\n".join([*table, *notes])
 

@@ -171,8 +171,7 @@ class BoostedTrees(Head):
         inner = self.head(columns, features)
         effects = [self.head.effects(features)] if self.head.effect_names else []
         seen = self._tree_columns([columns, inner, *effects], features)
-        trees = tree_sums(seen, *self._trees)
-        return inner + ops.cast(trees, inner.dtype)
+        return inner + ops.cast(tree_sums(seen, *self._trees), inner.dtype)
 
     def _tree_columns(self, columns: list[Tensor], features: Features) -> Tensor:
         """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
@@ -244,23 +243,19 @@ class BoostedTrees(Head):
             return logits, columns_with(logits, effects)
 
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
-        boosted = functools.partial(
-            boost,
+        # An offset that did not see a fold tells, beside one that did, what the labels there are:
+        # trees that had both would look better on the fold than on new rows.
+        is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
+        is_told = is_cross_fit and bool(self.head.effect_names) and len(folds) > 2
+        return boost(
             replace(rows, logits=inner[0]),
             columns_with(*inner),
             [(fitted[is_scored[fitted]], scored) for fitted, scored in parts],
             largest_num_rounds=self.num_rounds,
             seed=settings.seed,
             clusters=clusters,
+            training=training if is_told else None,
         )
-        boosting = boosted()
-        # An offset that did not see a fold tells, beside one that did, what the labels there are:
-        # trees that had both would look better on the fold than on new rows.
-        # Where trees look no better even so, the fits to all others are spared.
-        is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
-        if is_cross_fit and self.head.effect_names and len(folds) > 2 and boosting.num_rounds:
-            boosting = boosted(training=training)
-        return boosting
 
     def keep_trees(self, boosting: Boosting, rows: Rows) -> FitSummary:
         """Assigns the tables of trees on top of h, which is fitted to all rows."""

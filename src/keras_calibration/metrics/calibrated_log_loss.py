@@ -158,8 +158,7 @@ def _moments(
     # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
-    row_number = first_row + numbers_of_rows(weights, all_count)
-    groups = row_groups(row_number, *sharing)
+    groups = row_groups(first_row + numbers_of_rows(weights, all_count), *sharing)
     return logit_moments(labels, logits, weights, groups, num_groups_of(*sharing[:2]))
 
 

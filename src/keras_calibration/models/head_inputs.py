@@ -42,8 +42,7 @@ def base_logits(
          [-2.]]
     """
     match = find_head(model, calibrated_output)
-    logits: np.ndarray = match.base_part.values(match.reader.inputs(x), verbose)[LOGIT_OUTPUT]
-    return logits
+    return match.base_part.values(match.reader.inputs(x), verbose)[LOGIT_OUTPUT]
 
 
 def interval(

@@ -165,14 +165,12 @@ def _as_array(values: Any) -> np.ndarray:
 
 def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
     """Some of the rows."""
-    taken: Rows = keras.tree.map_structure(lambda array: array[chosen], rows)
-    return taken
+    return keras.tree.map_structure(lambda array: array[chosen], rows)
 
 
 def tensors(rows: Rows) -> Rows:
     """The rows as tensors: Keras takes no arrays of strings, and no mixture with tensors."""
-    converted: Rows = keras.tree.map_structure(_tensor, rows)
-    return converted
+    return keras.tree.map_structure(_tensor, rows)
 
 
 def _tensor(array: Any) -> Tensor:

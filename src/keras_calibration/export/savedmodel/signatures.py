@@ -96,5 +96,4 @@ def _compiled(function: Callable[[_Rows], Any]) -> Callable[[_Rows], Any]:
     """The function compiled with XLA, once for each number of rows in a request."""
     import tensorflow as tf
 
-    compiled: Callable[[_Rows], Any] = tf.function(function, jit_compile=True, autograph=False)
-    return compiled
+    return tf.function(function, jit_compile=True, autograph=False)
