@@ -35,10 +35,12 @@ def calibrated(model, x, y, **kwargs):
     ("state", "makes"),
     [
         pytest.param("none", field_bias, id="none"),
-        *((state, field_bias) for state in ("new", "trained jointly", "fitted before")),
-        ("trained jointly", kc.layers.PlattScaling),
-        pytest.param("new", kc.layers.PlattScaling, marks=pytest.mark.slow),
-        pytest.param("fitted before", kc.layers.PlattScaling, marks=pytest.mark.slow),
+        *((state, field_bias) for state in ("trained jointly", "fitted before")),
+        pytest.param("new", field_bias, marks=pytest.mark.slow),
+        *(
+            pytest.param(state, kc.layers.PlattScaling, marks=pytest.mark.slow)
+            for state in ("new", "trained jointly", "fitted before")
+        ),
     ],
 )
 def test_identity_is_the_model_as_it_was_passed(state, makes):

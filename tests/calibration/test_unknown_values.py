@@ -69,12 +69,12 @@ DOORS = {door.__name__: door for door in (by_fit, by_fit_head, by_log, by_calibr
 
 
 CASES = [("FieldBias", door) for door in DOORS]
-CASES += [(name, "by_fit") for name in READERS if name != "FieldBias"]
+CASES += [("FieldILPS", "by_fit"), ("BoostedTrees", "by_fit")]
 CASES += [
     pytest.param(name, door, marks=pytest.mark.slow)
     for name in READERS
-    for door in ("by_fit_head", "by_log")
-    if name != "FieldBias"
+    for door in ("by_fit", "by_fit_head", "by_log")
+    if name != "FieldBias" and (name, door) not in CASES
 ]
 
 

@@ -31,7 +31,7 @@ def some_rows():
     return rows, (rng.random(600) < 1 / (1 + np.exp(2 - rows["age"][:, 0]))).astype(float)
 
 
-@pytest.mark.parametrize("name", slow_except(("FieldBias", "NeuralCalibration"), HEADS))
+@pytest.mark.parametrize("name", slow_except(("NeuralCalibration",), HEADS))
 def test_keras_writes_a_model_of_built_in_operators(name, tmp_path):
     import tensorflow as tf
 

@@ -56,7 +56,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("kind", slow_except({"field_bias", "numeric"}, HEADS))
+@pytest.mark.parametrize("kind", slow_except({"numeric"}, HEADS))
 @pytest.mark.parametrize("jit_compile", slow_except({False}, [False, True]))
 def test_served_and_refreshed(kind, jit_compile, tmp_path):
     model, rows = fitted(HEADS[kind]()), new_rows()

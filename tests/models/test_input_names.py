@@ -15,10 +15,14 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:When providing `inputs` as a dict", "ignore:The calibration .* log loss worse"
 )
 NAMES = {
-    "of layers": ("probability", "base", "base_logits", "base_score", "logit"),
-    "of heads": ("field_bias", "platt_scaling"),
-    "of arguments": ("self", "inputs", "training", "features", "time"),
-    "of odd letters": ("Score", "a.b", "a b", "größe", "_x"),
+    "of layers and heads": (
+        *("probability", "base", "base_logits", "base_score", "logit"),
+        *("field_bias", "platt_scaling"),
+    ),
+    "of arguments and odd letters": (
+        *("self", "inputs", "training", "features", "time"),
+        *("Score", "a.b", "a b", "größe", "_x"),
+    ),
 }
 
 

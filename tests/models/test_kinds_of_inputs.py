@@ -146,7 +146,8 @@ DOORS = {
 }
 
 
-QUICK = [*((door, "mixed") for door in DOORS), ("fit_head", "sparse"), ("export", "sparse")]
+MODEL_DOORS = ("CalibratedModel", "fit_head", "calibrate", "export", "seeds.train")
+QUICK = [*((door, "mixed") for door in MODEL_DOORS), ("fit_head", "sparse"), ("export", "sparse")]
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
     for case in itertools.product(DOORS, FORMS)
