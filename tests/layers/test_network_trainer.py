@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_calibration._rows.rows import Rows
-from keras_calibration.layers import FieldNetwork, FitSettings
+from keras_calibration.layers import FieldNetwork, FitSettings, network_trainer
 from keras_calibration.layers.network_trainer import NetworkTrainer
 
 NUM_ROWS = 50
@@ -128,3 +128,14 @@ def test_training_stops_and_the_best_epoch_is_kept():
     trainer.network.set_weights(weights)
     g = g_of(trainer, {"site": features["site"][held_out]})
     np.testing.assert_allclose(curve[held_out] + g, logits, atol=1e-6)
+
+
+@pytest.mark.parametrize(("batch_size", "num_epochs"), [(16, 5), (2, 5), (1, 3)])
+def test_patience_is_shorter_for_epochs_of_many_batches(batch_size, num_epochs, monkeypatch):
+    """Of twice the batches, an epoch counts twice: 5 / 2, rounded up."""
+    monkeypatch.setattr(network_trainer, "_BATCHES_OF_PATIENCE", 25)
+    trainer = trainer_of(FieldNetwork({"site": 2}), {"site": EVERY % 2}, batch_size=batch_size)
+    epochs = []
+    trainer.train_epoch = epochs.append  # which learns nothing
+    trainer.train(np.zeros(NUM_ROWS), EVERY, EVERY)
+    assert len(epochs) == num_epochs

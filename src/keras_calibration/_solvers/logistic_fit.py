@@ -146,8 +146,7 @@ def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> floa
     """The scale, last of the parameters; warns at its lower bound, raises if it has no optimum."""
     scale = float(fit.parameters[-1])
     warn_of_no_ranking(scale, taker)
-    total = histogram.positives + histogram.negatives
-    is_separated = fit.log_loss * total < _LEAST_LOSS
+    is_separated = fit.log_loss * (histogram.positives + histogram.negatives) < _LEAST_LOSS
     if is_separated or not scale * histogram.view.scale < _LARGEST_SCALE:
         raise ValueError(
             f"{taker} fits a finite scale of the logit. Received: rows whose best scale is too "

@@ -246,8 +246,7 @@ def head_outputs(head: Head, inputs: Features, interval: float | None) -> _Colum
     outputs = {"probability": probabilities_from_logits(calibrated)}
     if interval is None:
         return outputs
-    deviation = head.logit_standard_deviation(inputs[LOGIT_OUTPUT], features)
-    away = interval_width(interval) * deviation
+    away = interval_width(interval) * head.logit_standard_deviation(inputs[LOGIT_OUTPUT], features)
     return {
         **outputs,
         "probability_lower": ops.sigmoid(calibrated - away),

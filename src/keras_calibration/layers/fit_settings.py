@@ -17,7 +17,9 @@ class FitSettings:
             default is one fold per member, and 3 for a single member. With several members, there
             must be as many folds as members.
         max_epochs: Maximum number of epochs per fold.
-        patience: Number of epochs without improvement after which training of a fold stops.
+        patience: Number of epochs without improvement after which training of a fold stops. With
+            more than 100 batches an epoch, `patience * 100 / batches`, rounded up: such an epoch
+            counts as several.
         learning_rate: Learning rate of Adam.
         batch_size: Rows per batch; by default about a fiftieth of the rows, between 128 and 2048.
         seed: Seed of the folds and of shuffling; None draws one, which

@@ -22,6 +22,8 @@ from keras_calibration.layers.head_logits import head_log_losses
 # About this many batches per epoch, within these bounds of the batch size.
 _BATCHES_AN_EPOCH = 50
 _SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
+# Of more batches, an epoch counts as several epochs without improvement.
+_BATCHES_OF_PATIENCE = 100
 _PREDICTED_TOGETHER = 8192  # rows
 # Weights are averaged over about this many steps, at most half an epoch.
 _AVERAGED_STEPS = 50
@@ -80,6 +82,8 @@ class NetworkTrainer:
         self.restart(chosen)
         labels, weights = self.labels[held_out, 0], self.weights[held_out]
         lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
+        num_batches = len(chosen) / self.batch_size
+        patience = np.ceil(self.settings.patience * min(_BATCHES_OF_PATIENCE / num_batches, 1))
         for epoch in range(self.settings.max_epochs + 1):
             if epoch:
                 self.train_epoch(chosen)
@@ -87,7 +91,7 @@ class NetworkTrainer:
             loss = float(weights @ head_log_losses(labels, logits))
             if loss < lowest:
                 lowest, best = loss, (epoch, logits, weights_of(self.network))
-            elif epoch - best[0] >= self.settings.patience:
+            elif epoch - best[0] >= patience:
                 break
         return best
 

@@ -156,8 +156,7 @@ class _SparseRows:
     def __init__(self, matrix: Any) -> None:
         self.shape = matrix.shape
         splits = matrix.indptr.astype("int64")
-        columns = matrix.indices.astype("int64")
-        self._columns = tf.RaggedTensor.from_row_splits(columns, splits)
+        self._columns = tf.RaggedTensor.from_row_splits(matrix.indices.astype("int64"), splits)
         self._values = tf.RaggedTensor.from_row_splits(matrix.data, splits)
 
     def take(self, chosen: Tensor) -> tf.SparseTensor:
