@@ -2,9 +2,10 @@
 
 import keras
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends import examples
 from keras_calibration._ops.boosted_trees import tree_sums
 
 VALUES = st.floats(width=32) | st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e30, -1e30, np.nan])
@@ -24,6 +25,7 @@ def reference(columns, splits, thresholds, leaves):
     return sums
 
 
+@settings(max_examples=examples(240))
 @given(st.data())
 def test_it_is_the_sum_of_the_leaves(data):
     num_columns, num_rows = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
