@@ -81,8 +81,7 @@ def logit_source(
             f"probabilities, add keras.ops.clip({expression}, 0, 1) as the output."
         )
     if source.to_logits is None and base_output == "probability":
-        has_classes = num_columns > 1
-        convert = class_logits_from_probabilities if has_classes else logits_from_probabilities
+        convert = class_logits_from_probabilities if num_columns > 1 else logits_from_probabilities
         return LogitSource(kind, operation, output, convert)
     return source
 

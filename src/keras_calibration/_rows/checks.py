@@ -112,7 +112,8 @@ def check_rows(
     if not counts.all():
         rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
-        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
+        totals = rows.labels.sum(axis=0)
+        refuse_absent_classes(totals if of_classes else [(1 - rows.labels).sum(), totals], num_rows)
     if from_logits:
         _warn_of_probabilities(counted, rows.labels)
     else:
@@ -201,6 +202,8 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
+    if max(-rows.logits.min(), rows.logits.max()) < _FARTHEST_LOGIT - 1:
+        return
     of_classes = rows.logits.ndim == 2
     least = rows.logits if of_classes else -np.abs(rows.logits)
     are_ends = np.abs(least + _FARTHEST_LOGIT) < 1e-4  # as float32 holds them

@@ -54,6 +54,5 @@ def _of_the_model(config: dict[str, Any]) -> Any:
 def _hash_array(array: Any) -> str:
     if hasattr(array, "tocsr"):
         return str(joblib.hash((array.shape, array.data, array.indices, array.indptr)))
-    is_text = array.dtype.kind in "OSU"
-    flat = array.tolist() if is_text else np.ascontiguousarray(array).reshape(-1)
+    flat = array.tolist() if array.dtype.kind in "OSU" else np.ascontiguousarray(array).reshape(-1)
     return str(joblib.hash((array.shape, flat)))
