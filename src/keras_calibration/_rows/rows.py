@@ -51,7 +51,8 @@ class Rows:
     @property
     def num_meant(self) -> int:
         """How many rows are meant: the sum of the weights, if they are counts."""
-        return round(self.row_weights.sum()) if are_counts(self.weights) else len(self)
+        is_length = self.weights is None or not are_counts(self.weights)
+        return len(self) if is_length else round(self.row_weights.sum())
 
     @property
     def num_effective(self) -> float:

@@ -76,8 +76,7 @@ class Asked:
         """The names of candidates in `methods`; empty for all that are possible."""
         if isinstance(self.methods, str) and self.methods in _NUM_FOLDS:
             return []
-        named = names_of(self.methods) if np.iterable(self.methods) else []
-        return named or [str(self.methods)]
+        return (names_of(self.methods) if np.iterable(self.methods) else []) or [str(self.methods)]
 
 
 def choose(
