@@ -1,10 +1,10 @@
 """All measurements on a GPU: `KERAS_BACKEND=jax python benchmarks/on_gpu.py`.
 
 On a machine with a GPU and JAX: the kernels, ways to sum, a training step with head and metric,
-`fit_head`, and the tests of kernels and metrics with the reasons of failures. By earlier runs on an
-H100 with 16 cores, this takes about four minutes, half of them for the tests. `--parts` selects
-some. More: `--dtypes float32 bfloat16`, `--batches 8192 65536`, `--fit 200000 1000000`,
-`--tests tests/_ops tests/metrics tests/layers`.
+`fit_head`, and the tests of kernels and metrics with the reasons of failures. By the times of
+earlier runs on an H100 with 16 cores, this should take about four minutes, half of them for the
+tests. It has not run there in this form. `--parts` selects some. More: `--dtypes float32 bfloat16`,
+`--batches 8192 65536`, `--fit 200000 1000000`, `--tests tests/_ops tests/metrics tests/layers`.
 
 A kernel's time is that of many runs launched one after the other, until the last has ended; medians
 of rounds in turns. For each: the share of the bandwidth of a copy, the ratio to a sigmoid of the

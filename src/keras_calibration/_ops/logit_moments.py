@@ -95,14 +95,14 @@ def bias_root(summary: Tensor) -> Tensor:
             state = _on_grid(state, weights, dtype)
         for _ in range(_NUM_STEPS_ON_GPU):
             (state,) = improve(state)
-        return _search(state).result(ops)
-    (state,) = ops.while_loop(
-        # A NaN compares as False: a group without a root neither continues nor stops the others.
-        lambda state: ops.any(_search(state).moved > TOLERANCE),
-        improve,
-        (state,),
-        maximum_iterations=LARGEST_NUM_STEPS,
-    )
+    else:
+        (state,) = ops.while_loop(
+            # A NaN compares as False: a group without a root neither continues nor stops others.
+            lambda state: ops.any(_search(state).moved > TOLERANCE),
+            improve,
+            (state,),
+            maximum_iterations=LARGEST_NUM_STEPS,
+        )
     return _search(state).result(ops)
 
 

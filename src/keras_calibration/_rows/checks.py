@@ -112,8 +112,7 @@ def check_rows(
     if not counts.all():
         rows = rows.take(np.flatnonzero(counts))
     if both_classes and labels is not None:
-        totals = rows.labels.sum(axis=0)
-        refuse_absent_classes(totals if of_classes else [(1 - rows.labels).sum(), totals], num_rows)
+        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
     if from_logits:
         _warn_of_probabilities(counted, rows.labels)
     else:

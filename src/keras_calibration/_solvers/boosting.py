@@ -104,12 +104,11 @@ def boost(
             None if `rows` and `columns` do not. With them, trees are fitted a second time, if they
             help the first time.
     """
-    trees = _Trees(rows, columns, [scored for _, scored in parts], clusters, seed)
     all_parts = list(range(len(parts)))
     other_parts = [[other for other in all_parts if other != part] for part in all_parts]
     # Where trees do not help on the columns of `rows`, which flatter them, the others are spared.
-    for training_of in (lambda _: (rows.logits, columns), *filter(None, [training])):
-        trees.curves, trees.models = [], []
+    for training_of in filter(None, [lambda _: (rows.logits, columns), training]):
+        trees = _Trees(rows, columns, [scored for _, scored in parts], clusters, seed)
         for number, (fitted, _) in enumerate(parts):
             trees.fit_part(number, fitted, *training_of(number), largest_num_rounds)
         rounds = [trees.best_rounds(others or all_parts) for others in other_parts]

@@ -76,7 +76,8 @@ class Asked:
         """The names of candidates in `methods`; empty for all that are possible."""
         if isinstance(self.methods, str) and self.methods in _NUM_FOLDS:
             return []
-        return (names_of(self.methods) if np.iterable(self.methods) else []) or [str(self.methods)]
+        named = names_of(self.methods) if np.iterable(self.methods) else []
+        return named or [str(self.methods)]
 
 
 def choose(

@@ -83,7 +83,8 @@ def _in_tuples(part: Any) -> Any:
     """A structure with tuples in place of lists, which TensorFlow's data sets do not allow."""
     if isinstance(part, list | tuple):
         return tuple(map(_in_tuples, part))
-    return {n: _in_tuples(part[n]) for n in part} if isinstance(part, Mapping) else part
+    is_named = isinstance(part, Mapping)
+    return {name: _in_tuples(part[name]) for name in part} if is_named else part
 
 
 def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:
