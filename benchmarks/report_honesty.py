@@ -110,7 +110,8 @@ def reported_and_true(sample: Sample, truth: Array) -> tuple[float, float, float
     shown = {"identity": fitted[IDENTITY], "chosen": choice.logits}
     _, chosen = scores_of(rows, shown, {}, {})
     chosen = chosen.as_chosen(choice.by_chance, choice.error)
-    mean = sum(v * sample.fresh[name].astype(float) for name, v in choice.weights.items())
+    parts = [v * sample.fresh[name].astype(float) for name, v in choice.weights.items()]
+    mean = np.sum(parts, axis=0) + choice.bias
     before = row_log_losses(truth, sample.fresh[IDENTITY].astype(float))
     true = float(np.mean(row_log_losses(truth, mean) - before))
     return chosen.log_loss_change, chosen.log_loss_change_error, true

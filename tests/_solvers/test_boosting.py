@@ -3,6 +3,8 @@
 import lightgbm
 import numpy as np
 import pytest
+from scipy import optimize
+from scipy.special import expit
 
 from keras_calibration._ops.boosted_trees import tree_sums
 from keras_calibration._rows.rows import Rows
@@ -160,7 +162,7 @@ def test_the_rounds_that_score_a_part_are_best_for_the_others():
     fits = [([np.log1p(np.exp(-gain)) for gain in by_round], Steps(by_round)) for by_round in gains]
     held_out = trees_of(rows, columns, parts, fits)
     assert [held_out.best_rounds(others) for others in ([1, 2], [0], [0, 2])] == [2, 1, 2]
-    without, change, error = held_out.change([0, 1], [1, 2, 0])
+    without, change, error = held_out.change([0, 1], held_out.logits([0, 1], [1, 2, 0]))
     assert without == pytest.approx(np.log(2))
     assert change == pytest.approx(np.mean([fits[0][0][1], fits[1][0][2]]) - np.log(2))
     assert error > 0
@@ -181,10 +183,20 @@ def test_the_logits_of_a_part_are_those_of_its_own_rounds():
         fits.fit_part(number, fitted, rows.logits, columns, 80)
     length = max(map(len, fits.curves))
     curves = np.stack([np.pad(c, (0, length - len(c)), mode="edge") for c in fits.curves])
-    rounds = []
+    rounds, sums = [], np.empty(1500)
     for number, (_, scored) in enumerate(parts):
         rounds.append(int(np.argmin(np.delete(curves, number, axis=0).mean(axis=0))))
         model = fits.models[number]
-        trees = model.predict(columns[scored], raw_score=True, num_iteration=rounds[-1])
-        np.testing.assert_allclose(boosted.logits[scored], rows.logits[scored] + trees)
+        sums[scored] = model.predict(columns[scored], raw_score=True, num_iteration=rounds[-1])
     assert boosted.num_rounds == round(np.mean(rounds))
+    # A part gets the bias that gives the others their total; all rows, the one of the model.
+    logits = rows.logits + sums
+    for fitted, scored in parts:
+        expected = logits[scored] + bias_by_brent(logits[fitted], rows.labels[fitted])
+        np.testing.assert_allclose(boosted.logits[scored], expected, atol=1e-9)
+    assert boosted.bias == pytest.approx(bias_by_brent(logits, rows.labels), abs=1e-9)
+
+
+def bias_by_brent(logits, labels):
+    """The bias that gives logits the total of the labels."""
+    return optimize.brentq(lambda c: expit(logits + c).sum() - labels.sum(), -9, 9, xtol=1e-13)

@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_calibration._solvers.cumulative_error import (
-    brownian_range_tail,
-    p_values,
-    segment_figures,
-)
+from keras_calibration._solvers.cumulative_error import brownian_range_tail, segment_figures
 
 # `_ecce_cdf` of mcgrad 0.1.5, in which small tails have too few digits to compare.
 CDF_OF_MCGRAD = {
@@ -51,7 +47,7 @@ def test_p_values_hold_for_few_positives_too(rate, num_rows):
     predictions = 1 / (1 + np.exp(spread - np.log(rate / (1 - rate))))
     for weights in (None, np.random.default_rng(2).exponential(size=num_rows)):
         figures = figures_of_draws(predictions, 3000, weights=weights)
-        received = p_values(figures)
+        received = figures.p_value
         assert (received >= brownian_range_tail(figures.deviations) - 1e-12).all()
         for level in (0.1, 0.01, 0.001):
             # Three standard errors of the share.
@@ -66,8 +62,8 @@ def test_rounding_is_no_evidence():
     order = np.argsort(predictions, kind="stable")
     figures = segment_figures(labels[order], predictions[order], np.ones(10_000), ids[order])
     assert (figures.deviations[1::2] == 0).all()
-    assert (p_values(figures)[1::2] == 1).all()
+    assert (figures.p_value[1::2] == 1).all()
     assert (figures.deviations[::2] > 5).all()
     wrong = segment_figures(1 - labels[order], predictions[order], np.ones(10_000), ids[order])
     assert (wrong.deviations[1::2] == np.inf).all()
-    assert (p_values(wrong)[1::2] == 0).all()
+    assert (wrong.p_value[1::2] == 0).all()

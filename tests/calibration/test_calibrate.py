@@ -152,8 +152,15 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     after = model.report.after
     losses = np.logaddexp(0, calibrated) - y * calibrated
     assert after.log_loss == pytest.approx(np.average(losses, weights=weights), abs=1e-6)
-    errors = [abs(weights[x["site"] == z] @ (y - p)[x["site"] == z]) for z in range(6)]
+    # Within each fold: over folds, the errors of a value would cancel.
+    cells = [(x["site"] == z) & (fold == k) for z in range(6) for k in range(3)]
+    errors = [abs(weights[cell] @ (y - p)[cell]) for cell in cells]
     assert after.field_ece["site"] == pytest.approx(sum(errors) / weights.sum(), abs=1e-6)
+    residuals, rate = weights * (p - y), np.average(y, weights=weights)
+    assert after.calibration_ratio == pytest.approx(1 + residuals.sum() / (weights @ y), abs=1e-6)
+    away = weights * (p - after.calibration_ratio * y)
+    error = np.sqrt(away @ away) / weights.sum() / rate
+    assert after.calibration_ratio_error == pytest.approx(error, rel=1e-4)
     # The model itself is fitted to all rows.
     layer = kc.layers.BiasCorrection()
     layer.fit(logits, y, sample_weight=weights)
@@ -187,7 +194,8 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(tmp_path):
         weights=[*head.head_weights, 1 - sum(head.head_weights)],
     )
     probabilities = model.predict(x, batch_size=2000, verbose=0)[:, 0]
-    np.testing.assert_allclose(probabilities, expit(expected), atol=1e-6)
+    assert head.bias == pytest.approx(report.bias)
+    np.testing.assert_allclose(probabilities, expit(expected + head.bias), atol=1e-6)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     again = loaded.predict(x, batch_size=2000, verbose=0)[:, 0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 from scipy.special import expit
 
 import keras_calibration as kc
@@ -58,15 +58,27 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     if is_forward:
         weights = weights * np.searchsorted(fold, fold)  # the number of earlier rows
     numbers = range(int(is_forward), fold.max() + 1)
-    shares, scored = {}, fold >= is_forward
+    scored = fold >= is_forward
+
+    def bias_of(shares, is_seen):
+        """The bias that gives the mean the observed total; in blocks of time, that of its parts."""
+        if np.count_nonzero(shares) == 1:
+            return 0.0
+        target = shares @ expit(columns) if is_forward else labels
+        mean, weight = (shares @ columns)[is_seen], weights[is_seen]
+        total = weight @ target[is_seen]
+        return optimize.brentq(lambda c: weight @ expit(mean + c) - total, -5, 5, xtol=1e-13)
+
+    shares, blends = {}, {}
     for number in numbers:
         others = scored & (fold != number)
         clusters = fold[others] if isinstance(folds, str) else None
         rows = Rows(logits[others], labels[others], weights[others])
         shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
+        blends[number] = shares[number] @ columns + bias_of(shares[number], others)
     fold_of_row = [k if k in shares else 1 for k in fold]
-    stacked = np.array([shares[k] @ columns[:, row] for row, k in enumerate(fold_of_row)])
-    by_choice = [losses_of(labels, shares[number] @ columns)[scored] for number in numbers]
+    stacked = np.array([blends[k][row] for row, k in enumerate(fold_of_row)])
+    by_choice = [losses_of(labels, blends[number])[scored] for number in numbers]
     means = [np.average(losses, weights=weights[scored]) for losses in by_choice]
     of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
 
@@ -82,24 +94,29 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
 
     # The change is shrunk by what chance alone may have given it.
     slopes = (labels - expit(columns[0])) * (stacked - columns[0])
-    slope, error = mean_and_error(slopes, of_choice)
+    slope, slope_error = mean_and_error(slopes, of_choice)
     level, freedom = (0.95, len(numbers) - 1) if isinstance(folds, str) else (0.99, np.inf)
     bound = stats.t.ppf(level, freedom)
-    assert slope > bound * error
+    assert slope > bound * slope_error
     # No change is no question where the scores predict worse than a constant.
     rate = np.average(labels[scored], weights=weights[scored])
     constant = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
     before = losses_of(labels, columns[0])[scored]
     is_far = np.average(before, weights=weights[scored]) > constant
-    share = 1.0 if is_far or isinstance(folds, str) else 1 - (bound * error / slope) ** 3
+    share = 1.0 if is_far or isinstance(folds, str) else 1 - (bound * slope_error / slope) ** 3
     by_chance = share * (1 - share) * slope
     share = 1.0 if share > 0.98 else share
     chosen = columns[0] + share * (stacked - columns[0])
     change = losses_of(labels, chosen) - losses_of(labels, columns[0])
     after = report.after
-    mean, error = mean_and_error(change, share**2 * of_choice + by_chance**2)
-    assert after.log_loss_change == pytest.approx(mean + by_chance, abs=2e-7)
+    mean, error = mean_and_error(change, 0.0)
+    assert after.log_loss_change == pytest.approx(mean, abs=2e-7)
     assert after.log_loss_change_error == pytest.approx(error, rel=1e-3)
+    assert report.evidence == pytest.approx(slope / slope_error, rel=1e-3)
+    assert report.evidence_needed == pytest.approx(bound)
+    assert report.share == pytest.approx(share, abs=1e-3)
+    mean, error = mean_and_error(change, share**2 * of_choice + by_chance**2)
+    assert report.expected_change == pytest.approx((mean + by_chance, error), rel=1e-3, abs=2e-7)
     squares = (labels - expit(chosen)) ** 2
     brier = np.average(squares[scored], weights=weights[scored])
     assert after.brier == pytest.approx(brier, abs=2e-7)
@@ -107,7 +124,10 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     assert after.calibration_ratio == pytest.approx(predicted / observed, abs=1e-6)
     # Used is this share of the mean of the weights, by the rows that they score.
     sizes = [weights[fold == number].sum() for number in numbers]
-    used = share * np.average([shares[number] for number in numbers], axis=0, weights=sizes)
+    mean = np.average([shares[number] for number in numbers], axis=0, weights=sizes)
+    mean = np.where(mean < 0.02, 0, mean) / mean[mean >= 0.02].sum()
+    assert report.bias == pytest.approx((share * bias_of(mean, scored),), abs=1e-4)
+    used = share * mean
     used[0] += 1 - share
     for name, part in zip(["identity", *METHODS], used, strict=True):
         assert report.weights.get(name, 0.0) == pytest.approx(part, abs=0.02)

@@ -8,13 +8,19 @@ import pytest
 from scipy import special
 
 import keras_calibration as kc
+from calibration.test_calibrate import fold_of
+from keras_calibration._rows.rows import Rows
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 
 
-def report_of(**options):
+def report_rows():
     rng = np.random.default_rng(0)
     logits, site = rng.normal(-1, 1, 2000), rng.choice(["a", "b"], 2000)
-    labels = rng.random(2000) < special.expit(logits + (site == "a"))
+    return logits, site, rng.random(2000) < special.expit(logits + (site == "a"))
+
+
+def report_of(**options):
+    logits, site, labels = report_rows()
     options = {"from_logits": True, "methods": "quick", "verbose": 0, **options}
     return kc.calibrate_scores(logits, labels, {"site": site}, fields=["site"], **options).report
 
@@ -23,11 +29,16 @@ def test_a_report_draws_the_field_before_and_after_calibration():
     report = report_of()
     display = report.plot()
     assert [text.get_text() for text in display.ax_.get_legend().get_texts()] == ["before", "after"]
-    weights = display.curves["before"].num_rows / 2000
-    for name, score in (("before", report.before), ("after", report.after)):
-        rates = display.curves[name]
-        error = weights @ np.abs(rates.observed - rates.predicted)
-        assert error == pytest.approx(score.field_ece["site"], abs=1e-6)
+    # The rows of one fold, each predicted by the same fit to the others.
+    logits, site, labels = report_rows()
+    fold = fold_of(3, Rows(logits, labels.astype(float), None, {"site": site}))
+    rates = display.curves["before"]
+    for place, value in enumerate(display.value_names):
+        is_shown = (fold == 2) & (site == value)
+        assert rates.num_rows[place] == is_shown.sum()
+        assert rates.observed[place] == pytest.approx(labels[is_shown].mean())
+        predicted = special.expit(logits[is_shown]).mean()
+        assert rates.predicted[place] == pytest.approx(predicted, abs=1e-6)
     assert set(report.plot("reliability").curves) == {"before", "after"}
     with pytest.raises(ValueError, match=r"Received: 'age'\. Available: 'site', 'reliability'"):
         report.plot("age")
@@ -58,11 +69,12 @@ def test_a_warning_of_a_fit_to_some_rows_says_so_once():
 
 def test_a_change_that_rounds_to_0_has_no_minus():
     figures = {"brier": 0.1, "auc": 0.7, "field_ece": {}, "field_rce": {}, "seconds": 0.0}
+    ratio = {"calibration_ratio": 1.0, "calibration_ratio_error": 0.1}
     changes = {"identity": 0.0, "bias": -1e-9}
     scores = tuple(
-        CandidateScore(name, 0.3, change, 1e-5, calibration_ratio=1.0, **figures)
+        CandidateScore(name, 0.3, change, 1e-5, **ratio, **figures)
         for name, change in changes.items()
     )
-    text = str(CalibrationReport(100, 3, scores, "identity", "No reason.", {}))
+    text = str(CalibrationReport(100, 3, scores, "identity", "No reason.", {}, {}))
     assert " 0.00000 ± 0.00001" in text
     assert "+0.00000 ± 0.00001" in text

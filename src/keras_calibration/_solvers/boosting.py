@@ -13,6 +13,7 @@ from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration._solvers.total_bias import bias_of_total, with_total
 
 _MIN_ROWS_OF_LEAF = 20
 _PARAMETERS = {
@@ -42,6 +43,7 @@ class Boosting:
         model: LightGBM's model, fitted to all rows; None if trees do not help.
         num_rounds: Its number of rounds; 0 if trees do not help.
         logits: Cross-fitted logits with trees (n,); the given logits if trees do not help.
+        bias: What to add to the model's sums, so that the predicted total is the observed one.
         log_loss_without: Cross-fitted log loss of the given logits, in nats per row.
         log_loss_with: Cross-fitted log loss with the trees.
         standard_error: Standard error of the difference.
@@ -50,6 +52,7 @@ class Boosting:
     model: Any
     num_rounds: int
     logits: np.ndarray
+    bias: float
     log_loss_without: float
     log_loss_with: float
     standard_error: float
@@ -118,10 +121,13 @@ def boost(
     if not num_rounds:
         # The figures say how far from an improvement the best number of rounds is.
         rounds = [trees.lowest(all_parts)] * len(parts)
-    without, change, error = trees.change(all_parts, rounds)
+    logits, bias = trees.logits(all_parts, rounds), 0.0
+    if num_rounds and clusters is None:  # the total of past blocks is not that of the next
+        logits, bias = trees.with_total(logits)
+    without, change, error = trees.change(all_parts, logits)
     model = trees.fit_all(num_rounds) if num_rounds else None
-    logits = trees.logits(all_parts, rounds) if num_rounds else rows.logits
-    return Boosting(model, num_rounds, logits, without, without + change, error)
+    logits = logits if num_rounds else rows.logits
+    return Boosting(model, num_rounds, logits, bias, without, without + change, error)
 
 
 def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
@@ -211,15 +217,27 @@ class _Trees:
     def best_rounds(self, parts: Sequence[int]) -> int:
         """`lowest`, or 0 unless it beats no trees by more than a standard error."""
         rounds = self.lowest(parts)
-        _, change, error = self.change(parts, [rounds] * len(self.parts))
+        _, change, error = self.change(parts, self.logits(parts, [rounds] * len(self.parts)))
         return rounds if change < -error else 0
 
-    def change(self, parts: Sequence[int], rounds: Sequence[int]) -> tuple[float, float, float]:
-        """The log loss of some parts without trees, its change by them, and its standard error."""
+    def with_total(self, logits: np.ndarray) -> tuple[np.ndarray, float]:
+        """Logits (n,) of all parts with the observed total of the other parts; the bias of all."""
+        pairs = zip(self.parts, self.models, strict=True)
+        parts = [part for part, model in pairs if model is not None]
+        if len(parts) < 2:
+            return logits, 0.0
+        scored, shifted = np.concatenate(parts), logits.copy()
+        fold = np.repeat(np.arange(len(parts)), list(map(len, parts)))
+        rows = self.rows.take(scored)
+        shifted[scored] = with_total(logits[scored], rows, fold)
+        return shifted, float(bias_of_total(logits[scored], rows)[0])
+
+    def change(self, parts: Sequence[int], logits: np.ndarray) -> tuple[float, float, float]:
+        """The log loss of some parts without trees, its change by logits (n,), and its error."""
         scored = np.concatenate([self.parts[part] for part in parts])
         labels, weights = self.rows.labels[scored], self.rows.row_weights[scored]
         before = row_log_losses(labels, self.rows.logits[scored])
-        after = row_log_losses(labels, self.logits(parts, rounds)[scored])
+        after = row_log_losses(labels, logits[scored])
         groups = None if self.clusters is None else self.clusters[scored]
         without = float(np.average(before, weights=weights))
         return without, *mean_and_error(after - before, weights, groups)
@@ -255,16 +273,19 @@ class _Trees:
         )
 
 
-def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The trees of a model in the form of `_ops.boosted_trees.tree_sums`.
+def tables_of(
+    model: Any, num_trees: int, bias: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The trees of a model in the form of `_ops.boosted_trees.tree_sums`, and a bias.
 
-    The tables agree with `model.predict` for every float32 value. A row goes left at a node if
-    `x <= t`, in float64. A missing value goes to the side that LightGBM has learnt, or where it has
-    not seen any, to that of 0.
+    The tables agree with `model.predict`, plus the bias, for every float32 value. A row goes left
+    at a node if `x <= t`, in float64. A missing value goes to the side that LightGBM has learnt,
+    or where it has not seen any, to that of 0.
 
     Args:
         model: LightGBM's model, or None for no trees.
         num_trees: Number of trees in the tables; those beyond the model's are 0.
+        bias: What is added to the sums: to all leaves of the first tree.
 
     Returns:
         Splits (7, T), int32, thresholds (7, T) and leaves (T, 128), float32.
@@ -296,6 +317,7 @@ def tables_of(model: Any, num_trees: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
     for tree, info in enumerate([] if model is None else model.dump_model()["tree_info"]):
         fill(tree, info["tree_structure"], np.ones(NUM_CODES, bool))
+    leaves[0] += bias
     return splits, thresholds, leaves
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr
+from scipy import stats
+from scipy.special import ndtr, ndtri
 
 # Smaller differences are rounding.
 _SMALLEST_ERROR = 1e-12
 _ROUNDING = 1e-9
+_SMALLEST_P_VALUE = 1e-300
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class SegmentFigures:
         observed_rate: Weighted mean of the labels.
         error: The ECCE.
         deviation: Its standard deviation σ if the predictions are correct.
-        largest_step: The largest possible step `w |y - p| / W` of the cumulative sum towards the
-            end of its range that comes later: `w (1 - p) / W` upwards, `w p / W` downwards.
+        deviations: The ECCE in units of σ; infinite where predictions of 0 and 1 are refuted.
+        p_value: Probability of an ECCE at least as large if the predictions are correct.
     """
 
     first_row: np.ndarray
@@ -34,13 +36,50 @@ class SegmentFigures:
     observed_rate: np.ndarray
     error: np.ndarray
     deviation: np.ndarray
-    largest_step: np.ndarray
+    deviations: np.ndarray
+    p_value: np.ndarray
 
-    @property
-    def deviations(self) -> np.ndarray:
-        """The ECCE in units of σ; infinite where predictions of 0 and 1 are refuted."""
-        infinite = np.where(self.error > 0, np.inf, 0.0)
-        return np.divide(self.error, self.deviation, out=infinite, where=self.deviation > 0)
+
+def figures_in_folds(
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    weights: np.ndarray,
+    ids: np.ndarray,
+    *,
+    counts: np.ndarray,
+    fold: np.ndarray | None = None,
+    min_rows: int = 1,
+    min_positives: float = 0.0,
+) -> SegmentFigures:
+    """`segment_figures`; with the fold of each row (n,), from the ECCE of each segment and fold.
+
+    A segment then has the mean of the errors of its folds, weighted by their weights. By Fisher's
+    method, `-2 Σ_f log p_f` of k folds has the χ² distribution with 2 k degrees of freedom if the
+    predictions are correct, which gives the p-value. The deviations are those of one ECCE with this
+    p-value.
+    """
+    figures = segment_figures(labels, predictions, weights, ids, min_rows, min_positives, counts)
+    if fold is None or not len(figures.first_row):
+        return figures
+    segments = ids[figures.first_row]
+    numbers = np.flatnonzero(np.isin(ids, segments))
+    y, p, w, n = (column[numbers] for column in (labels, predictions, weights, counts))
+    segment = np.searchsorted(segments, ids[numbers])
+    cells = segment * (int(fold.max()) + 1) + fold[numbers]
+    by_fold = segment_figures(y, p, w, cells, counts=n)
+    of_segment = segment[by_fold.first_row]
+    totals = np.bincount(cells, w)
+    totals = totals[totals > 0]
+    p_value = np.maximum(by_fold.p_value, _SMALLEST_P_VALUE)
+    statistic = -2 * np.bincount(of_segment, np.log(p_value))
+    combined = stats.chi2.sf(statistic, 2 * np.bincount(of_segment))
+    return replace(
+        figures,
+        error=np.bincount(of_segment, totals * by_fold.error) / np.bincount(of_segment, totals),
+        # The leading term of `brownian_range_tail`, which is 8 Φ(-x).
+        deviations=np.maximum(-ndtri(combined / 8), 0.0),
+        p_value=combined,
+    )
 
 
 def segment_figures(
@@ -77,7 +116,7 @@ def segment_figures(
     numbers = np.stack([counts, counts * predictions])[:, order]
     order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
-        return SegmentFigures(order, order, *np.zeros((5, 0)))
+        return SegmentFigures(order, order, *np.zeros((6, 0)))
     ids, y, p = ids[order], labels[order], predictions[order]
     w, counts = weights[order], counts[order]
     changes = ids[1:] != ids[:-1]
@@ -90,15 +129,22 @@ def segment_figures(
     cumulative -= np.repeat(cumulative[starts] - residual[starts], lengths)
     is_end = np.r_[changes | (p[1:] != p[:-1]), True]
     error, rises = _ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
+    error = np.where(error < _SMALLEST_ERROR, 0.0, error)
+    deviation = np.sqrt(np.add.reduceat(share**2 / counts * p * (1 - p), starts))
+    infinite = np.where(error > 0, np.inf, 0.0)
+    deviations = np.divide(error, deviation, out=infinite, where=deviation > 0)
+    # The largest possible step towards the end of the range that comes later.
     steps = share / counts * np.where(np.repeat(rises, lengths), 1 - p, p)
+    largest_step = np.maximum.reduceat(steps, starts)
     return SegmentFigures(
         first_row=order[starts],
         num_rows=np.add.reduceat(counts, starts),
         mean_prediction=np.add.reduceat(share * p, starts),
         observed_rate=np.add.reduceat(share * y, starts),
-        error=np.where(error < _SMALLEST_ERROR, 0.0, error),
-        deviation=np.sqrt(np.add.reduceat(share**2 / counts * p * (1 - p), starts)),
-        largest_step=np.maximum.reduceat(steps, starts),
+        error=error,
+        deviation=deviation,
+        deviations=deviations,
+        p_value=p_values(error, deviation, largest_step),
     )
 
 
@@ -131,8 +177,14 @@ def _large_enough(
     return np.repeat(is_large, np.diff(np.r_[starts, len(ids)]))
 
 
-def p_values(figures: SegmentFigures) -> np.ndarray:
+def p_values(error: np.ndarray, deviation: np.ndarray, largest: np.ndarray) -> np.ndarray:
     """Probability of an ECCE at least as large if the predictions are correct.
+
+    Args:
+        error: The ECCE of each segment.
+        deviation: σ of each segment.
+        largest: The largest possible step `b = w |y - p| / W` of the cumulative sum towards the end
+            of its range that comes later: `w (1 - p) / W` upwards, `w p / W` downwards.
 
     The cumulative sum is then a random walk, and its range is close to that of a Brownian motion if
     there are many positives and negatives. If there are few, large steps towards the rarer class
@@ -144,13 +196,13 @@ def p_values(figures: SegmentFigures) -> np.ndarray:
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.9.
     """
-    error, deviation, largest = figures.error, figures.deviation, figures.largest_step
     positive = deviation > 0
     u = np.divide(largest * error, deviation**2, out=np.zeros_like(error), where=positive)
     series = u**2 * (1 / 2 - u / 6 + u**2 / 12)  # where the formula would cancel
     h = np.where(u < 1e-3, series, (1 + u) * np.log1p(u) - u)
     scale = np.divide(deviation, largest, out=np.zeros_like(error), where=positive)
-    return brownian_range_tail(np.where(positive, scale * np.sqrt(2 * h), figures.deviations))
+    infinite = np.where(error > 0, np.inf, 0.0)
+    return brownian_range_tail(np.where(positive, scale * np.sqrt(2 * h), infinite))
 
 
 def brownian_range_tail(x: ArrayLike) -> np.ndarray:

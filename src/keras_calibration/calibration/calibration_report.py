@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,29 +18,31 @@ from keras_calibration.scoring.multicalibration_error import SegmentErrors
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs", "s")
+_HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs ± se", "s")
 
 
 @dataclass(frozen=True)
 class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
-    A "blend" scores each fold with weights from the other folds, so its weights did not see the row
-    either.
+    A "blend" scores each fold with the weights and the bias of the other folds, so they did not see
+    the row either. Field errors are computed within each fold, where one fit predicts all rows, and
+    then averaged: they are those of new rows, as many as a fold has.
 
     Args:
         name: Name of the candidate.
         log_loss: Mean log loss, in nats per row.
         log_loss_change: Log loss minus that of the identity.
         log_loss_change_error: Standard error of the change. It treats rows as independent; with
-            blocks, it treats blocks as independent if that gives a larger error. Of a blend, it
-            includes how much the choice varies: a jackknife over the folds.
+            blocks, it treats blocks as independent if that gives a larger error.
         brier: Mean squared error of the probabilities; for classes, summed over them.
         auc: Area under the ROC curve; for classes, the mean of each class against the others.
         field_ece: Field name → Field-ECE; for classes, the mean over them.
         field_rce: Field name → Field-RCE; for classes, the mean over them.
         calibration_ratio: Predicted positives divided by observed positives; for classes, the ratio
             farthest from 1.
+        calibration_ratio_error: Its standard error. A fit with a bias has the observed total, so
+            the ratio of its own rows is about 1; the ratio on new rows has this error.
         seconds: Time of all fits, in seconds.
     """
 
@@ -53,16 +55,27 @@ class CandidateScore:
     field_ece: dict[str, float]
     field_rce: dict[str, float]
     calibration_ratio: float
+    calibration_ratio_error: float
     seconds: float
 
-    def as_chosen(self, by_chance: float, error: float) -> Self:
-        """The figures of the chosen calibration, corrected for the chance in its choice."""
-        return replace(
-            self,
-            log_loss=self.log_loss + by_chance,
-            log_loss_change=self.log_loss_change + by_chance,
-            log_loss_change_error=float(np.hypot(self.log_loss_change_error, error)),
-        )
+
+@dataclass(frozen=True)
+class FieldChance:
+    """What chance does to the field errors of a model, each with its standard deviation.
+
+    Args:
+        field_ece: Mean Field-ECE if the probabilities were correct; for classes, their mean.
+        field_ece_deviation: Its standard deviation; for classes, an upper bound.
+        field_rce: Mean Field-RCE if the probabilities were correct; for classes, their mean.
+        field_rce_deviation: Its standard deviation; for classes, an upper bound.
+        error: Standard error of the Field-ECE of the model, whose probabilities may be wrong.
+    """
+
+    field_ece: float
+    field_ece_deviation: float
+    field_rce: float
+    field_rce_deviation: float
+    error: float
 
 
 @dataclass(frozen=True)
@@ -73,8 +86,13 @@ class CalibrationReport(ShownAsText):
     (F-ECE) by the first field, the mean absolute difference between predicted and observed means of
     its values; and the mean prediction over the mean label (pred/obs). Field-RCE, which is relative
     and therefore dominated by rare values, is in `scores`. `report.to_dict()` returns plain values
-    for a file. The field errors of a perfectly calibrated model are not 0: `noise_floor` holds what
-    chance alone gives with the chosen calibration.
+    for a file. The field errors of a perfectly calibrated model are not 0: `beyond_chance` is what
+    is left of the Field-ECE without those that chance alone gives.
+
+    The model changes if the evidence for a change reaches `evidence_needed`, and the gain is above
+    its standard error. The best of several candidates looks better than it is, so the model uses
+    only a `share` of the change if the evidence is weak, and `expected_change` leaves out the part
+    of the gain that may be chance.
 
     Args:
         num_rows: Number of rows of the development set.
@@ -84,10 +102,16 @@ class CalibrationReport(ShownAsText):
         scores: The figures of each candidate, simplest first.
         chosen: Name of the chosen candidate, or "blend" for a weighted mean of several.
         reason: Why it was chosen, in one sentence.
-        noise_floor: Field name → four numbers: mean and standard deviation of Field-ECE, then of
-            Field-RCE, if the chosen calibration's probabilities were the true ones. For classes,
-            means over them, which is an upper bound for the standard deviations.
+        chance_before: Field name → what chance does to the field errors of the identity.
+        chance_after: Field name → the same for the chosen calibration.
         weights: Name of each candidate that is used → its weight in the mean of the logits.
+        bias: What is added to this mean, so that the predicted total is the observed one: one
+            number, or one for each class.
+        share: The share of the change that is used, in (0, 1]. The rest may be chance.
+        evidence: The evidence for a change, in standard errors; NaN if a candidate was requested.
+        evidence_needed: The evidence from which the model changes.
+        expected_change: The change of the log loss that is expected on new rows, and its standard
+            error, in nats per row; NaN if a candidate was requested.
         left_out: Name of each candidate that could not be fitted, or gained nothing → why, and the
             time of its fits.
         still_off: Segments in which the chosen calibration is off beyond chance, the most
@@ -109,15 +133,15 @@ class CalibrationReport(ShownAsText):
 
     Example:
         >>> score = CandidateScore(
-        ...     "identity", 0.3, 0.0, 0.0, 0.09, 0.7, {"site": 0.01}, {"site": 0.2}, 1.1, 0.0
+        ...     "identity", 0.3, 0.0, 0.0, 0.09, 0.7, {"site": 0.01}, {"site": 0.2}, 1.1, 0.1, 0.0
         ... )
         >>> reason = "Nothing is better."
-        >>> report = CalibrationReport(100, 5, (score,), "identity", reason, {})
+        >>> report = CalibrationReport(100, 5, (score,), "identity", reason, {}, {})
         >>> report.before.log_loss == report.after.log_loss
         True
         >>> print(report)  # doctest: +NORMALIZE_WHITESPACE
-        method      log loss        change ± se    Brier     AUC   F-ECE  pred/obs    s
-        * identity   0.30000  0.00000 ± 0.00000  0.09000  0.7000  0.0100    1.1000  0.0
+        method      log loss        change ± se    Brier     AUC   F-ECE  pred/obs ± se    s
+        * identity   0.30000  0.00000 ± 0.00000  0.09000  0.7000  0.0100  1.100 ± 0.100  0.0
         Cross-fitted on 100 rows in 5 folds; F-ECE by 'site'. Chosen: identity.
         Nothing is better.
     """
@@ -127,8 +151,14 @@ class CalibrationReport(ShownAsText):
     scores: tuple[CandidateScore, ...]
     chosen: str
     reason: str
-    noise_floor: dict[str, tuple[float, float, float, float]]
+    chance_before: dict[str, FieldChance]
+    chance_after: dict[str, FieldChance]
     weights: dict[str, float] = field(default_factory=dict)
+    bias: tuple[float, ...] = (0.0,)
+    share: float = 1.0
+    evidence: float = float("nan")
+    evidence_needed: float = float("nan")
+    expected_change: tuple[float, float] = (float("nan"), float("nan"))
     left_out: dict[str, str] = field(default_factory=dict)
     still_off: SegmentErrors = field(default_factory=SegmentErrors)
     is_forward: bool = False
@@ -149,6 +179,20 @@ class CalibrationReport(ShownAsText):
     def after(self) -> CandidateScore:
         """The figures of the chosen calibration."""
         return next(score for score in self.scores if score.name == self.chosen)
+
+    def beyond_chance(self, field: str) -> list[tuple[float, float]]:
+        """Field-ECE minus that of chance alone, with its standard error, before and after.
+
+        Both are within folds. For a model that is right, the difference is 0 on average.
+
+        Args:
+            field: Name of a field.
+        """
+        pairs = ((self.before, self.chance_before), (self.after, self.chance_after))
+        return [
+            (score.field_ece[field] - chance[field].field_ece, chance[field].error)
+            for score, chance in pairs
+        ]
 
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Display:
         """Draws the errors of a field's values, before and after calibration.
@@ -197,7 +241,7 @@ class CalibrationReport(ShownAsText):
             f"{score.brier:.5f}",
             f"{score.auc:.4f}",
             "-" if field_name is None else f"{score.field_ece[field_name]:.4f}",
-            f"{score.calibration_ratio:.4f}",
+            f"{score.calibration_ratio:.3f} ± {score.calibration_ratio_error:.3f}",
             f"{score.seconds:.1f}",
         ]
 
@@ -215,16 +259,19 @@ class CalibrationReport(ShownAsText):
         if len(self.weights) > 1:
             parts = sorted(self.weights.items(), key=lambda part: -part[1])
             chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
-        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
+        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason, *self._decision()]
         if self.present is not None:
             seen = ", which was fitted to these rows: it is scored by fits of it to the other folds"
             seen = seen if self.is_present_cross_fitted else ""
             notes.append(f"'identity' is the model with its head {self.present!r}{seen}.")
-        if field_name in self.noise_floor:
-            ece, deviation, *_ = self.noise_floor[field_name]
+        if field_name in self.chance_after:
+            chance = self.chance_after[field_name]
+            (before, before_error), (after, error) = self.beyond_chance(field_name)
             notes.append(
-                "If the chosen probabilities were correct, chance alone would give F-ECE "
-                f"{ece:.4f} ± {deviation:.4f}."
+                f"F-ECE is the mean of the folds. Chance alone would give {chance.field_ece:.4f} "
+                f"± {chance.field_ece_deviation:.4f} if the chosen probabilities were correct. "
+                f"Beyond chance: {before:.4f} ± {before_error:.4f} before, {after:.4f} ± "
+                f"{error:.4f} after."
             )
         if self.level is not None:
             (slope, error), unit = self.level.drift, self.time_unit or "unit of time"
@@ -238,9 +285,20 @@ class CalibrationReport(ShownAsText):
             most, *others = self.still_off
             more = f"; and {len(others)} more, see `still_off`." if others else ""
             notes.append(f"Still off beyond chance, most of all: {most}{more}")
-        if self.smallest_gain:
-            notes.append(
-                f"No evidence for a change: these {self.num_rows:,} rows could have shown a gain "
-                f"of {self.smallest_gain:.5f} nats per row. The model stays as it is."
-            )
         return notes
+
+    def _decision(self) -> list[str]:
+        """The sentences on what decided whether the model changes."""
+        if np.isnan(self.evidence):
+            return []
+        figures = f"evidence {self.evidence:.1f}, needed {self.evidence_needed:.1f}"
+        if self.smallest_gain:
+            return [
+                f"The model stays as it is: {figures} (standard errors). These {self.num_rows:,} "
+                f"rows could have shown a gain of {self.smallest_gain:.5f} nats per row."
+            ]
+        part = "" if self.share == 1 else f", and {self.share:.0%} of the change is used"
+        return [
+            f"The model changes: {figures} (standard errors){part}. Without the part that may be "
+            f"chance, expect a change of {self.expected_change[0]:+z.5f} nats per row on new rows."
+        ]

@@ -33,9 +33,9 @@ from keras_calibration.calibration.candidates import (
 )
 from keras_calibration.calibration.cross_fitted_scores import (
     Choice,
-    codes_of,
+    codes_in_folds,
     combined,
-    noise_floors,
+    field_chance,
     scores_of,
     segments_off,
 )
@@ -45,7 +45,8 @@ from keras_calibration.calibration.splits import Splits, default_folds, splits_o
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.cross_fitting import cross_fitted
 from keras_calibration.layers.field_ids import Fields
-from keras_calibration.layers.fits import remember_fit
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fits import draws_by_chance, remember_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
@@ -135,6 +136,7 @@ def choose(
     if len(report.weights) > 1:
         head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
         head.build((None, *rows.logits.shape[1:]))
+        head.set_bias(np.array(report.bias))
         remember_fit(head, head.summary_of(read))
     warn_of_unknown(head, read, fields)
     progress.add()
@@ -171,7 +173,12 @@ def _logits_of_present(
         return rows.logits
     rows = present.with_features(rows)
     if is_in_sample:
-        return cross_fitted(copy_of(present), rows, splits.parts)[0]
+        head = copy_of(present)
+        if draws_by_chance(head) and not splits.is_forward:  # its fit is cross-fitted
+            logits = head.fit_checked(rows, FitSettings(folds=splits.fold)).cross_fitted_logits
+            if len(logits):
+                return logits
+        return cross_fitted(head, rows, splits.parts)[0]
     return head_logits(present, rows.logits, rows.features)
 
 
@@ -183,33 +190,37 @@ def _report(
     forced: str | None,
 ) -> CalibrationReport:
     num_rows, rows = rows.num_meant, splits.weighted(rows)
-    columns = {name: codes_of(rows.features[name]) for name in fields}
+    _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
+    columns = {name: codes_in_folds(rows.features[name], fold) for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if forced is None:
-        _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
-        choice = combined(fitted, replace(rows, features={}), fold, splits.clusters)
+        bare = replace(rows, features={})
+        choice = combined(fitted, bare, fold, splits.clusters, splits.is_forward)
     else:
-        choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
+        reason = "It was requested by `methods`."
+        choice = Choice({forced: 1.0}, reason, fitted[forced], np.zeros(1))
     chosen = BLEND if len(choice.weights) > 1 else next(iter(choice.weights))
     fitted[chosen] = choice.logits
     seconds = {name: fit.seconds for name, fit in fits.items()}
-    scores = scores_of(rows, fitted, columns, seconds, splits.clusters)
     return CalibrationReport(
         num_rows=num_rows,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=tuple(
-            score.as_chosen(choice.by_chance, choice.error) if score.name == chosen else score
-            for score in scores
-        ),
+        scores=tuple(scores_of(rows, fitted, columns, seconds, splits.clusters)),
         chosen=chosen,
         reason=choice.reason,
         weights=choice.weights,
-        noise_floor=noise_floors(rows, choice.logits, columns),
+        bias=tuple(choice.bias.tolist()),
+        share=choice.share,
+        evidence=choice.evidence,
+        evidence_needed=choice.evidence_needed,
+        expected_change=choice.expected_change,
+        chance_before=field_chance(rows, fitted[IDENTITY], columns),
+        chance_after=field_chance(rows, choice.logits, columns),
         left_out={n: f"{f.failure} ({f.seconds:.1f} s)" for n, f in fits.items() if f.failure},
         smallest_gain=choice.smallest_gain,
-        still_off=segments_off(rows, choice.logits, fields),
-        displays=displays_of(rows, fitted[IDENTITY], choice.logits, fields),
+        still_off=segments_off(rows, choice.logits, fields, fold),
+        displays=displays_of(rows, fitted[IDENTITY], choice.logits, fields, fold),
     )
 
 

@@ -12,18 +12,18 @@ from scipy import special, stats
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import SMALLEST_WEIGHT, cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration._solvers.total_bias import bias_of_mean
 from keras_calibration._typing import Tensor
-from keras_calibration.calibration.calibration_report import CandidateScore
+from keras_calibration.calibration.calibration_report import CandidateScore, FieldChance
 from keras_calibration.calibration.candidates import IDENTITY
 from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
-from keras_calibration.scoring.multicalibration_error import SegmentErrors, multicalibration_error
+from keras_calibration.scoring.multicalibration_error import SegmentErrors, error_in_folds
 
 _NUM_DRAWS = 100
 # Significance level that a change must reach. In 900 simulated tables, a level of 5 % made models
@@ -33,6 +33,7 @@ _LEVEL = 0.01
 _LEVEL_OF_BLOCKS = 0.05
 # Level of the test of all segments together.
 _SIGNIFICANCE = 0.05
+_SMALLEST_ERROR = 1e-300
 # Each pair of columns takes a sort of all rows.
 _MOST_COLUMNS_IN_PAIRS = 10
 
@@ -44,9 +45,15 @@ class Choice:
     Args:
         weights: Name of each candidate with a weight → its weight.
         reason: Why they were chosen, in one sentence.
-        logits: Weighted means of their logits: each fold with the weights of the other folds.
-        error: The uncertainty of the choice, as a standard error of the log loss.
-        by_chance: The part of the gain of these logits that counts as chance, in nats per row.
+        logits: Weighted means of their logits plus a bias: each fold with the weights and the bias
+            of the other folds.
+        bias: What the model adds to the weighted mean, (1,) or (K,), in logits.
+        share: The share of the change that is used.
+        evidence: The evidence for the change, in standard errors; NaN if none was asked for.
+        evidence_needed: The evidence from which the model changes.
+        expected_change: The change of the log loss that is expected on new rows, and its standard
+            error; NaN if a candidate was requested. The best of several candidates looks better
+            than it is: a part of its gain counts as chance.
         smallest_gain: If there is no evidence for a change: the gain that these rows could have
             shown, in nats per row. Otherwise 0.
     """
@@ -54,8 +61,11 @@ class Choice:
     weights: dict[str, float]
     reason: str
     logits: np.ndarray
-    error: float = 0.0
-    by_chance: float = 0.0
+    bias: np.ndarray
+    share: float = 1.0
+    evidence: float = float("nan")
+    evidence_needed: float = float("nan")
+    expected_change: tuple[float, float] = (float("nan"), float("nan"))
     smallest_gain: float = 0.0
 
 
@@ -64,83 +74,137 @@ def combined(
     rows: Rows,
     fold: np.ndarray,
     clusters: np.ndarray | None = None,
+    is_forward: bool = False,
 ) -> Choice:
     """Weighs the candidates by `cross_fitted_weights`, or chooses no change.
 
-    The weights are multiplied by the share of the change for which there is evidence
-    (`_share_of_change`). The model as it is gets the rest.
+    A mean of logits has another total than its parts, so a bias is added to it (`_bias_of`). The
+    change by both is multiplied by the share for which there is evidence (`_share_of_change`).
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
         rows: The same rows: labels and weights.
         fold: The fold of each row: whole numbers from 0. No fold is empty.
         clusters: Which rows belong together.
+        is_forward: Whether the folds are blocks of time, scored by fits to earlier ones.
     """
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
     mean = mean_weights(by_fold, rows, fold)
-    logits = np.einsum("nm,mn...->n...", by_fold[fold], columns)
-    error = _choice_error(columns, rows, by_fold)
-    share, by_chance = _share_of_change(logits, columns[0], rows, clusters, error)
-    if mean[0] == 1 or share == 0:
-        return _no_change(columns, rows, clusters)
+    fits = []
+    for number, weights in enumerate(by_fold):
+        bias = _bias_of(weights, columns, rows, np.flatnonzero(fold != number), is_forward)
+        fits.append(np.tensordot(weights, columns, axes=1) + bias)
+    logits = np.stack(fits)[fold, np.arange(len(rows))]
+    choice_error = _choice_error(fits, rows)
+    slope, error = _slope_of_change(logits, columns[0], rows, clusters)
+    needed = _errors_of_evidence(clusters)
+    evidence = slope / max(float(np.hypot(error, choice_error)), _SMALLEST_ERROR)
+    share = _share_of_change(evidence / needed, columns[0], rows, clusters)
+    logits = columns[0] + share * (logits - columns[0])
+    change, change_error = _change_of(logits, columns[0], rows, clusters)
+    if mean[0] == 1 or share == 0 or change >= -change_error:
+        return _no_change(columns, rows, clusters, evidence if mean[0] < 1 else None)
+    bias = _bias_of(mean, columns, rows, np.arange(len(rows)), is_forward)
     mean = share * mean + (1 - share) * np.eye(len(mean))[0]
     weights = {name: float(part) for name, part in zip(fitted, mean, strict=True) if part > 0}
     reason = "Each fold is scored with the weights of the other folds; the model uses their mean."
     if len(weights) == 1:
         reason = "It alone predicts best, whichever fold is left out."
-    logits = columns[0] + share * (logits - columns[0])
+    by_chance = share * (1 - share) * slope
     # The part of a gain that is chance is itself uncertain.
-    return Choice(weights, reason, logits, float(np.hypot(share * error, by_chance)), by_chance)
+    expected_error = np.linalg.norm([change_error, share * choice_error, by_chance])
+    return Choice(
+        weights=weights,
+        reason=reason,
+        logits=logits,
+        bias=share * bias,
+        share=share,
+        evidence=evidence,
+        evidence_needed=needed,
+        expected_change=(change + by_chance, float(expected_error)),
+    )
 
 
-def _share_of_change(
-    logits: np.ndarray,
-    identity: np.ndarray,
-    rows: Rows,
-    clusters: np.ndarray | None,
-    choice_error: float,
+def _bias_of(
+    weights: np.ndarray, columns: np.ndarray, rows: Rows, numbers: np.ndarray, is_forward: bool
+) -> np.ndarray:
+    """The bias of a mean of logits, (1,) or (K,), from the rows with some numbers.
+
+    One fit alone gets no bias: it has a total of its own. On blocks of time, the mean gets the
+    total of its parts, because labels of later blocks also differ by what has changed since.
+    """
+    if np.count_nonzero(weights) == 1:
+        return np.zeros(columns[0, 0].size)
+    return bias_of_mean(weights, columns[:, numbers], rows.take(numbers), is_forward)
+
+
+def _slope_of_change(
+    logits: np.ndarray, identity: np.ndarray, rows: Rows, clusters: np.ndarray | None
 ) -> tuple[float, float]:
-    """The share of a change of logits to use, in [0, 1], and the part of its gain that is chance.
+    """How fast the log loss falls with the first part of a change d, and its standard error.
 
-    The gain of a share κ of the change d depends on the labels only through `κ B`, where
-    `B = E[(y - p) d]`. The change was chosen for a large B, so B is too large by chance. It is
-    shrunk towards 0, its value for a model that is right, by the factor `κ = 1 - (c s / B)³`.
-    Chance alone exceeds c s in one of a hundred samples. The same share κ of the change is used,
-    and κ times the reduction of B counts as chance. The gain of a small change is half of B, and so
-    is its error. With blocks of time, the whole change is used if B exceeds what chance exceeds in
-    one of twenty samples.
-
-    Args:
-        logits: The cross-fitted logits after the change.
-        identity: Those before it.
-        rows: Labels and weights.
-        clusters: Which rows belong together, such as blocks of time.
-        choice_error: The standard error of the gain by the choice.
+    The gain of a share κ of the change depends on the labels only through `κ B`, where
+    `B = E[(y - p) d]` is this slope. It tells more surely than the gain whether the labels ask for
+    the change. The gain of a small change is half of B, and so is its error.
     """
     labels, probabilities = outcome_columns(rows.labels, identity)
     slopes = ((labels - probabilities) * (logits - identity).reshape(labels.shape)).sum(axis=1)
-    slope, error = mean_and_error(slopes, rows.weights, clusters)
-    bound = _errors_of_evidence(clusters) * float(np.hypot(error, choice_error))
-    if slope <= bound or _change_of(logits, identity, rows, None)[0] >= 0:
-        return 0.0, 0.0
+    return mean_and_error(slopes, rows.weights, clusters)
+
+
+def _share_of_change(
+    ratio: float, identity: np.ndarray, rows: Rows, clusters: np.ndarray | None
+) -> float:
+    """The share of a change of logits to use, in [0, 1].
+
+    The best change was chosen for a large slope B, so B is too large by chance. It is shrunk
+    towards 0, its value for a model that is right, by the share `κ = 1 - 1 / ratio³`; `ratio` is
+    the evidence for the change divided by the evidence that is needed, which chance alone exceeds
+    in one of a hundred samples. The model uses this share of the change, and κ times the reduction
+    of B counts as chance. With blocks of time, the whole change is used if there is evidence.
+    """
+    if ratio <= 1:
+        return 0.0
     # Scores in another unit predict worse than a constant. They surely need the whole change.
     entropy = special.entr(np.average(rows.shares, axis=0, weights=rows.weights)).sum()
     is_far = np.average(head_log_losses(rows.labels, identity), weights=rows.weights) > entropy
     # Blocks of time also differ by real events, such as a level that rose late.
-    share = 1.0 if is_far or clusters is not None else 1 - (bound / slope) ** 3
-    by_chance = share * (1 - share) * slope
-    return (1.0 if share > 1 - SMALLEST_WEIGHT else share), by_chance
+    share = 1.0 if is_far or clusters is not None else 1 - ratio**-3
+    return 1.0 if share > 1 - SMALLEST_WEIGHT else share
 
 
-def _no_change(columns: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> Choice:
-    """The model as it is, and the gain that the best of the other candidates would have needed."""
-    changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
-    # The gain of a small change is half of its slope, which must exceed so many errors.
-    smallest = _errors_of_evidence(clusters) / 2 * min(changes)[1] if changes else 0.0
-    causes = "chance explains" if clusters is None else "chance and drift explain"
-    reason = f"No candidate gains more than {causes}."
-    return Choice({IDENTITY: 1.0}, reason, columns[0], smallest_gain=smallest)
+def _no_change(
+    columns: np.ndarray, rows: Rows, clusters: np.ndarray | None, evidence: float | None
+) -> Choice:
+    """The model as it is, and the gain that the best of the other candidates would have needed.
+
+    `evidence` is that for a mean of candidates; None if each fold chose no change.
+    """
+    needed, smallest = _errors_of_evidence(clusters), 0.0
+    reason = "No candidate gains more than chance explains."
+    if clusters is not None:
+        reason = "No candidate gains more than chance and drift explain."
+    if len(columns) > 1:
+        changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
+        best = int(np.argmin([change for change, _ in changes]))
+        slope, error = _slope_of_change(columns[1 + best], columns[0], rows, clusters)
+        if evidence is None:
+            evidence = slope / max(error, _SMALLEST_ERROR)
+        # The gain of a small change is half of its slope, which must exceed so many errors. What
+        # shows some gain already would have to show more.
+        shown = max(-changes[best][0], 0.0)
+        smallest = max(needed / 2 * changes[best][1], shown * max(needed / max(evidence, 1e-9), 1))
+    return Choice(
+        {IDENTITY: 1.0},
+        reason,
+        columns[0],
+        np.zeros(columns[0, 0].size),
+        evidence=float("nan") if evidence is None else evidence,
+        evidence_needed=needed,
+        expected_change=(0.0, 0.0),
+        smallest_gain=smallest,
+    )
 
 
 def _errors_of_evidence(clusters: np.ndarray | None) -> float:
@@ -158,10 +222,9 @@ def _change_of(
     return mean_and_error(losses, rows.weights, clusters)
 
 
-def _choice_error(columns: np.ndarray, rows: Rows, fold_weights: np.ndarray) -> float:
+def _choice_error(fits: Sequence[np.ndarray], rows: Rows) -> float:
     """How much the log loss varies with the choice: a jackknife over the folds."""
-    logits = (np.tensordot(weights, columns, axes=1) for weights in fold_weights)
-    losses = [np.average(head_log_losses(rows.labels, eta), weights=rows.weights) for eta in logits]
+    losses = [np.average(head_log_losses(rows.labels, eta), weights=rows.weights) for eta in fits]
     return float(np.sqrt((len(losses) - 1) * np.var(losses)))
 
 
@@ -172,7 +235,7 @@ def scores_of(
     seconds: Mapping[str, float],
     clusters: np.ndarray | None = None,
 ) -> list[CandidateScore]:
-    """The figures of each candidate, the identity first; `fields` by `codes_of`."""
+    """The figures of each candidate, the identity first; `fields` by `codes_in_folds`."""
     scores = []
     outcomes = [outcome_columns(rows.labels, logits) for logits in fitted.values()]
     errors = {field: _field_errors(rows, outcomes, codes) for field, codes in fields.items()}
@@ -182,6 +245,7 @@ def scores_of(
         squares = ((labels - probabilities) ** 2).sum(axis=1)
         losses = head_log_losses(rows.labels, logits)
         change, error = _change_of(logits, identity, rows, clusters)
+        ratio, ratio_error = _farthest_ratio(labels, probabilities, rows.weights, clusters)
         scores.append(
             CandidateScore(
                 name=name,
@@ -192,43 +256,67 @@ def scores_of(
                 auc=_auc(labels, logits, rows.weights),
                 field_ece={field: float(ece[number]) for field, (ece, _) in errors.items()},
                 field_rce={field: float(rce[number]) for field, (_, rce) in errors.items()},
-                calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
+                calibration_ratio=ratio,
+                calibration_ratio_error=ratio_error,
                 seconds=seconds.get(name, 0.0),
             )
         )
     return scores
 
 
-def noise_floors(
+def field_chance(
     rows: Rows, logits: np.ndarray, fields: Mapping[str, np.ndarray]
-) -> dict[str, tuple[float, float, float, float]]:
-    """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true.
+) -> dict[str, FieldChance]:
+    """What chance does to the field errors of some logits; `fields` by `codes_in_folds`.
 
-    For classes, means over the classes. The mean of the standard deviations is an upper bound.
+    For classes, means over the classes. The mean of the standard errors is an upper bound.
     """
-    metrics, floors, weights = (FieldECE(1), FieldRCE(1)), {}, rows.row_weights
+    metrics, chances, weights = (FieldECE(1), FieldRCE(1)), {}, rows.row_weights
     pairs = list(zip(*(c.T for c in outcome_columns(rows.labels, logits)), strict=True))
     for field, codes in fields.items():
-        number = int(codes.max()) + 1
-        sums = (field_sums(y, p, weights, codes, number) for y, p in pairs)
-        by_class = [noise_floors_of(metrics, ops.convert_to_numpy(s), _NUM_DRAWS) for s in sums]
-        floors[field] = tuple(np.mean(by_class, axis=0).reshape(-1).tolist())
-    return floors
+        figures = []
+        for labels, probabilities in pairs:
+            sums = field_sums(labels, probabilities, weights, codes, int(codes.max()) + 1)
+            sums = ops.convert_to_numpy(sums)
+            floors = noise_floors_of(metrics, sums, _NUM_DRAWS)
+            figures.append([*floors[0], *floors[1], _error_of_field_ece(sums)])
+        chances[field] = FieldChance(*np.mean(figures, axis=0).tolist())
+    return chances
 
 
-def segments_off(rows: Rows, logits: np.ndarray, fields: Collection[str]) -> SegmentErrors:
-    """The segments in which the probabilities are off beyond chance, the most significant first."""
+def _error_of_field_ece(sums: np.ndarray) -> float:
+    """The standard error of `Σ_z |S_z| / n`, where S_z has the variance of the labels drawn."""
+    residual, variance = np.abs(sums[:, 0]), np.maximum(sums[:, 4], 0.0)
+    deviation = np.sqrt(variance)
+    ratio = residual / np.where(deviation > 0, deviation, 1.0)
+    # The mean of the absolute value of a normal variable.
+    mean = deviation * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2)
+    mean += residual * special.erf(ratio / np.sqrt(2))
+    return float(np.sqrt(np.sum(residual**2 + variance - mean**2)) / sums[:, 2].sum())
+
+
+def segments_off(
+    rows: Rows, logits: np.ndarray, fields: Collection[str], fold: np.ndarray
+) -> SegmentErrors:
+    """Segments of the columns of the rows with an error beyond chance; empty for classes.
+
+    Args:
+        rows: The rows, with the columns: fields, and numeric ones.
+        logits: Cross-fitted logits (n,).
+        fields: Names of the columns that are fields.
+        fold: The fold of each row (n,).
+    """
     columns = rows.features
-    if not columns or logits.ndim == 2:
+    if logits.ndim == 2 or not columns:
         return SegmentErrors()
-    errors = multicalibration_error(
+    errors = error_in_folds(
         rows.labels,
         special.expit(logits),
         columns,
-        rows.weights,
-        numeric=[name for name in columns if name not in fields],
-        max_depth=2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
-        weights_are="counts" if are_counts(rows.weights) else "importance",
+        rows.row_weights,
+        fold,
+        [name for name in columns if name not in fields],
+        2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
     )
     at_most = _SIGNIFICANCE / len(errors.segments)
     return SegmentErrors(segment for segment in errors.segments if segment.p_value <= at_most)
@@ -246,20 +334,31 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
 
 
 def _farthest_ratio(
-    labels: np.ndarray, probabilities: np.ndarray, weights: np.ndarray | None
-) -> float:
-    """Predicted divided by observed; for classes, the ratio farthest from 1."""
-    predicted, observed = (
-        np.average(values, axis=0, weights=weights) for values in (probabilities, labels)
-    )
-    ratios = predicted[observed > 0] / observed[observed > 0]
-    return float(ratios[np.argmax(np.abs(np.log(ratios)))])
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    weights: np.ndarray | None,
+    clusters: np.ndarray | None,
+) -> tuple[float, float]:
+    """Predicted divided by observed, and its error; for classes, the ratio farthest from 1."""
+    ratios = []
+    for label, probability in zip(labels.T, probabilities.T, strict=True):
+        if (observed := np.average(label, weights=weights)) > 0:
+            ratio = float(np.average(probability, weights=weights) / observed)
+            _, error = mean_and_error(probability - ratio * label, weights, clusters)
+            ratios.append((ratio, error / float(observed)))
+    return max(ratios, key=lambda pair: abs(np.log(pair[0])))
 
 
-def codes_of(values: Tensor) -> np.ndarray:
-    """The values of a field as whole numbers from 0, in their order."""
+def codes_in_folds(values: Tensor, fold: np.ndarray) -> np.ndarray:
+    """The pairs of a field value and a fold (n,) as whole numbers from 0.
+
+    Field errors are sums over these pairs. Within a fold, all rows are predicted by one fit, which
+    did not see them. Over folds, errors of a value would cancel: if its labels are high in one fold
+    by chance, the fits of the others predict too much.
+    """
     _, codes = np.unique(as_array(values).reshape(-1), return_inverse=True)
-    return codes.astype("int32")
+    pairs = codes * (int(fold.max()) + 1) + fold
+    return np.unique(pairs, return_inverse=True)[1].astype("int32")
 
 
 def _field_errors(

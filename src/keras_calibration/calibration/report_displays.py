@@ -14,20 +14,30 @@ from keras_calibration.plots.reliability_display import ReliabilityDisplay
 
 
 def displays_of(
-    rows: Rows, before: np.ndarray, after: np.ndarray, fields: Iterable[str]
+    rows: Rows, before: np.ndarray, after: np.ndarray, fields: Iterable[str], fold: np.ndarray
 ) -> dict[str, Display]:
     """The errors by value of each field, and the reliability diagram, for labels 0 and 1.
+
+    They show the rows of the last fold. Over several folds, the errors of a value would cancel,
+    because the rows of each fold were in the fits of the others.
 
     Args:
         rows: The scored rows, with their weights and the fields.
         before: Cross-fitted logits of the model as it was passed.
         after: Cross-fitted logits of the chosen calibration.
         fields: Names of the fields.
+        fold: The fold of each row (n,).
     """
     if after.ndim == 2 or not np.isin(rows.labels, (0, 1)).all():
         return {}
-    predictions = {"before": special.expit(before), "after": special.expit(after)}
-    shown, weights = (rows.labels, predictions), rows.weights
+    is_shown = fold == fold.max()
+    rows = rows.take(is_shown)
+    predictions = {
+        "before": special.expit(before[is_shown]),
+        "after": special.expit(after[is_shown]),
+    }
+    shown = rows.labels, predictions
+    weights = rows.weights
     displays: dict[str, Display] = {
         name: FieldDisplay.from_predictions(
             *shown, rows.features[name], field_name=name, sample_weight=weights

@@ -1,32 +1,47 @@
-"""BlendedHead: a weighted mean of the calibrated logits of several heads."""
+"""BlendedHead: a weighted mean of the calibrated logits of several heads, and a bias."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from calibration_records._check import refused
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.total_bias import bias_of_mean, with_total
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.cross_fitting import cross_fitted, enough_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import as_column
+from keras_calibration.layers.network_trainer import copy_of
 
 _ROUNDING = 1e-6
+_NUM_FOLDS = 3
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class BlendedHead(Head):
-    """A weighted mean of heads: `Σ_k v_k η_k(l, x) + (1 - Σ_k v_k) l`.
+    """A weighted mean of heads and a bias: `Σ_k v_k η_k(l, x) + (1 - Σ_k v_k) l + c`.
 
     Heads that make different errors predict better together: `FieldBias` shrinks its offsets by
     the spread that it estimates from the data, `NeuralCalibration` learns how features interact.
     The blend starts as the identity if its parts do. It accepts the logits, one per row or one per
-    class, that all its heads accept. A direct fit fits each head. A mean of heads has no interval.
+    class, that all its heads accept. A mean of heads has no interval.
+
+    A direct fit fits each head, and then the bias c, one number or one for each class. Where rates
+    are low, a mean of logits has a lower mean probability than its parts. With c, the predicted
+    total is the observed one: `Σ w σ(η) = Σ w y`. Heads that are flexible predict the rows of their
+    fit too well, so these are the predictions of fits to the other folds, if the rows are enough.
+    With heads that follow time, whose total is not that of the rows, c gives the mean the total of
+    its parts.
 
     Args:
         heads: Heads with or without features, at least one.
@@ -53,6 +68,8 @@ class BlendedHead(Head):
         Breiman (1996), *Stacked regressions*; Ranjan and Gneiting (2010), *Combining probability
         forecasts*.
     """
+
+    draws_by_chance = True  # the folds of the bias
 
     def __init__(
         self, heads: Sequence[Head], head_weights: Sequence[float] | None = None, **kwargs: Any
@@ -82,6 +99,8 @@ class BlendedHead(Head):
         columns_shape = (*(logits_shape or (None,)), 1)[:2]
         for head in self.heads:
             head.ensure_built(columns_shape, features_shape)
+        shape = (columns_shape[1],)
+        self._bias = self.add_weight(name="bias", shape=shape, initializer="zeros")
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -92,18 +111,49 @@ class BlendedHead(Head):
         rest = 1 - sum(self.head_weights)
         if rest > _ROUNDING:
             terms.append(rest * ops.cast(columns, self.compute_dtype))
-        return sum(terms[1:], terms[0])
+        return sum(terms, self._bias)
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The bias c, (1,) or of K classes (K,), in logits."""
+        self.ensure_built()
+        return ops.convert_to_numpy(self._bias)
+
+    def set_bias(self, bias: np.ndarray) -> None:
+        """Sets the bias c, (1,) or (K,)."""
+        self._bias.assign(bias)
 
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """Fits each head to the rows by its direct fit."""
+        """Fits each head to the rows by its direct fit, and then the bias."""
         fits = [head.fit_rows(rows, settings, verbose) for head in self.heads]
-        return self.summary_of(
+        fold = None
+        if not self.follows_time and enough_for(_NUM_FOLDS, rows):
+            folds = _NUM_FOLDS if settings.folds is None else settings.folds
+            fold = fold_of_rows(folds, rows, settings.seed)
+            parts = [_cross_fitted(head, rows, fold, settings) for head in self.heads]
+        else:
+            parts = [head_logits(head, rows.logits, rows.features) for head in self.heads]
+        weights = np.array([1 - sum(self.head_weights), *self.head_weights])
+        columns = np.stack([rows.logits, *parts])
+        self.set_bias(bias_of_mean(weights, columns, rows, self.follows_time))
+        summary = self.summary_of(
             rows,
             num_iterations=sum(fit.num_iterations for fit in fits),
             converged=all(fit.converged for fit in fits),
         )
+        if fold is None:
+            return summary
+        logits = with_total(np.tensordot(weights, columns, axes=1), rows, fold)
+        return replace(summary, cross_fitted_logits=logits)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         heads = keras.saving.serialize_keras_object(self.heads)
         return {**super().get_config(), "heads": heads, "head_weights": self.head_weights}
+
+
+def _cross_fitted(head: Head, rows: Rows, fold: np.ndarray, settings: FitSettings) -> np.ndarray:
+    """The logits of each row by a fit to the other folds, which makes folds of its own."""
+    numbers = range(int(fold.max()) + 1)
+    parts = [(np.flatnonzero(fold != n), np.flatnonzero(fold == n)) for n in numbers]
+    return cross_fitted(copy_of(head), rows, parts, head, replace(settings, folds=None))[0]

@@ -59,7 +59,7 @@ class BoostedTrees(Head):
        lower than without trees by a standard error. These trees get offsets from fits without the
        row's fold and the scored fold, because others would reveal the labels of the scored fold.
     3. h is fitted to all rows, and trees to the cross-fitted logits of all rows, with the mean of
-       these numbers of rounds.
+       these numbers of rounds. A bias gives the cross-fitted logits the observed total.
 
     Only the fit needs LightGBM: the trees become tables, and the layer computes them by comparisons
     and lookups, equal to LightGBM's prediction up to rounding. The trees cannot be trained by
@@ -194,7 +194,7 @@ class BoostedTrees(Head):
             parts.append((fitted, np.flatnonzero(fold == number)))
         self.head.fit_rows(rows, settings, verbose)
         if not parts:
-            self._set_trees(None)
+            self._set_trees(None, 0.0)
             return self.head.summary_of(rows, 0)
         head = copy_of(self.head)
         inner = cross_fitted(head, rows, parts, self.head, settings)
@@ -259,7 +259,7 @@ class BoostedTrees(Head):
 
     def keep_trees(self, boosting: Boosting, rows: Rows) -> FitSummary:
         """Assigns the tables of trees on top of h, which is fitted to all rows."""
-        self._set_trees(boosting.model)
+        self._set_trees(boosting.model, boosting.bias)
         # Without trees, it is h, which takes less time.
         summary = (self if boosting.num_rounds else self.head).summary_of(rows, boosting.num_rounds)
         return replace(
@@ -280,8 +280,8 @@ class BoostedTrees(Head):
             categories[number, : len(most)] = most
         self._categories.assign(categories)
 
-    def _set_trees(self, model: Any) -> None:
-        tables = tables_of(model, self._trees[-1].shape[0])
+    def _set_trees(self, model: Any, bias: float) -> None:
+        tables = tables_of(model, self._trees[-1].shape[0], bias)
         for weight, table in zip(self._trees, tables, strict=True):
             weight.assign(table)
 

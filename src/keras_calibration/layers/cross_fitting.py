@@ -15,6 +15,7 @@ from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.standard_errors import mean_and_error
+from keras_calibration._solvers.total_bias import with_total
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
@@ -122,6 +123,10 @@ def cross_fit(
         refitted_loss = row_log_losses(rows.labels, refitted)
         if weights @ refitted_loss < weights @ both_loss:
             corrections, both, both_loss = both - curves, refitted, refitted_loss
+    if helps:
+        # The networks of the folds have totals of their own.
+        both = with_total(both, rows, folds)
+        both_loss = row_log_losses(rows.labels, both)
     return CrossFit(
         log_loss_curve=float(np.average(curve_loss, weights=weights)),
         log_loss_both=float(np.average(both_loss, weights=weights)),

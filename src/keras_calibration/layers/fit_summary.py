@@ -103,9 +103,12 @@ class FitSummary(ShownAsText):
         """
         if not len(self.cross_fitted_logits):
             return self
-        columns = apart.row_weights, apart.row_weights * self.cross_fitted_logits
-        totals, sums = (np.bincount(numbers, column, len(source)) for column in columns)
-        return replace(self, cross_fitted_logits=sums[source] / totals[source])
+        totals = np.bincount(numbers, apart.row_weights, len(source))[source]
+        columns = self.cross_fitted_logits.reshape(len(apart), -1).T
+        sums = [np.bincount(numbers, apart.row_weights * c, len(source))[source] for c in columns]
+        means = (np.stack(sums) / totals).T
+        shape = (len(source), *self.cross_fitted_logits.shape[1:])
+        return replace(self, cross_fitted_logits=means.reshape(shape))
 
     def __str__(self) -> str:
         change, how, error = self.log_loss_after - self.log_loss_before, "", ""

@@ -269,10 +269,6 @@ class ILPS(HistogramHead):
         self.ensure_built()
         return ops.convert_to_numpy(self._values())
 
-    def shift(self, bias: float) -> None:
-        """Adds a constant, in logits, to the whole curve."""
-        self._assign_values(self.get_values() + bias)
-
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         names = ("num_knots", "extrapolation", "monotonic", "smoothness", "penalty")

@@ -15,8 +15,8 @@ from calibration_records._check import instance, integer, refused
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.total_bias import bias_of_total
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
 from keras_calibration.layers.field_network import FieldNetwork
@@ -49,7 +49,7 @@ class NeuralCalibration(Head):
        members predicts better still. No network is trained on all rows: without held-out rows,
        training cannot stop in time, and a few epochs too many ruin it.
     3. η is fitted on all rows; an `ILPS` is fitted under the cross-fitted g if that lowers the
-       cross-fitted log loss, and then shifted so that the mean prediction equals the mean label.
+       cross-fitted log loss. A bias then makes the mean prediction equal to the mean label.
 
     g is set to 0 if it does not lower the cross-fitted log loss by at least one standard error, or
     if there are not ten rows per fold of each class.
@@ -147,6 +147,7 @@ class NeuralCalibration(Head):
         for member in self.members:
             if not member.built:
                 member.build(features_shape)
+        self._bias = self.add_weight(name="bias", shape=(), initializer="zeros", trainable=False)
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -159,13 +160,14 @@ class NeuralCalibration(Head):
         corrections = [as_column(member(features)) for member in self.members]
         check_column(corrections[0].shape, type(self).__name__, "corrections")
         corrections = [ops.cast(values, calibrated.dtype) for values in corrections]
-        return calibrated + sum(corrections[1:], corrections[0]) / len(corrections)
+        return calibrated + sum(corrections[1:], corrections[0]) / len(corrections) + self._bias
 
     def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
         """As `call`, with η in NumPy where it has `host_logits`."""
         logits = logits if self.calibrator is None else head_logits(self.calibrator, logits, {})
         corrections = [ops.convert_to_numpy(member(features)) for member in self.members]
-        return logits + np.mean([c.reshape(logits.shape) for c in corrections] or [0.0], axis=0)
+        corrections = [column.reshape(logits.shape) for column in corrections] or [0.0]
+        return logits + np.mean(corrections, axis=0) + float(self._bias)
 
     def adapt(
         self,
@@ -199,12 +201,11 @@ class NeuralCalibration(Head):
                 member.set_weights(training.weights[number])
             else:
                 _set_to_zero(member, rows.features)
-        if training is not None and training.weights and isinstance(self.calibrator, ILPS):
-            # The kept networks are of folds: each has a mean of its own.
+        self._bias.assign(0.0)
+        if training is not None and training.weights:
+            # The kept networks are of folds: each has a total of its own.
             logits = head_logits(self, rows.logits, rows.features)
-            bias = BiasCorrection()
-            bias.fit_checked(replace(rows, logits=logits))
-            self.calibrator.shift(bias.bias)
+            self._bias.assign(bias_of_total(logits, rows)[0])
         summary = self.summary_of(rows, num_iterations, converged)
         if training is None:
             return summary

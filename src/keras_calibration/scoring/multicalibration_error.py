@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +22,15 @@ from calibration_records._columns import by_name, names_of, refuse_rows, warn_of
 from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
-from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
+from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of, take
 from keras_calibration._rows.labels import label_advice
-from keras_calibration._rows.weights import check_counts, check_weights_are, rows_that_count
-from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
+from keras_calibration._rows.weights import (
+    are_counts,
+    check_counts,
+    check_weights_are,
+    rows_that_count,
+)
+from keras_calibration._solvers.cumulative_error import SegmentFigures, figures_in_folds
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 
 _DETECTABLE = 5  # standard deviations
@@ -206,22 +212,79 @@ def multicalibration_error(
     if weights_are == "counts":
         check_counts(w)
         counts = np.rint(w).astype(np.int64)
-    order = np.flatnonzero(w > 0)
-    order = order[np.argsort(p[order], kind="stable")]
+    values = _columns(features, numeric, len(p))
+    return _error_of(_Scored(y, p, w, counts), values, max_depth, min_rows, min_positives)
+
+
+def error_in_folds(
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    features: Mapping[str, np.ndarray],
+    weights: np.ndarray,
+    fold: np.ndarray,
+    numeric: Sequence[str],
+    max_depth: int,
+) -> MulticalibrationError:
+    """`multicalibration_error` of cross-fitted predictions: the error of a segment in each fold.
+
+    Over folds, the errors of a segment would cancel, because the rows of each fold were in the fits
+    of the others. So each fold has an ECCE and a p-value of its own. A segment has the weighted
+    mean of the errors, and the p-value of all folds together by Fisher's method.
+
+    Args:
+        labels: Labels (n,).
+        predictions: Probabilities (n,).
+        features: Column name → values (n,).
+        weights: Weights (n,), above 0.
+        fold: The fold of each row, whole numbers (n,).
+        numeric: Names of the columns to cut into ranges.
+        max_depth: Largest number of columns to combine.
+    """
+    counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
+    rows = _Scored(labels, predictions, weights, counts.astype(np.int64), fold)
+    return _error_of(rows, _columns(features, numeric, len(labels)), max_depth)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Labels, predictions, weights, counts and perhaps folds of rows, each (n,)."""
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    weights: np.ndarray
+    counts: np.ndarray
+    fold: np.ndarray | None = None
+
+    def take(self, order: np.ndarray) -> _Scored:
+        """The rows with these numbers."""
+        return _Scored(*take(tuple(vars(self).values()), order))
+
+
+def _error_of(
+    rows: _Scored,
+    columns_read: Sequence[tuple[str, np.ndarray, bool]],
+    max_depth: int,
+    min_rows: int = 100,
+    min_positives: float = 10.0,
+) -> MulticalibrationError:
+    """The error of checked rows."""
+    order = np.flatnonzero(rows.weights > 0)
+    order = order[np.argsort(rows.predictions[order], kind="stable")]
+    rows = rows.take(order)
     columns = [
-        range_segments(name, values[order], counts[order])
+        range_segments(name, values[order], rows.counts)
         if is_numeric
-        else value_segments(name, values[order], min_rows, counts[order])
-        for name, values, is_numeric in _columns(features, numeric, len(p))
+        else value_segments(name, values[order], min_rows, rows.counts)
+        for name, values, is_numeric in columns_read
     ]
-    y, p, w, counts = y[order], p[order], w[order], counts[order]
-    all_rows = segment_figures(y, p, w, np.zeros(len(y), np.int64), counts=counts)
+    measured = (rows.labels, rows.predictions, rows.weights)
+    figures_of = functools.partial(figures_in_folds, *measured, counts=rows.counts, fold=rows.fold)
+    all_rows = figures_of(np.zeros(len(order), np.int64))
     segments = _segments(all_rows, ["all rows"])
     overall = segments[0]
     for chosen, ids in combinations(columns, max_depth):
-        figures = segment_figures(y, p, w, ids, min_rows, min_positives, counts)
-        rows = figures.first_row
-        parts = [[column.names[i] for i in column.ids[rows]] for column in chosen]
+        figures = figures_of(ids, min_rows=min_rows, min_positives=min_positives)
+        parts = [[column.names[i] for i in column.ids[figures.first_row]] for column in chosen]
         segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
     segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
     most, deviation = segments[0].deviations, float(all_rows.deviation[0])
@@ -233,7 +296,7 @@ def multicalibration_error(
 
 def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
     rates = (figures.num_rows, figures.mean_prediction, figures.observed_rate)
-    columns = (*rates, figures.error, figures.deviations, p_values(figures))
+    columns = (*rates, figures.error, figures.deviations, figures.p_value)
     rows = zip(names, *(column.tolist() for column in columns), strict=True)
     return [SegmentError(*row) for row in rows]
 

@@ -1,0 +1,121 @@
+"""The total of every head: predictions for the rows of its fit add up to the labels."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy.special import expit, softmax
+
+import every_head
+from keras_calibration import layers
+from keras_calibration.layers import FitSettings
+
+NUM_ROWS = 3000
+# A scale alone cannot change the total.
+HEADS = {name: make for name, (make, _) in every_head.HEADS.items() if "Temperature" not in name}
+# The end steps are smoothed, or the bias is that of rows which a fit did not see.
+ROUNDING = {"IsotonicRegression": 2e-3, "BoostedTrees": 0.02, "BlendedHead": 0.005}
+
+
+def make_rows(seed=0, num_rows=NUM_ROWS):
+    """Rows whose sites and prices the logit has not seen, with a low rate."""
+    rng = np.random.default_rng(seed)
+    site, price = rng.integers(0, 5, num_rows), rng.normal(size=num_rows).astype("float32")
+    logits = rng.normal(-2.5, 1, num_rows)
+    labels = rng.random(num_rows) < expit(0.8 * logits + 0.5 * site - 1 + 0.4 * price)
+    weights = rng.integers(1, 4, num_rows).astype(float)
+    return logits, labels.astype(float), {"site": site, "price": price}, weights
+
+
+@pytest.mark.parametrize("weights_are", ["importance", "counts"])
+@pytest.mark.parametrize("name", HEADS)
+def test_the_predicted_total_is_the_observed_one(name, weights_are):
+    logits, labels, features, weights = make_rows()
+    weights = weights if weights_are == "counts" else 0.3 * weights
+    head = HEADS[name]()
+    if every_head.has_classes(name):
+        logits = np.stack([logits, features["price"], np.zeros(NUM_ROWS)], axis=1)
+        labels = labels + (features["site"] == 2)
+    settings = {"settings": FitSettings(max_epochs=3)} if "Neural" in name else {}
+    names = head.feature_names
+    columns = {name: features[name] for name in names}
+    if name == "NeuralCalibration, alone":
+        settings = {}
+    head.fit(logits, labels, columns or None, weights, weights_are=weights_are, **settings)
+    calibrated = np.asarray(head(logits, columns) if columns else head(logits)).astype(float)
+    if every_head.has_classes(name):
+        predicted = weights @ softmax(calibrated, axis=1)
+        observed = [weights @ (labels == number) for number in range(3)]
+        np.testing.assert_allclose(predicted, observed, rtol=5e-3)  # a weak prior
+        return
+    total = weights @ expit(calibrated.reshape(-1))
+    assert total / (weights @ labels) == pytest.approx(1, abs=ROUNDING.get(name, 2e-5))
+
+
+def parts():
+    return [layers.FieldBias({"site": 5}), layers.PlattScaling()]
+
+
+def test_the_bias_of_a_blend_is_that_of_its_cross_fitted_mean():
+    logits, labels, features, _ = make_rows()
+    fold = np.arange(NUM_ROWS) % 3
+    head = layers.BlendedHead(parts(), [0.6, 0.3])
+    columns = {"site": features["site"]}
+    summary = head.fit(logits, labels, columns, settings=FitSettings(folds=fold))
+    mean = 0.1 * logits
+    for number in range(3):
+        fitted, scored = fold != number, fold == number
+        for part, share in zip(parts(), [0.6, 0.3], strict=True):
+            names = part.feature_names
+            part.fit(logits[fitted], labels[fitted], {n: columns[n][fitted] for n in names})
+            arguments = [{n: columns[n][scored] for n in names}] if names else []
+            outputs = np.asarray(part(logits[scored], *arguments)).reshape(-1)
+            mean[scored] += share * outputs
+
+    def bias_of(rows):
+        def difference(bias):
+            return expit(mean[rows] + bias).sum() - labels[rows].sum()
+
+        return optimize.brentq(difference, -5, 5, xtol=1e-12)
+
+    assert head.bias == pytest.approx([bias_of(slice(None))], abs=5e-4)
+    assert head.bias > 0.02  # the mean of the logits has a lower total than its parts
+    for number in range(3):
+        expected = mean[fold == number] + bias_of(fold != number)
+        received = summary.cross_fitted_logits[fold == number]
+        np.testing.assert_allclose(received, expected, atol=0.05)
+
+
+def test_the_bias_of_a_blend_of_classes_gives_the_totals_of_all():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(NUM_ROWS, 3)) - [0, 2, 3]
+    labels = np.array([rng.choice(3, p=p) for p in softmax(0.5 * logits + [0, 0.5, 0], axis=1)])
+    head = layers.BlendedHead([layers.VectorScaling(3), layers.TemperatureScaling()])
+    summary = head.fit(logits, labels)
+    predicted = softmax(summary.cross_fitted_logits, axis=1).sum(axis=0)
+    np.testing.assert_allclose(predicted, np.bincount(labels), rtol=2e-3)
+    assert head.bias.shape == (3,)
+    assert head.bias.sum() == pytest.approx(0, abs=1e-5)
+
+
+def test_a_blend_with_a_level_has_the_total_of_its_parts():
+    logits, labels, _, _ = make_rows()
+    head = layers.BlendedHead([layers.FieldBias({}, follows_time=True), layers.PlattScaling()])
+    head.fit(logits, labels, time=np.arange(NUM_ROWS))
+    one, other = (np.asarray(part(logits)).reshape(-1).astype(float) for part in head.heads)
+    total = expit(np.asarray(head(logits)).astype(float)).sum()
+    assert total == pytest.approx((expit(one).sum() + expit(other).sum()) / 2, rel=1e-5)
+
+
+def test_a_network_on_any_curve_has_the_observed_total():
+    logits, labels, features, _ = make_rows()
+    columns = {"site": features["site"]}
+    for calibrator in (layers.PlattScaling(), None):
+        network = layers.FieldNetwork({"site": 5}, seed=0)
+        head = layers.NeuralCalibration(calibrator, network)
+        summary = head.fit(
+            logits, labels, columns, settings=FitSettings(max_epochs=10, learning_rate=0.01)
+        )
+        assert summary.network_kept
+        total = expit(np.asarray(head(logits, columns)).astype(float)).sum()
+        assert total == pytest.approx(labels.sum(), rel=1e-5)
+        assert expit(summary.cross_fitted_logits).sum() == pytest.approx(labels.sum(), rel=5e-3)
