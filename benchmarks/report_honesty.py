@@ -34,7 +34,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
-from keras_calibration.calibration.cross_fitted_scores import combined, scores_of
+from keras_calibration.calibration.cross_fitted_scores import combined
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.layers.head_logits import head_logits
 from markdown_table import markdown_table
@@ -107,14 +107,11 @@ def reported_and_true(sample: Sample, truth: Array) -> tuple[float, float, float
     rows = Rows(sample.labels, sample.labels, None)
     fitted = {name: logits.astype(float) for name, logits in sample.cross_fitted.items()}
     choice = combined(fitted, rows, sample.fold)
-    shown = {"identity": fitted[IDENTITY], "chosen": choice.logits}
-    _, chosen = scores_of(rows, shown, {}, {})
-    chosen = chosen.as_chosen(choice.by_chance, choice.error)
     parts = [v * sample.fresh[name].astype(float) for name, v in choice.weights.items()]
     mean = np.sum(parts, axis=0) + choice.bias
     before = row_log_losses(truth, sample.fresh[IDENTITY].astype(float))
     true = float(np.mean(row_log_losses(truth, mean) - before))
-    return chosen.log_loss_change, chosen.log_loss_change_error, true
+    return *choice.expected_change, true
 
 
 def figures(changes: Array) -> list[str]:

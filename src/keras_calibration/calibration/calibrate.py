@@ -56,11 +56,13 @@ def calibrate(
     weight in the mean that predicts these rows best, and the probability that the candidate alone
     predicts best. `"identity"` is a candidate too. If it is more probable than all others together,
     its weight is 1. The report scores the fold with these weights. The model gets their mean over
-    the folds, and the candidates with a weight are fitted to all rows. Candidates that gain
-    nothing, or need more rows, are left out; the report lists them.
+    the folds, and the candidates with a weight are fitted to all rows. A bias makes the predicted
+    total equal to the observed one. Candidates that gain nothing, or need more rows, are left out;
+    the report lists them.
 
-    The model changes only if the gain in the report is above its standard error. If it does not
-    change, the last line of the report gives the gain that these rows could have shown.
+    The model changes only if the evidence for a change reaches `report.evidence_needed`, and the
+    gain in the report is above its standard error. If it does not change, the report gives the
+    gain that these rows could have shown.
 
     The candidates, simplest first:
 
