@@ -94,7 +94,7 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
     if summary is None or summary.num_rows != rows.num_meant or not is_as_fitted(head):
         return False
     loss = float(np.average(_losses(head, rows), weights=rows.weights))
-    return math.isclose(loss, summary.log_loss_after, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    return math.isclose(loss, summary.log_loss_in_sample, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
 def _cross_fitted_change(
