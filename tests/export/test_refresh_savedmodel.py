@@ -20,7 +20,8 @@ LOGITS = np.linspace(-2, 2, NUM_ROWS)
 
 
 def refresh(path, *arguments, **keywords):
-    return kc.refresh_savedmodel(path, *arguments, **{"from_logits": True, **keywords})
+    how = {"from_logits": True, "verbose": 0, **keywords}
+    return kc.refresh_savedmodel(path, *arguments, **how).path
 
 
 def base_model():

@@ -50,6 +50,7 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
+from keras_calibration.layers.totals import warn_of_calibrated_scores
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 BLEND = "blend"
@@ -105,6 +106,8 @@ def choose(
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
     splits = splits_of(folds, rows, duration(gap, rows.time_unit), copies(rows))
     identity = _logits_of_present(present, rows, splits, is_in_sample)
+    last_fit = getattr(present, "fit_summary", None)
+    warn_of_calibrated_scores(rows, identity, getattr(last_fit, "logits", None))
     read, rows = rows, replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
@@ -143,7 +146,14 @@ def choose(
         head.name = free_name(head.name, passed.features)
         # A refresh of the exported model compares its rows with these.
         logits = describe_logits(read.logits, "fit", read.weights)
-        head.fit_summary = head.fit_summary and replace(head.fit_summary, logits=logits)
+        # What its summary calls before and after is what the report does.
+        head.fit_summary = head.fit_summary and replace(
+            head.fit_summary,
+            logits=logits,
+            log_loss_before=report.before.log_loss,
+            change=change,
+            change_error=error,
+        )
     return head, replace(
         report,
         time_unit=rows.time_unit,

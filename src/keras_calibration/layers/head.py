@@ -376,7 +376,7 @@ class Head(keras.layers.Layer):
         super().save_own_variables(store)
         save_fit(self, store)
 
-    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Loads the weights, and the record of the fit that gave them, if there is one."""
         saved = {name: store[name] for name in list(store.keys())}
         load_fit(self, saved)
