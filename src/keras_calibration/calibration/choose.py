@@ -45,6 +45,7 @@ from keras_calibration.calibration.splits import Splits, default_folds, splits_o
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.cross_fitting import cross_fitted
 from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import remember_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
@@ -144,22 +145,25 @@ def choose(
     if head is not present:
         # It becomes a layer of a model with inputs of these names.
         head.name = free_name(head.name, passed.features)
-        # A refresh of the exported model compares its rows with these.
-        logits = describe_logits(read.logits, "fit", read.weights)
-        # What its summary calls before and after is what the report does.
-        head.fit_summary = head.fit_summary and replace(
-            head.fit_summary,
-            logits=logits,
-            log_loss_before=report.before.log_loss,
-            change=change,
-            change_error=error,
-        )
+        head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, read)
     return head, replace(
         report,
         time_unit=rows.time_unit,
         level=head.level(),
         present=present and present.name,
         is_present_cross_fitted=is_in_sample,
+    )
+
+
+def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> FitSummary:
+    """The summary of a fit with the figures before and after of the report."""
+    return replace(
+        summary,
+        log_loss_before=report.before.log_loss,
+        change=report.after.log_loss_change,
+        change_error=report.after.log_loss_change_error,
+        # A refresh of the exported model compares its rows with these.
+        logits=describe_logits(rows.logits, "fit", rows.weights),
     )
 
 
