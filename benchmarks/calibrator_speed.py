@@ -100,7 +100,7 @@ def exactness_table(num_rows: int) -> None:
         best = scipy.optimize.minimize(
             loss, np.zeros(design.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-9}
         )
-        print(f"{name:<26} {summary.log_loss_after - best.fun:>12.1e}")
+        print(f"{name:<26} {summary.log_loss_in_sample - best.fun:>12.1e}")
     print("Bound: 1e-8.")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
 import keras_calibration
@@ -275,9 +276,9 @@ ALL_STATEMENTS = 11_705
 FILE_LINES, FUNCTION_LINES = 400, 69
 NUM_ARGUMENTS = 9
 # Of the front doors.
-ARGUMENTS = dict.fromkeys(("calibrate", "calibrate_scores", "train"), 12)
+ARGUMENTS = dict.fromkeys(("calibrate", "calibrate_scores", "refresh_savedmodel", "train"), 12)
 ARGUMENTS["multicalibration_error"] = 10
-METHODS_OF_A_HEAD = 20
+METHODS_OF_A_HEAD = 17  # that Keras' layers do not have
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -372,5 +373,5 @@ def test_a_head_has_few_public_methods():
     tree = ast.parse(MODULES["keras_calibration.layers.head"].read_text("utf-8"))
     (head,) = (node for node in tree.body if getattr(node, "name", "") == "Head")
     names = {node.name for node in head.body if isinstance(node, Function)}
-    public = {name for name in names if not name.startswith("_")}
+    public = {name for name in names if not name.startswith("_")} - {*dir(keras.layers.Layer)}
     assert len(public) <= METHODS_OF_A_HEAD, sorted(public)

@@ -63,7 +63,7 @@ RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 RESULTS = """
     CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport FitSummary
     Level MetricComparison MonitorReport MulticalibrationError Outcome PeriodReport PipelineRuns
-    RateCheck Rates SeedNoise SegmentError SegmentErrors Table Verdict
+    RateCheck Rates Refresh SeedNoise SegmentError SegmentErrors Table Verdict
 """
 # Results and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = "plots.STYLES"

@@ -64,7 +64,7 @@ def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model():
     head = model.layers[-2]
     assert head.fit_summary is summary
     assert is_as_fitted(head)
-    assert summary.log_loss_after < summary.log_loss_before
+    assert summary.log_loss_in_sample < summary.log_loss_before
     assert str(summary).startswith("600 rows: log loss")
     assert (summary.logits["num_rows"], summary.logits["max"]) == (600, logits.max())
 

@@ -93,7 +93,7 @@ def check(layer, kind):
 
     received, before = log_loss(after), log_loss(logits)
     assert received <= before + 1e-6 * max(1, before)
-    assert summary.log_loss_after == pytest.approx(received, rel=1e-4, abs=1e-6)
+    assert summary.log_loss_in_sample == pytest.approx(received, rel=1e-4, abs=1e-6)
     assert summary.log_loss_before == pytest.approx(before, rel=1e-5, abs=1e-6)
     # Beside the rows, neighbours in the last bit too.
     grid = np.r_[np.linspace(logits.min() - 2, logits.max() + 2, 2000), logits].astype("float32")
@@ -142,4 +142,4 @@ def test_class_calibrators(form, kind):
     # The prior is about the temperature in units of the logits' spread: of logits of ±1,000, it
     # weighs more than about 1.
     assert received <= before + (1e-3 if kind == "far" else 1e-6) * max(1, before)
-    assert summary.log_loss_after == pytest.approx(received, rel=1e-4, abs=1e-6)
+    assert summary.log_loss_in_sample == pytest.approx(received, rel=1e-4, abs=1e-6)

@@ -44,7 +44,9 @@ def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
     row_fit = expected.fit(Z, Y, sample_weight=W)
     log_fit = fit_calibrator(from_log, log(), verbose=0)
     assert log_fit.num_rows == N
-    assert log_fit.log_loss_after == pytest.approx(row_fit.log_loss_after, abs=1e-3 * accuracy)
+    assert log_fit.log_loss_in_sample == pytest.approx(
+        row_fit.log_loss_in_sample, abs=1e-3 * accuracy
+    )
     first, second = slice(0, 7000), slice(7000, None)
     fit_calibrator(updated, log(first), verbose=0)
     update_fit = update_calibrator(updated, log(second), forget=0.9, verbose=0)
@@ -92,7 +94,7 @@ def test_heads_are_nearly_those_of_all_rows(kind):
     assert summary.num_rows == N
     # Steps at single logits are finer than the groups.
     bound = 1e-3 if kind == "isotonic" else 2e-6
-    assert summary.log_loss_after == pytest.approx(row_fit.log_loss_after, abs=bound)
+    assert summary.log_loss_in_sample == pytest.approx(row_fit.log_loss_in_sample, abs=bound)
     if kind == "isotonic":
         return
     rows = np.flatnonzero(np.abs(Z) < 3)  # beyond, a curve is extrapolated

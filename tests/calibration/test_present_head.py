@@ -108,7 +108,7 @@ def test_a_head_fitted_to_these_rows_is_scored_by_fits_to_the_other_folds():
     report = calibrated(model, x, y).report
     assert report.is_present_cross_fitted
     assert "fitted to these rows" in " ".join(str(report).split())
-    assert report.before.log_loss > summary.log_loss_after + 1e-4
+    assert report.before.log_loss > summary.log_loss_in_sample + 1e-4
     assert report.weights == {"identity": 1.0}
     # A second call on what the first has made changes nothing.
     x, y = world(3000)

@@ -133,4 +133,4 @@ def test_what_was_calibrated_with_times_is_refreshed_with_times(tmp_path):
     with pytest.raises(ValueError, match="follows time"):
         kc.refresh_savedmodel(path, logits, y, rows, from_logits=True)
     new = kc.refresh_savedmodel(path, logits, y, rows, from_logits=True, time="at")
-    assert new.name == "2"
+    assert new.path.name == "2"

@@ -151,7 +151,7 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     summary = curve.fit(kc.base_logits(model, rows), rng.random(500) < 0.3)
     told = provenance_of(kc.export_savedmodel(model, tmp_path / "1", rows))
     assert told["fit"]["num_rows"] == 500
-    for name in ("log_loss_before", "log_loss_after", "fitted_at"):
+    for name in ("log_loss_before", "log_loss_in_sample", "fitted_at"):
         assert told["fit"][name] == getattr(summary, name)
     np.testing.assert_array_equal(told["head"]["curve"]["knots"], curve.get_knots())
     np.testing.assert_array_equal(told["head"]["curve"]["values"], curve.get_values())

@@ -42,7 +42,7 @@ def make_model(head):
 def test_fit_save_load_export_refresh(own_head, tmp_path):
     model = make_model(own_head())
     summary = kc.fit_head(model, X, LABELS, verbose=0)
-    assert summary.log_loss_after < summary.log_loss_before - 0.05
+    assert summary.log_loss_in_sample < summary.log_loss_before - 0.05
     assert float(model.head.offset) == pytest.approx(2, abs=0.6)
     predicted = model.predict(X, verbose=0)
 

@@ -20,7 +20,8 @@ LOGITS = np.linspace(-2, 2, NUM_ROWS)
 
 
 def refresh(path, *arguments, **keywords):
-    return kc.refresh_savedmodel(path, *arguments, **{"from_logits": True, **keywords})
+    how = {"from_logits": True, "verbose": 0, **keywords}
+    return kc.refresh_savedmodel(path, *arguments, **how).path
 
 
 def base_model():
@@ -126,9 +127,9 @@ def test_only_the_head_is_another(kind, tmp_path):
     outputs = outputs_of(second, arguments)
     np.testing.assert_allclose(outputs["probability"], expected, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(outputs["logit"], logits)
-    assert summary.log_loss_after < summary.log_loss_before
+    assert summary.log_loss_in_sample < summary.log_loss_before
     told = provenance_of(second)
-    assert told["fit"]["log_loss_after"] == pytest.approx(summary.log_loss_after)
+    assert told["fit"]["log_loss_in_sample"] == pytest.approx(summary.log_loss_in_sample)
     # Before is the head that was served.
     p = outputs_of(first, arguments)["probability"][:, 0].astype(float)
     before = -np.average(np.where(labels, np.log(p), np.log1p(-p)), weights=weights)

@@ -52,9 +52,9 @@ def test_fit_is_the_fit_of_each_head():
             np.testing.assert_allclose(np.abs(one), np.abs(other), rtol=1e-4, atol=1e-5)
     outputs = keras.ops.convert_to_numpy(head(logits, features))[:, 0].astype("float64")
     losses = np.logaddexp(0, outputs) - labels * outputs
-    np.testing.assert_allclose(summary.log_loss_after, np.average(losses, weights=weights))
+    np.testing.assert_allclose(summary.log_loss_in_sample, np.average(losses, weights=weights))
     assert summary.num_rows == len(logits)
-    assert summary.log_loss_after < summary.log_loss_before
+    assert summary.log_loss_in_sample < summary.log_loss_before
 
 
 def test_weights_and_what_is_left_to_the_logit():

@@ -87,7 +87,7 @@ def test_fit_is_the_optimum_on_the_rows(kind, form):
     layer = layer_of(kind)
     summary = layer.fit(logits, given_labels, sample_weight=weights if form == "weighted" else None)
     best = best_loss(kind, logits, shares, weights)
-    assert summary.log_loss_after == pytest.approx(best, abs=1e-8)
+    assert summary.log_loss_in_sample == pytest.approx(best, abs=1e-8)
     scales, biases = line_of(layer)
     received = log_loss(scales * logits + biases, shares, weights)
     assert received == pytest.approx(best, abs=1e-8)
@@ -102,7 +102,7 @@ def test_logits_that_are_all_equal(kind):
     layer = layer_of(kind)
     summary = layer.fit(np.zeros((400, 4)), np.arange(400) % 8 % 4 * (np.arange(400) % 8 < 4))
     entropy = np.log(4) if kind == "temperature" else scipy.stats.entropy([5, 1, 1, 1])
-    assert summary.log_loss_after == pytest.approx(entropy, abs=1e-6)
+    assert summary.log_loss_in_sample == pytest.approx(entropy, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -111,7 +111,7 @@ def test_separated_classes_have_a_finite_answer(kind):
     layer = layer_of(kind)
     summary = layer.fit(logits, logits.argmax(axis=1))
     assert summary.converged
-    assert summary.log_loss_after < 0.1 < summary.log_loss_before
+    assert summary.log_loss_in_sample < 0.1 < summary.log_loss_before
     assert np.abs(np.concatenate([np.ravel(part) for part in line_of(layer)])).max() < 300
 
 
@@ -154,15 +154,15 @@ def test_any_rows_are_fitted_or_refused(kind, rows):
         return
     for part in line_of(layer):
         assert np.isfinite(part).all()
-    assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
+    assert np.isfinite([summary.log_loss_before, summary.log_loss_in_sample]).all()
     counted = weights > 0
     if len(np.unique(labels[counted])) == 4:
         # A class without rows has no say, and the loss over all classes may rise.
-        assert summary.log_loss_after <= summary.log_loss_before + 0.5 / len(rows) + 1e-9
+        assert summary.log_loss_in_sample <= summary.log_loss_before + 0.5 / len(rows) + 1e-9
     again = layer_of(kind)
     assert again.fit(
         logits[counted], labels[counted], sample_weight=weights[counted]
-    ).log_loss_after == pytest.approx(summary.log_loss_after, rel=1e-6, abs=1e-9)
+    ).log_loss_in_sample == pytest.approx(summary.log_loss_in_sample, rel=1e-6, abs=1e-9)
 
 
 def test_a_handful_of_rows_does_not_spoil_a_class():

@@ -82,7 +82,7 @@ def test_fit_is_the_optimum_on_the_rows(layer_class, weighted, form):
     received = log_loss(columns @ parameters_of(layer) + fixed, labels, weights)
     assert received == pytest.approx(loss, abs=2e-9)
     # The figure itself rests on bins, within which a curve is taken as a line.
-    assert summary.log_loss_after == pytest.approx(loss, abs=1e-7)
+    assert summary.log_loss_in_sample == pytest.approx(loss, abs=1e-7)
     assert summary.log_loss_before == pytest.approx(log_loss(logits, labels, weights), abs=1e-7)
     assert summary.converged
     assert summary.num_rows == np.count_nonzero(weights)
@@ -124,7 +124,7 @@ def test_the_prior_of_beta_calibration_keeps_separated_classes_finite(num_positi
     layer = layers.BetaCalibration()
     summary = layer.fit(np.linspace(-3, 3, 1000), np.arange(1000) >= 1000 - num_positives)
     assert summary.converged
-    assert 0 < summary.log_loss_after < summary.log_loss_before
+    assert 0 < summary.log_loss_in_sample < summary.log_loss_before
     assert np.abs(parameters_of(layer)).max() < 100
 
 

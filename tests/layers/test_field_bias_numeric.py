@@ -146,8 +146,8 @@ def test_a_column_that_is_the_logit_does_not_stop_the_fit():
     labels = (generator.random(3000) < sigmoid(0.5 * logits + np.sin(logits))).astype(float)
     features |= {"x": logits, "z": sigmoid(logits)}
     alone, both = FieldBias({"site": 6}, None, ["x"]), FieldBias({"site": 6}, None, ["x", "z"])
-    lower = alone.fit(logits, labels, features).log_loss_after
-    assert both.fit(logits, labels, features).log_loss_after == pytest.approx(lower, abs=1e-3)
+    lower = alone.fit(logits, labels, features).log_loss_in_sample
+    assert both.fit(logits, labels, features).log_loss_in_sample == pytest.approx(lower, abs=1e-3)
 
 
 def test_a_field_that_says_where_a_column_is_missing_converges():
@@ -173,7 +173,7 @@ def test_spreads_are_learnt_near_the_optimum():
     logits, labels = generator.normal(-2, 1, 600)[:300], (columns[:, 0] < 30).astype(float)
     features = {f"x{number}": column for number, column in enumerate(columns.T)}
     head = FieldBias({}, numeric=list(features))
-    assert head.fit(logits, labels, features).log_loss_after < 0.01
+    assert head.fit(logits, labels, features).log_loss_in_sample < 0.01
     deviations = np.array(list(head.get_deviations().values()))
     assert deviations[0] > 5
     assert deviations[1:].max() < 0.1

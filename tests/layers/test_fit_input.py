@@ -25,7 +25,9 @@ def test_probabilities_are_taken_where_they_are_announced(calibrator):
     layer, expected = calibrator(), calibrator()
     summary = layer.fit(PROBABILITIES, LABELS, from_logits=False)
     reference = expected.fit(LOGITS, LABELS)
-    assert summary.log_loss_after == pytest.approx(reference.log_loss_after, abs=digits(1e-6))
+    assert summary.log_loss_in_sample == pytest.approx(
+        reference.log_loss_in_sample, abs=digits(1e-6)
+    )
     for weight, other in zip(layer.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"probabilities in \[0, 1\].*from -"):
@@ -65,7 +67,7 @@ def test_class_probabilities():
         layers.TemperatureScaling().fit(shares, labels)
     summary = layers.TemperatureScaling().fit(shares, labels, from_logits=False)
     reference = layers.TemperatureScaling().fit(np.log(shares), labels)
-    assert summary.log_loss_after == pytest.approx(reference.log_loss_after)
+    assert summary.log_loss_in_sample == pytest.approx(reference.log_loss_in_sample)
 
 
 class FailsAtLast(layers.FieldBias):

@@ -152,8 +152,8 @@ def test_any_head_without_features_is_a_calibrator_of_others(calibrator, reload)
     alone.fit(LOGITS, LABELS)
     curve = numpy_of(alone(LOGITS)).reshape(-1)
     summary = by_site.fit(LOGITS, LABELS, SITE)
-    expected = FieldBias({"site": 3}).fit(curve, LABELS, SITE).log_loss_after
-    assert summary.log_loss_after == pytest.approx(expected, abs=1e-6)
+    expected = FieldBias({"site": 3}).fit(curve, LABELS, SITE).log_loss_in_sample
+    assert summary.log_loss_in_sample == pytest.approx(expected, abs=1e-6)
     logit, site = keras.Input((1,)), keras.Input((), dtype="int32", name="site")
     model = keras.Model([logit, site], by_site(logit, {"site": site}))
     rows = [LOGITS[:, None].astype("float32"), SITE["site"]]

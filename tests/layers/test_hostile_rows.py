@@ -48,13 +48,13 @@ def test_any_rows_are_fitted_or_refused(name, rows):
         np.testing.assert_array_equal(called(layer), before)
         return
     assert all(np.isfinite(w).all() for w in layer.get_weights()) or name == "IsotonicRegression"
-    assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
+    assert np.isfinite([summary.log_loss_before, summary.log_loss_in_sample]).all()
     curve = called(layer)
     assert np.isfinite(curve).all()
     assert (np.diff(curve) >= -1e-6 * np.abs(curve[1:-1]).max()).all()
     if name in ROOM:
         most = summary.log_loss_before * (1 + 1e-9) + ROOM[name] / weights.sum() + 1e-9
-        assert summary.log_loss_after <= most
+        assert summary.log_loss_in_sample <= most
     counted = weights > 0
     again = MAKERS[name]()
     again.fit(logits[counted], labels[counted], sample_weight=weights[counted])

@@ -109,7 +109,7 @@ def test_fit_is_the_optimum_on_the_rows(form, smoothness):
     curve = curve_at(logits, knots, values, form == "constant")
     loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
     before = np.average(np.logaddexp(0, logits) - labels * logits, weights=weights)
-    assert summary.log_loss_after == pytest.approx(loss, abs=2e-8)
+    assert summary.log_loss_in_sample == pytest.approx(loss, abs=2e-8)
     assert summary.log_loss_before == pytest.approx(before, abs=1e-8)
     assert summary.num_rows == weights.sum()
     assert summary.converged
@@ -129,7 +129,7 @@ def test_knots_that_are_not_on_edges_lose_next_to_nothing(arguments):
     assert objective(values, knots, *rows) <= reference(knots, *rows) + 1e-8
     curve = curve_at(logits, knots, values)
     loss = np.mean(np.logaddexp(0, curve) - labels * curve)
-    assert summary.log_loss_after == pytest.approx(loss, abs=1e-6)
+    assert summary.log_loss_in_sample == pytest.approx(loss, abs=1e-6)
 
 
 def test_auto_is_straight_where_the_truth_is_and_bends_where_it_bends():

@@ -203,7 +203,9 @@ def test_batches_of_updates_do_not_matter(name, sizes, unit):
     # Knots lie on the bins of the first batch; a beta curve bends within them.
     tolerance = {"ILPS": 0.02, "BetaCalibration": 1e-5}.get(name, 1e-6)
     assert_same(probabilities_of(head, LOGITS), probabilities_of(whole, LOGITS), tolerance)
-    assert summary.log_loss_after == pytest.approx(whole.fit_summary.log_loss_after, abs=1e-4)
+    assert summary.log_loss_in_sample == pytest.approx(
+        whole.fit_summary.log_loss_in_sample, abs=1e-4
+    )
     # The weight that a prior gives way to is that of one fit, (Σ w)² / Σ w².
     rows = head.histogram.positives + head.histogram.negatives
     assert rows == pytest.approx(IMPORTANCES.sum() ** 2 / (IMPORTANCES @ IMPORTANCES))

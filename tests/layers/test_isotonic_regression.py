@@ -68,8 +68,8 @@ def test_equals_scikit_learn(form):
     np.testing.assert_allclose(received, expected(grid), rtol=0, atol=1e-6)
     rates = expected(logits)
     after = log_loss(np.log(rates / (1 - rates)), labels, weights)
-    assert summary.log_loss_after == pytest.approx(after, abs=1e-7)
-    assert summary.log_loss_after <= summary.log_loss_before
+    assert summary.log_loss_in_sample == pytest.approx(after, abs=1e-7)
+    assert summary.log_loss_in_sample <= summary.log_loss_before
 
 
 def test_the_curve_never_falls_and_ties_keep_their_ranking():
@@ -82,8 +82,8 @@ def test_the_curve_never_falls_and_ties_keep_their_ranking():
         apart = np.diff(called(layer, np.arange(-600, 600) * 0.02))
         assert (apart > 0).all() == keep_ranking
     steps = IsotonicRegression(keep_ranking=False)
-    assert summary.log_loss_after == pytest.approx(
-        steps.fit(logits, labels).log_loss_after, abs=1e-6
+    assert summary.log_loss_in_sample == pytest.approx(
+        steps.fit(logits, labels).log_loss_in_sample, abs=1e-6
     )
     np.testing.assert_allclose(called(layer, logits), called(steps, logits), atol=1e-3)
 
@@ -95,7 +95,7 @@ def test_more_steps_than_there_is_room_for_are_pooled():
     assert len(many.thresholds) > 20
     assert 5 <= len(few.thresholds) <= 10
     assert (np.diff(few.values) >= 0).all()
-    assert more.log_loss_after < fewer.log_loss_after < fewer.log_loss_before
+    assert more.log_loss_in_sample < fewer.log_loss_in_sample < fewer.log_loss_before
     rates = probabilities(called(few, logits))
     assert rates.mean() == pytest.approx(labels.mean(), rel=1e-3)
     one = IsotonicRegression(max_num_steps=1, keep_ranking=False)

@@ -122,7 +122,9 @@ def test_fit_learns_segments(num_members):
     assert len(summary.epochs) == 2
     assert summary.cross_fitted_both < summary.cross_fitted_head - 2 * summary.standard_error
     assert "kept" in str(summary)
-    np.testing.assert_allclose(summary.log_loss_after, log_loss(head, *rows, weights), rtol=1e-5)
+    np.testing.assert_allclose(
+        summary.log_loss_in_sample, log_loss(head, *rows, weights), rtol=1e-5
+    )
     # A kept network is of a fold; the mean prediction on all rows is right all the same.
     calibrated = np.asarray(head(rows[0], rows[2]), "float64").reshape(-1)
     mean = np.average(1 / (1 + np.exp(-calibrated)), weights=weights)

@@ -57,7 +57,7 @@ def test_before_is_the_model_as_it_was(name, state):
     assert summary.change < 0
     # The cross-fitted loss is above that of the rows of the fit, and near to that of new rows.
     if name != "NeuralCalibration":  # each fold has a network of its own
-        assert summary.log_loss_before + summary.change >= summary.log_loss_after - 1e-9
+        assert summary.log_loss_before + summary.change >= summary.log_loss_in_sample - 1e-9
     new_x, new_y = world(20_000, seed=1)
     new = mean_loss(new_y, model.predict(new_x, batch_size=20_000, verbose=0))
     assert summary.log_loss_before + summary.change == pytest.approx(new, abs=0.03)
@@ -66,7 +66,7 @@ def test_before_is_the_model_as_it_was(name, state):
     assert np.isnan(again.change)
     assert again.is_used
     if name != "NeuralCalibration":  # which is trained anew
-        assert again.log_loss_before == pytest.approx(again.log_loss_after, abs=1e-6)
+        assert again.log_loss_before == pytest.approx(again.log_loss_in_sample, abs=1e-6)
 
 
 def test_the_change_is_that_of_fits_to_the_other_folds():

@@ -52,7 +52,13 @@ HEADS = {name: make for name, (make, _) in every_head.HEADS.items()} | {
 }
 SLOW = [n for n in HEADS if n.startswith(("Neural", "FieldILPS,", "FieldBias,", "BoostedTrees,"))]
 QUICK = [name for name in HEADS if name not in SLOW] + ["FieldBias, two fields"]
-FIGURES = ("num_rows", "log_loss_before", "log_loss_after", "cross_fitted_both", "standard_error")
+FIGURES = (
+    "num_rows",
+    "log_loss_before",
+    "log_loss_in_sample",
+    "cross_fitted_both",
+    "standard_error",
+)
 SETTINGS = layers.FitSettings(folds=2, max_epochs=2)
 
 

@@ -50,7 +50,7 @@ def fitted(model):
     summary = kc.fit_head(model, x, y, verbose=0)
     found.append(model.predict(x, batch_size=64, verbose=0)[:, 0].tolist())
     scores = model.evaluate(x, y, verbose=0, return_dict=True)
-    return found, summary.log_loss_after, scores["log_loss"]
+    return found, summary.log_loss_in_sample, scores["log_loss"]
 
 
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():

@@ -76,7 +76,7 @@ def test_platt_with_weights_of_many_kinds(kind, sites):
     (scale, bias), hessian = references.platt(sites.logits, sites.y, values)
     np.testing.assert_allclose(layer(GRID), scale * GRID + bias, atol=1e-3)
     fitted = sigmoid(scale * sites.logits + bias)
-    assert summary.log_loss_after == pytest.approx(references.log_loss(sites.y, fitted, values))
+    assert summary.log_loss_in_sample == pytest.approx(references.log_loss(sites.y, fitted, values))
     columns = np.stack([GRID, np.ones(len(GRID))], axis=1)
     spread = np.sqrt(np.einsum("ij,jk,ik->i", columns, np.linalg.inv(hessian), columns))
     lower, upper = layer.interval(GRID, level=0.9)

@@ -140,8 +140,9 @@ def calibrate(
 
     Warns:
         UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
-            increases the cross-fitted log loss by more than one standard error; if rows are
-            repeated, as after a wrong join; if a field has values that are not in the vocabulary
+            increases the cross-fitted log loss by more than one standard error; if the head of the
+            model is far off in total on logits that are right without it; if rows are repeated, as
+            after a wrong join; if a field has values that are not in the vocabulary
             passed; if the logits look like probabilities; if labels contradict probabilities of
             exactly 0 or 1.
 

@@ -46,11 +46,13 @@ from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.cross_fitting import cross_fitted
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import draws_by_chance, remember_fit
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
+from keras_calibration.layers.totals import warn_of_calibrated_scores
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 BLEND = "blend"
@@ -106,6 +108,8 @@ def choose(
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
     splits = splits_of(folds, rows, duration(gap, rows.time_unit), copies(rows))
     identity = _logits_of_present(present, rows, splits, is_in_sample)
+    last_fit = getattr(present, "fit_summary", None)
+    warn_of_calibrated_scores(rows, identity, getattr(last_fit, "logits", None))
     read, rows = rows, replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
@@ -143,15 +147,25 @@ def choose(
     if head is not present:
         # It becomes a layer of a model with inputs of these names.
         head.name = free_name(head.name, passed.features)
-        # A refresh of the exported model compares its rows with these.
-        logits = describe_logits(read.logits, "fit", read.weights)
-        head.fit_summary = head.fit_summary and replace(head.fit_summary, logits=logits)
+        head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, read)
     return head, replace(
         report,
         time_unit=rows.time_unit,
         level=head.level(),
         present=present and present.name,
         is_present_cross_fitted=is_in_sample,
+    )
+
+
+def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> FitSummary:
+    """The summary of a fit with the figures before and after of the report."""
+    return replace(
+        summary,
+        log_loss_before=report.before.log_loss,
+        change=report.after.log_loss_change,
+        change_error=report.after.log_loss_change_error,
+        # A refresh of the exported model compares its rows with these.
+        logits=describe_logits(rows.logits, "fit", rows.weights),
     )
 
 

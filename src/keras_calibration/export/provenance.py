@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import platform
@@ -84,11 +83,10 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 
 def describe_fit(summary: FitSummary | None) -> dict[str, Any] | None:
-    """The figures of a fit, without arrays by row."""
+    """The figures of a fit; the provenance has the distribution of the logits elsewhere."""
     if summary is None:
         return None
-    figures = dataclasses.asdict(summary).items()
-    return {n: v for n, v in figures if n != "logits" and not isinstance(v, np.ndarray)}
+    return {name: figure for name, figure in summary.to_dict().items() if name != "logits"}
 
 
 def _plain(value: Any) -> Any:

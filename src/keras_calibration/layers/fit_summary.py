@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,8 +32,9 @@ class FitSummary(ShownAsText):
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
 
     `fit_head` compares the fit with the previous head and scores each row by a fit that did not see
-    it: its summary prints this cross-fitted loss. `Head.fit` makes one fit, and its summary prints
-    the loss on the rows of the fit, which is too low.
+    it. Its summary prints this cross-fitted log loss as the one after the fit. `Head.fit` makes one
+    fit without a comparison, and its summary prints the log loss on the rows of the fit, which is
+    too low for new rows.
 
     A head with a network or with trees has cross-fitted figures too, for rows to which neither the
     inner head nor the network or trees were fitted. Those of a network are for a single member.
@@ -44,7 +45,7 @@ class FitSummary(ShownAsText):
         num_rows: Number of rows of the fit; with counts as weights, their sum.
         log_loss_before: Log loss of the previous head; from `Head.fit`, that of the uncalibrated
             probabilities σ(l).
-        log_loss_after: Log loss on the rows of the fit.
+        log_loss_in_sample: Log loss on the rows of the fit, which have decided the fit.
         num_iterations: Number of steps of the fit, of the epochs of all folds, or of trees; 0 if it
             has a closed form.
         converged: Whether the optimum was reached.
@@ -65,21 +66,25 @@ class FitSummary(ShownAsText):
         is_used: Whether the head uses the fit. If not, `fit_head` kept the previous head, because
             `change` is above 0.
 
+    Attributes:
+        log_loss_after: Cross-fitted log loss, `log_loss_before + change`; NaN if `change` is.
+
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
-        1,000 rows: log loss 0.310000 before, 0.287500 after (-0.022500); converged in 5 steps
+        1,000 rows: log loss 0.310000 before, 0.287500 on the rows of the fit (-0.022500); converged
+        in 5 steps
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True, change=-0.02, change_error=0.004))
         1,000 rows: log loss 0.310000 before, 0.290000 after, cross-fitted (-0.020000 ± 0.004000);
         converged in 5 steps
         >>> print(FitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
-        900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 40 steps;
-        cross-fitted log loss 0.300000 without and 0.290000 with the trees (-0.010000 ± 0.002000):
-        the trees are kept
+        900 rows: log loss 0.310000 before, 0.280000 on the rows of the fit (-0.030000); converged
+        in 40 steps; cross-fitted log loss 0.300000 without and 0.290000 with the trees (-0.010000 ±
+        0.002000): the trees are kept
     """
 
     num_rows: int
     log_loss_before: float
-    log_loss_after: float
+    log_loss_in_sample: float
     num_iterations: int
     converged: bool
     cross_fitted_head: float = float("nan")
@@ -96,6 +101,22 @@ class FitSummary(ShownAsText):
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def log_loss_after(self) -> float:
+        """Cross-fitted log loss; NaN without a comparison."""
+        return self.log_loss_before + self.change
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures by name, `log_loss_after` among them, but no arrays by row."""
+        figures = asdict(self) | {"log_loss_after": self.log_loss_after}
+        return {n: figure for n, figure in figures.items() if not isinstance(figure, np.ndarray)}
+
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any]) -> Self:
+        """The summary of `to_dict`, also after it was JSON."""
+        given = {f.name: figures[f.name] for f in fields(cls) if f.name in figures}
+        return cls(**given | {"epochs": tuple(given["epochs"])})
+
     def of_given(self, apart: Rows, numbers: np.ndarray, source: np.ndarray) -> FitSummary:
         """The summary of a fit to separate rows (`rows_apart`), for the rows that were passed.
 
@@ -111,14 +132,16 @@ class FitSummary(ShownAsText):
         return replace(self, cross_fitted_logits=means.reshape(shape))
 
     def __str__(self) -> str:
-        change, how, error = self.log_loss_after - self.log_loss_before, "", ""
-        if not np.isnan(self.change):
-            change, how, error = self.change, ", cross-fitted", f" ± {self.change_error:.6f}"
+        if np.isnan(self.change):
+            difference = self.log_loss_in_sample - self.log_loss_before
+            then = f"{self.log_loss_in_sample:.6f} on the rows of the fit ({difference:+.6f})"
+        else:
+            change = f"{self.change:+.6f} ± {self.change_error:.6f}"
+            then = f"{self.log_loss_after:.6f} after, cross-fitted ({change})"
         end = "converged in" if self.converged else "NOT converged after"
         text = (
             f"{self.num_rows:,} rows: log loss {self.log_loss_before:.6f} before, "
-            f"{self.log_loss_before + change:.6f} after{how} ({change:+.6f}{error}); "
-            f"{end} {self.num_iterations} step{'s' * (self.num_iterations != 1)}"
+            f"{then}; {end} {self.num_iterations} step{'s' * (self.num_iterations != 1)}"
             f"{'' if self.is_used else '; the head stays as it was'}"
         )
         if np.isnan(self.cross_fitted_both):
@@ -139,7 +162,7 @@ def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:
     return FitSummary(
         num_rows=rows.num_meant,
         log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
-        log_loss_after=fit.log_loss,
+        log_loss_in_sample=fit.log_loss,
         num_iterations=fit.num_iterations,
         converged=fit.converged,
     )

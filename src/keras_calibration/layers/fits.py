@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import joblib
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +35,8 @@ from keras_calibration.layers.fit_summary import FitSummary
 
 if TYPE_CHECKING:
     from keras_calibration.layers.head import Head
+
+_STORED = "last_fit"
 
 
 def rows_to_fit(
@@ -128,6 +131,24 @@ def remember_fit(head: Head, summary: FitSummary | None) -> None:
     head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
 
 
+def save_fit(head: Head, store: MutableMapping[str, Any]) -> None:
+    """Adds the record of a fit, if there is one, to what a head saves: JSON, as bytes."""
+    if head.fit_summary is not None:
+        record = {"weights": head._fitted_weights, "summary": head.fit_summary.to_dict()}
+        # Numbers of NumPy become those of Python.
+        text = json.dumps(record, default=lambda value: value.item())
+        store[_STORED] = np.frombuffer(text.encode(), "uint8")
+
+
+def load_fit(head: Head, saved: dict[str, Any]) -> None:
+    """Takes the record of a fit out of what a head has saved; without one, no fit is known."""
+    head.fit_summary = head._fitted_weights = None
+    if (text := saved.pop(_STORED, None)) is not None:
+        record = json.loads(np.asarray(text).tobytes())
+        head.fit_summary = FitSummary.from_dict(record["summary"])
+        head._fitted_weights = record["weights"]
+
+
 def is_as_fitted(head: Head) -> bool:
     """Whether a head still has the weights of its last fit."""
     return head._fitted_weights is not None and head._fitted_weights == hash_of_weights(head)
@@ -159,8 +180,11 @@ def restorer(head: Head) -> Callable[[], None]:
 
 
 def hash_of_weights(head: Head) -> str:
-    """A hash of all weights of a head."""
-    return str(joblib.hash(weights_of(head)))
+    """A hash of all weights of a head, which is the same on every machine."""
+    digest = hashlib.sha256()
+    for weight in weights_of(head):
+        digest.update(f"{weight.dtype}{weight.shape}".encode() + weight.tobytes())
+    return digest.hexdigest()
 
 
 def weights_of(layer: keras.layers.Layer) -> list[np.ndarray]:

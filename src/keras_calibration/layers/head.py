@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import numpy as np
-from keras import ops
 from numpy.typing import ArrayLike
-from scipy.special import expit
 
 from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.row_folds import folds_of
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._typing import Features, Shape, Tensor
@@ -27,9 +24,10 @@ from keras_calibration.layers.fits import (
     check_fit,
     draws_by_chance,
     features_of,
-    heads_in,
+    load_fit,
     remember_fit,
     rows_to_fit,
+    save_fit,
     unchanged_if_refused,
     warn_of_settings,
 )
@@ -40,7 +38,7 @@ from keras_calibration.layers.logits import (
     check_columns,
     check_same_rows,
 )
-from keras_calibration.layers.posterior import Posterior, interval_width
+from keras_calibration.layers.posterior import Posterior, bounds_of
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ class Head(keras.layers.Layer):
         **kwargs: Keyword arguments of every Keras layer (`name`, `trainable`).
 
     Attributes:
-        fit_summary: The `FitSummary` of the last fit, else None. Not saved.
+        fit_summary: The `FitSummary` of the last fit, else None. It is saved with the weights.
         histogram: For a head with `update`, the sums of the rows of all fits and updates.
         posterior: For a built head with intervals, the `Posterior` of the last fit; else None.
         effect_names: The features whose effects on the logit `effects(features)` returns.
@@ -105,7 +103,8 @@ class Head(keras.layers.Layer):
         >>> head = MobileOffset()
         >>> features = {"is_mobile": np.array([0, 0, 1, 1, 1, 1])}
         >>> print(head.fit(np.zeros(6), [0, 1, 0, 0, 0, 1], features))
-        6 rows: log loss 0.693147 before, 0.605939 after (-0.087208); converged in 1 step
+        6 rows: log loss 0.693147 before, 0.605939 on the rows of the fit (-0.087208); converged in
+        1 step
     """
 
     posterior: Posterior | None = None
@@ -331,19 +330,7 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} has no interval of class probabilities. Received: logits "
                 f"of shape {values.shape}. Intervals exist for one logit per row."
             )
-        columns = features_of(self, features, len(values))
-        bounds = []
-        for part in row_parts(max(len(values), 1)):  # also without rows, so that it is built
-            inputs = values[part], take(columns, part)
-            pair = self(*inputs), self.logit_standard_deviation(*inputs)
-            logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)
-            away = interval_width(level) * deviation
-            bounds.append((expit(logit - away), expit(logit + away)))
-        for head in heads_in(self):
-            if head.posterior is not None:
-                head.posterior.check()
-        lower, upper = map(np.concatenate, zip(*bounds, strict=True))
-        return lower, upper
+        return bounds_of(self, values, features_of(self, features, len(values)), level)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, in the shape of the output.
@@ -383,6 +370,17 @@ class Head(keras.layers.Layer):
         """Adjusts the weights after training by gradient; by default, those of the parts."""
         for part in self.parts():
             part.finalize()
+
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Saves the weights, and the record of the last fit."""
+        super().save_own_variables(store)
+        save_fit(self, store)
+
+    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Loads the weights, and the record of the fit that gave them, if there is one."""
+        saved = {name: store[name] for name in list(store.keys())}
+        load_fit(self, saved)
+        super().load_own_variables(saved)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 from keras import ops
-from scipy.special import ndtri
+from scipy.special import expit, ndtri
 
-from keras_calibration._typing import Shape, Tensor
+from keras_calibration._rows.columns import take
+from keras_calibration._solvers.row_blocks import row_parts
+from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.fits import heads_in
+
+if TYPE_CHECKING:
+    from keras_calibration.layers.head import Head
 
 _PREFIX = "posterior_"
 
@@ -78,6 +85,24 @@ class Posterior:
                 'would be wrong. Fit without weights, or pass weights_are="counts"; for sampled '
                 "rows, see SamplingCorrection."
             )
+
+
+def bounds_of(
+    head: Head, logits: np.ndarray, features: Features, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper probabilities of the rows, as `Head.interval`; raises without a posterior."""
+    bounds = []
+    for part in row_parts(max(len(logits), 1)):  # also without rows, so that the head is built
+        inputs = logits[part], take(features, part)
+        pair = head(*inputs), head.logit_standard_deviation(*inputs)
+        logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)
+        away = interval_width(level) * deviation
+        bounds.append((expit(logit - away), expit(logit + away)))
+    for inner in heads_in(head):
+        if inner.posterior is not None:
+            inner.posterior.check()
+    lower, upper = map(np.concatenate, zip(*bounds, strict=True))
+    return lower, upper
 
 
 def interval_width(level: float) -> float:

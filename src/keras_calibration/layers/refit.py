@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from calibration_records._warn import warn
-from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._solvers.standard_errors import mean_and_error
@@ -19,6 +21,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import draws_by_chance, is_as_fitted, restorer, warn_of_settings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.totals import warn_of_calibrated_scores
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _NUM_FOLDS = 3
@@ -32,6 +35,7 @@ def refit(
     settings: FitSettings | None = None,
     verbose: int = 0,
     only_if_better: bool = True,
+    scores_before: Mapping[str, Any] | None = None,
 ) -> FitSummary:
     """Fits a head to rows by its direct fit, unless the previous head predicts new rows better.
 
@@ -46,18 +50,30 @@ def refit(
         rows: Checked rows, with the features that the head reads.
         settings: How to train the head's network, if it has one.
         verbose: 1 shows a progress bar while a network is trained.
-        only_if_better: Whether to keep the previous head if the fit predicts worse.
+        only_if_better: Whether to keep the previous head if the fit predicts worse. Otherwise, the
+            fit is used, with a warning if it is worse by more than the standard error.
+        scores_before: The distribution of the logits that the head was made for, from
+            `describe_logits`; None takes that of its last fit.
 
     Returns:
         The summary. `log_loss_before` is that of the previous head.
     """
     if draws_by_chance(head):  # its fit scores each separate row
         rows, *_ = rows_apart(rows, settings and settings.folds)
-    losses = _losses(head, rows)
-    before, is_known = float(np.average(losses, weights=rows.weights)), is_fitted_to(head, rows)
+    present = head_logits(head, rows.logits, rows.features)
+    losses = head_log_losses(rows.labels, present)
+    is_known = is_fitted_to(head, rows)
+    warn_of_calibrated_scores(
+        rows, present, scores_before or getattr(head.fit_summary, "logits", None)
+    )
     restore_previous = restorer(head)
     warn_of_settings(head, settings)
-    summary = replace(head.fit_checked(rows, settings, verbose), log_loss_before=before)
+    summary = replace(
+        head.fit_checked(rows, settings, verbose),
+        log_loss_before=float(np.average(losses, weights=rows.weights)),
+        # The next fit and the refresh of an export compare their scores with these.
+        logits=describe_logits(rows.logits, "fit", rows.weights),
+    )
     restore_fit = restorer(head)
     try:
         changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, summary)
@@ -71,17 +87,22 @@ def refit(
         return summary
     change, error = changed
     is_kept = only_if_better and change > 0
-    if is_kept:
-        warn(
-            "The fit of the head predicts new rows worse than the head as it was: by "
-            f"{change:.6f} ± {error:.6f} nats per row, cross-fitted on {rows.num_meant:,} rows. "
-            "The head stays as it was; to use the fit anyway, pass only_if_better=False."
-        )
     summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
     if is_kept:
         restore_previous()
     else:
         head.fit_summary = summary
+    if is_kept or change > error:
+        then = (
+            "The head stays as it was; to use the fit anyway, pass only_if_better=False."
+            if is_kept
+            else "The fit is used all the same. With only_if_better=True, the head would stay."
+        )
+        warn(
+            "The fit of the head predicts new rows worse than the head as it was: by "
+            f"{change:.6f} ± {error:.6f} nats per row, cross-fitted on {rows.num_meant:,} rows. "
+            f"{then}"
+        )
     return summary
 
 
@@ -93,8 +114,9 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
     summary = head.fit_summary
     if summary is None or summary.num_rows != rows.num_meant or not is_as_fitted(head):
         return False
-    loss = float(np.average(_losses(head, rows), weights=rows.weights))
-    return math.isclose(loss, summary.log_loss_after, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    losses = head_log_losses(rows.labels, head_logits(head, rows.logits, rows.features))
+    loss = float(np.average(losses, weights=rows.weights))
+    return math.isclose(loss, summary.log_loss_in_sample, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
 def _cross_fitted_change(
@@ -136,8 +158,3 @@ def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
     if number < 2:
         return np.zeros(len(rows), int), []
     return fold_of_rows(number, rows, seed=0), list(range(number))
-
-
-def _losses(head: Head, rows: Rows) -> np.ndarray:
-    """The log loss of each row (n,)."""
-    return head_log_losses(rows.labels, head_logits(head, rows.logits, rows.features))

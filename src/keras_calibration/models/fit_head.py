@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,14 +13,15 @@ from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._graph.outputs import output_names
 from keras_calibration._rows.reader import given_labels
-from keras_calibration._rows.rows import Rows, describe_logits
+from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import check_fit
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits, outcome_columns
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.refit import refit
+from keras_calibration.layers.totals import Totals, totals_of
 
 # The means of labels and predictions may differ by this many standard errors; a difference below
 # this share of either class is ignored.
@@ -82,9 +82,11 @@ def fit_head(
             model is then unchanged.
 
     Warns:
-        UserWarning: If the fit predicts new rows worse than the present head; if the mean
-            prediction differs from the mean label after the fit; if a field has values that are not
-            in its vocabulary; if labels contradict probabilities of exactly 0 or 1.
+        UserWarning: If the fit predicts new rows worse than the present head; if the present head
+            is far off in total on logits that are right without it, as if it had calibrated them
+            already; if the mean prediction differs from the mean label after the fit; if a field
+            has values that are not in its vocabulary; if labels contradict probabilities of exactly
+            0 or 1.
 
     Example:
         >>> import numpy as np
@@ -137,34 +139,25 @@ def _fit(
     summary = refit(head, rows, settings, int(bool(verbose)), only_if_better)
     if summary.is_used and not head.follows_time:  # else it has the level of the last rows
         calibrated = head_logits(head, rows.logits, rows.features)
-        _warn_of_bias(calibrated, rows.labels, rows.row_weights)
-    # `refresh_savedmodel` distinguishes logits from probabilities by their distribution.
-    summary = replace(summary, logits=describe_logits(rows.logits, "fit", rows.weights))
-    if summary.is_used:
-        head.fit_summary = summary
+        _warn_of_bias(totals_of(calibrated, rows))
     if verbose:
         print(summary)
     return summary
 
 
-def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+def _warn_of_bias(totals: Totals) -> None:
     """Warns if mean prediction and mean label differ by more than chance, for any class."""
-    outcomes, predictions = outcome_columns(labels, logits)
-    total = weights.sum()
-    predicted, observed = weights @ predictions / total, weights @ outcomes / total
-    errors = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
-    differences = np.abs(predicted - observed)
-    is_small = differences <= _SMALLEST_SHARE * np.minimum(observed, 1 - observed)
-    num_errors = np.where(is_small, 0.0, differences / np.maximum(errors, 1e-300))
+    is_small = totals.differences <= totals.share(_SMALLEST_SHARE)
+    num_errors = np.where(is_small, 0.0, totals.differences / np.maximum(totals.errors, 1e-300))
     # NaN predictions give a warning too.
     column = int(np.argmax(num_errors))
     if num_errors[column] <= _STANDARD_ERRORS:
         return
-    which = f" of class {column}" if len(predicted) > 1 else ""
+    which = f" of class {column}" if len(totals.predicted) > 1 else ""
     warn(
-        f"The mean prediction{which} is {predicted[column]:.4g} and the mean label "
-        f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
-        "apart: the model is not calibrated even on average. Either the head cannot shift the mean "
-        "(TemperatureScaling cannot), or its fit did not converge. Use a head that shifts the "
-        "logits, such as PlattScaling, or VectorScaling for classes."
+        f"The mean prediction{which} is {totals.predicted[column]:.4g} and the mean label "
+        f"{totals.observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard "
+        "errors apart: the model is not calibrated even on average. Either the head cannot shift "
+        "the mean (TemperatureScaling cannot), or its fit did not converge. Use a head that shifts "
+        "the logits, such as PlattScaling, or VectorScaling for classes."
     )

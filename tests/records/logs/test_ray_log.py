@@ -176,7 +176,7 @@ def test_a_killed_worker_changes_nothing(tmp_path, call):
         head = FieldBias({"device": 3})
         summary = fit_calibrator(head, log, verbose=0)
         logits = head(np.zeros(3, "float32"), {"device": np.arange(3)})
-        return {"loss": summary.log_loss_after, "logits": keras.ops.convert_to_numpy(logits)}
+        return {"loss": summary.log_loss_in_sample, "logits": keras.ops.convert_to_numpy(logits)}
 
     by_ray, expected = results(LOG.of(data)), results(LOG.of(TABLE))
     assert (tmp_path / "killed").exists()

@@ -1,0 +1,95 @@
+"""Totals: predicted against observed, and scores that need no correction any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibration_records._warn import warn
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
+from keras_calibration.layers.head_logits import outcome_columns
+
+# A total is far off if it is off by this many standard errors and by this share of the smaller
+# class; it is right within this many errors or this share.
+_FAR_ERRORS, _FAR_SHARE = 4.0, 0.2
+_RIGHT_ERRORS, _RIGHT_SHARE = 3.0, 0.05
+# Scores that were calibrated have moved by this share of what the head moves them, or by more.
+_MOVED_SHARE = 0.25
+
+
+class Totals(NamedTuple):
+    """Means over rows, (C,): one number for a binary model, else one per class.
+
+    Args:
+        predicted: Mean predictions.
+        observed: Mean labels.
+        errors: Standard errors of their difference, if the predictions are right.
+    """
+
+    predicted: np.ndarray
+    observed: np.ndarray
+    errors: np.ndarray
+
+    @property
+    def differences(self) -> np.ndarray:
+        """How far predicted and observed means are apart."""
+        return np.abs(self.predicted - self.observed)
+
+    def share(self, part: float) -> np.ndarray:
+        """This part of the smaller class, or of the class and all others."""
+        return part * np.minimum(self.observed, 1 - self.observed)
+
+
+def totals_of(logits: np.ndarray, rows: Rows) -> Totals:
+    """The mean predictions and mean labels of rows with these calibrated logits."""
+    outcomes, predictions = outcome_columns(rows.labels, logits)
+    weights = rows.row_weights
+    squares = weights if are_counts(weights) else weights**2
+    errors = np.sqrt(squares @ (predictions * (1 - predictions))) / weights.sum()
+    predicted, observed = (
+        np.average(columns, axis=0, weights=weights) for columns in (predictions, outcomes)
+    )
+    return Totals(predicted, observed, errors)
+
+
+def warn_of_calibrated_scores(
+    rows: Rows, calibrated: np.ndarray, before: Mapping[str, Any] | None
+) -> None:
+    """Warns if a head is right in total without its correction, and far off with it.
+
+    The scores may then be probabilities that this head has calibrated, which it corrects once more.
+
+    Args:
+        rows: The rows, with the scores that the head gets as logits.
+        calibrated: The logits after the head.
+        before: The distribution of the scores of the last fit, from `describe_logits`, if known.
+            Calibrated scores differ from it in the direction of the correction. If they do not, the
+            rates have changed.
+    """
+    corrected, alone = (totals_of(logits, rows) for logits in (calibrated, rows.logits))
+    # Bernstein's inequality: a normal error would be too small where few positives are expected.
+    one_row = rows.row_weights.max() / rows.row_weights.sum()
+    errors = np.sqrt(corrected.errors**2 + corrected.differences * one_row / 3)
+    far = np.maximum(_FAR_ERRORS * errors, alone.share(_FAR_SHARE))
+    right = np.maximum(_RIGHT_ERRORS * alone.errors, alone.share(_RIGHT_SHARE))
+    is_right_alone = bool((alone.differences <= right).all())
+    if not (is_right_alone and (corrected.differences > far).any()):
+        return
+    if before and rows.logits.ndim == 1 and before["num_rows"]:
+        weights = rows.weights
+        move = np.average(calibrated - rows.logits, weights=weights)
+        moved = np.average(rows.logits, weights=weights) - before["mean"]
+        if moved * move <= _MOVED_SHARE * move**2:
+            return
+    worst = int(np.argmax(corrected.differences))
+    warn(
+        f"The head as it was predicts a mean of {corrected.predicted[worst]:.4g} for these rows, "
+        f"where {alone.observed[worst]:.4g} is observed. The scores that it gets are right without "
+        f"it: their mean is {alone.predicted[worst]:.4g}. They seem to be calibrated already, such "
+        "as a served `probability` in place of the `uncalibrated_probability`: a head that is "
+        "fitted to them leaves the scores of the base model uncorrected. Pass what the base model "
+        "predicts. If you did, it needs no correction any more."
+    )
