@@ -14,6 +14,7 @@ from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.rank_auc import rank_auc
+from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.stacking import SMALLEST_WEIGHT, cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._typing import Tensor
@@ -74,7 +75,7 @@ def combined(
         fitted: Cross-fitted logits of the candidates, the identity first.
         rows: The same rows: labels and weights.
         fold: The fold of each row: whole numbers from 0. No fold is empty.
-        clusters: Which rows belong together.
+        clusters: The block of time of each row, if folds are such blocks.
     """
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
@@ -115,13 +116,13 @@ def _share_of_change(
         logits: The cross-fitted logits after the change.
         identity: Those before it.
         rows: Labels and weights.
-        clusters: Which rows belong together, such as blocks of time.
+        clusters: The block of time of each row, if folds are such blocks.
         choice_error: The standard error of the gain by the choice.
     """
     labels, probabilities = outcome_columns(rows.labels, identity)
     slopes = ((labels - probabilities) * (logits - identity).reshape(labels.shape)).sum(axis=1)
-    slope, error = mean_and_error(slopes, rows.weights, clusters)
-    bound = _errors_of_evidence(clusters) * float(np.hypot(error, choice_error))
+    slope, error = mean_and_error(slopes, rows.weights, clusters, clusters_of(rows))
+    bound = _errors_of_evidence(clusters, rows) * float(np.hypot(error, choice_error))
     if slope <= bound or _change_of(logits, identity, rows, None)[0] >= 0:
         return 0.0, 0.0
     # Scores in another unit predict worse than a constant. They surely need the whole change.
@@ -137,17 +138,18 @@ def _no_change(columns: np.ndarray, rows: Rows, clusters: np.ndarray | None) -> 
     """The model as it is, and the gain that the best of the other candidates would have needed."""
     changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
     # The gain of a small change is half of its slope, which must exceed so many errors.
-    smallest = _errors_of_evidence(clusters) / 2 * min(changes)[1] if changes else 0.0
+    smallest = _errors_of_evidence(clusters, rows) / 2 * min(changes)[1] if changes else 0.0
     causes = "chance explains" if clusters is None else "chance and drift explain"
     reason = f"No candidate gains more than {causes}."
     return Choice({IDENTITY: 1.0}, reason, columns[0], smallest_gain=smallest)
 
 
-def _errors_of_evidence(clusters: np.ndarray | None) -> float:
-    """How many standard errors a slope must exceed; more if few blocks estimate the error."""
-    if clusters is None:
-        return float(stats.norm.isf(_LEVEL))
-    return float(stats.t.isf(_LEVEL_OF_BLOCKS, max(len(np.unique(clusters)) - 1, 1)))
+def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
+    """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
+    groups, level = clusters_of(rows), _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
+    numbers = [len(np.unique(ids)) for ids in (clusters, groups) if ids is not None]
+    # Without blocks and groups, the rows are so many that t is normal.
+    return float(stats.t.isf(level, max(min(numbers, default=len(rows)) - 1, 1)))
 
 
 def _change_of(
@@ -155,7 +157,7 @@ def _change_of(
 ) -> tuple[float, float]:
     """The change of the mean log loss from the model as it is, and its standard error."""
     losses = head_log_losses(rows.labels, logits) - head_log_losses(rows.labels, identity)
-    return mean_and_error(losses, rows.weights, clusters)
+    return mean_and_error(losses, rows.weights, clusters, clusters_of(rows))
 
 
 def _choice_error(columns: np.ndarray, rows: Rows, fold_weights: np.ndarray) -> float:
@@ -228,6 +230,7 @@ def segments_off(rows: Rows, logits: np.ndarray, fields: Collection[str]) -> Seg
         rows.weights,
         numeric=[name for name in columns if name not in fields],
         max_depth=2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
+        groups=clusters_of(rows),
         weights_are="counts" if are_counts(rows.weights) else "importance",
     )
     at_most = _SIGNIFICANCE / len(errors.segments)

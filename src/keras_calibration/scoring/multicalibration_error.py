@@ -22,9 +22,15 @@ from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of
+from keras_calibration._rows.groups import group_of_rows
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import check_counts, check_weights_are, rows_that_count
-from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
+from keras_calibration._solvers.cumulative_error import (
+    SegmentFigures,
+    correlation_in_groups,
+    p_values,
+    segment_figures,
+)
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 
 _DETECTABLE = 5  # standard deviations
@@ -128,6 +134,7 @@ def multicalibration_error(
     min_rows: int = 100,
     min_positives: float = 10.0,
     from_logits: bool = False,
+    groups: ArrayLike | str | None = None,
     weights_are: str = "importance",
 ) -> MulticalibrationError:
     """Multicalibration error: how wrong the predictions are in the worst of many segments.
@@ -148,6 +155,12 @@ def multicalibration_error(
     rare. The overall p-value is the smallest one times the number of segments (Bonferroni): with
     correct predictions, it is below 0.05 in at most 5 % of the data sets. It holds for rows that
     the predictions were not fitted to. With soft labels, p-values are too high.
+
+    With `groups`, such as the rows of a customer, `σ_S` allows for dependent rows: if the residuals
+    `(y - p) / sqrt(p (1 - p))` of two rows of a group have the correlation ρ,
+    `σ_S² = (1 - ρ) Σ_i a_i² + ρ Σ_g (Σ_{i ∈ g} a_i)²` with `a_i = w_i sqrt(p_i (1 - p_i)) / Σ w`.
+    One ρ, not negative, is estimated from the pairs of rows of all groups. The p-value is that of
+    `ECCE_S / σ_S`.
 
     All rows must be in memory. The rows are sorted once for each combination of columns. Equal
     predictions count together, so the order of the rows does not matter.
@@ -170,6 +183,8 @@ def multicalibration_error(
             here, or chance would select segments with too many positives. If predictions may be far
             too low, pass less, for example 1: the p-values hold for any number.
         from_logits: Whether the predictions are logits.
+        groups: Which rows belong together: an array (n,) of whole numbers or strings, or the name
+            of a column of `features`, which then forms no segments.
         weights_are: What the weights are: `"importance"`, or `"counts"`. With counts, a row of
             weight 2 is two rows, and `σ_S = sqrt(Σ w_i p_i (1 - p_i)) / Σ w`.
 
@@ -198,7 +213,11 @@ def multicalibration_error(
     integer("min_rows", min_rows, 1)
     at_least("min_positives", min_positives, 0)
     warn_of_other_order(
-        labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
+        labels=labels,
+        predictions=predictions,
+        features=features,
+        sample_weight=sample_weight,
+        groups=groups,
     )
     y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
     check_weights_are(weights_are)
@@ -208,6 +227,9 @@ def multicalibration_error(
         counts = np.rint(w).astype(np.int64)
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
+    group = None if groups is None else group_of_rows(groups, len(p), features, order)
+    if isinstance(groups, str):
+        features = {name: column for name, column in by_name(features).items() if name != groups}
     columns = [
         range_segments(name, values[order], counts[order])
         if is_numeric
@@ -215,11 +237,13 @@ def multicalibration_error(
         for name, values, is_numeric in _columns(features, numeric, len(p))
     ]
     y, p, w, counts = y[order], p[order], w[order], counts[order]
-    all_rows = segment_figures(y, p, w, np.zeros(len(y), np.int64), counts=counts)
+    dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
+    everything = np.zeros(len(y), np.int64)
+    all_rows = segment_figures(y, p, w, everything, counts=counts, dependence=dependence)
     segments = _segments(all_rows, ["all rows"])
     overall = segments[0]
     for chosen, ids in combinations(columns, max_depth):
-        figures = segment_figures(y, p, w, ids, min_rows, min_positives, counts)
+        figures = segment_figures(y, p, w, ids, min_rows, min_positives, counts, dependence)
         rows = figures.first_row
         parts = [[column.names[i] for i in column.ids[rows]] for column in chosen]
         segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
