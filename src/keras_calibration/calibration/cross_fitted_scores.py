@@ -148,8 +148,7 @@ def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
     """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
     groups, level = clusters_of(rows), _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
     numbers = [len(np.unique(ids)) for ids in (clusters, groups) if ids is not None]
-    # Without blocks and groups, the rows are so many that t is normal.
-    return float(stats.t.isf(level, max(min(numbers, default=len(rows)) - 1, 1)))
+    return float(stats.t.isf(level, max(min(numbers, default=np.inf) - 1, 1)))
 
 
 def _change_of(
