@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from scipy.special import expit
 
 import every_head
@@ -106,6 +107,17 @@ def test_order_and_rows_of_weight_0_change_nothing(door):
 def test_what_is_no_group_of_each_row_is_refused(door, groups, told):
     with pytest.raises(ValueError, match=told):
         door(ROWS, LABELS, groups=groups)
+
+
+@pytest.mark.parametrize("door", [by_calibrate, by_fit_head])
+def test_a_data_set_may_have_the_columns_of_groups_and_times(door):
+    columns = {**ROWS, "customer": TYPES["strings"], "day": GROUP}
+    data = tf.data.Dataset.from_tensor_slices((columns, LABELS)).batch(100)
+    hows = [({"groups": "customer"}, {"groups": GROUP})]
+    if door is by_calibrate:
+        hows.append(({"groups": "customer", "time": "day"}, {"groups": GROUP, "time": GROUP}))
+    for named, given in hows:
+        assert door(data, None, **named) == pytest.approx(door(ROWS, LABELS, **given), rel=1e-6)
 
 
 def test_folds_that_divide_a_group_are_refused():

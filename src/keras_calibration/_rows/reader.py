@@ -100,10 +100,10 @@ class Reader:
         rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
         return with_groups(with_times(rows, time, x), groups, x)
 
-    def _in_memory(self, batches: Iterable, others: Sequence) -> tuple[Data, Any, Any]:
+    def _in_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
         inputs = inputs_by_name(self.structure, self.structure)
-        parts = [_arrays(batch, inputs, others) for batch in _iterate(batches)]
+        parts = [_arrays(batch, inputs, more) for batch in _iterate(batches)]
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
         x, y, *weights = keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
@@ -120,8 +120,8 @@ def as_inputs(
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 
-def _arrays(batch: Any, inputs: Collection[str], others: Sequence) -> tuple[Any, ...]:
-    """Inputs, labels and optional weights of a batch, with only the inputs and named others."""
+def _arrays(batch: Any, inputs: Collection[str], more: Sequence) -> tuple[Any, ...]:
+    """Inputs, labels and optional weights of a batch, with only the columns that are read."""
     if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)) or batch[1] is None:
         raise ValueError(
             "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
@@ -130,7 +130,7 @@ def _arrays(batch: Any, inputs: Collection[str], others: Sequence) -> tuple[Any,
     x, *others = batch if batch[-1] is not None else batch[:-1]
     x = by_name(x)
     if isinstance(x, Mapping) and all(name in x for name in inputs):
-        read_names = {*inputs, *(name for name in others if isinstance(name, str))}
+        read_names = {*inputs, *(name for name in more if isinstance(name, str))}
         x = {name: column for name, column in x.items() if name in read_names}
     arrays: tuple[Any, ...] = keras.tree.map_structure(as_array, (x, *others))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
