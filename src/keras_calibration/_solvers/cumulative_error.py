@@ -100,8 +100,8 @@ def segment_figures(
     if dependence is not None:
         segment = np.repeat(np.arange(len(starts)), lengths)
         pairs, place = np.unique([segment, dependence[0][order]], axis=1, return_inverse=True)
-        together = np.bincount(place.reshape(-1), share * np.sqrt(p * (1 - p))) ** 2
-        together = np.bincount(pairs[0], together, len(starts))
+        sums = np.bincount(place.reshape(-1), share * np.sqrt(p * (1 - p)))
+        together = np.bincount(pairs[0], sums**2, len(starts))
         ratio = np.divide(together, variance, out=np.ones_like(variance), where=variance > 0)
         factor += dependence[1] * np.maximum(ratio - 1, 0)
     return SegmentFigures(

@@ -29,10 +29,10 @@ def with_copies_grouped(rows: Rows) -> Rows:
     group = copies(rows)
     if group is None:
         return replace(rows, groups=np.full(len(rows), -1))
-    times = np.bincount(group, meant_counts(rows)).max()
     warn(
         f"The {rows.num_meant:,} rows of the development set are {group.max() + 1:,} different "
-        f"rows, up to {times:,.0f} times each: more inputs and labels are equal than by chance. "
+        f"rows, up to {np.bincount(group, meant_counts(rows)).max():,.0f} times each: more inputs "
+        "and labels are equal than by chance. "
         "Folds that are drawn keep equal rows together, and standard errors take them as one row. "
         "But the fit counts each. If a join has repeated them, drop the duplicates; to give rows a "
         "weight, pass sample_weight."
