@@ -155,6 +155,23 @@ def test_groups_stay_together_in_both_cross_validations():
     assert as_list.model_.report.num_folds == 3
 
 
+@pytest.mark.filterwarnings("ignore:The groups parameter is ignored by KFold")
+def test_a_number_of_folds_keeps_groups_together():
+    x, y, group, _ = grouped_rows()
+    Recording.fits.clear()
+    calibrators = [NeuralCalibrator(Recording(), cv=3, methods="quick") for _ in range(2)]
+    calibrators[0].fit(np.c_[x, group], y, groups=group)
+    trained = [rows[:, -1] for rows, _ in Recording.fits if len(rows) < len(x)]
+    assert len(trained) == 3
+    for numbers in trained:
+        assert len(numbers) == 20 * len(np.unique(numbers))
+    calibrators[1].fit(np.c_[x, group], y)
+    errors = [c.model_.report.scores[-1].log_loss_change_error for c in calibrators]
+    assert errors[0] != errors[1]
+    with pytest.raises(ValueError, match=r"`folds`.*groups"):
+        NeuralCalibrator(GaussianNB(), cv=KFold(3, shuffle=True)).fit(x, y, groups=group)
+
+
 def test_rows_in_no_test_set_are_not_used_for_calibration():
     x, y, _, weights = grouped_rows()
     calibrator = NeuralCalibrator(GaussianNB(), cv=TimeSeriesSplit(3), methods="quick")

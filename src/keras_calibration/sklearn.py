@@ -16,7 +16,7 @@ from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scor
 with installed("sklearn", "keras_calibration.sklearn needs scikit-learn 1.6 or newer."):
     import sklearn.base
     from sklearn.frozen import FrozenEstimator
-    from sklearn.model_selection import check_cv
+    from sklearn.model_selection import StratifiedGroupKFold, check_cv
     from sklearn.preprocessing import LabelEncoder
     from sklearn.utils import _safe_indexing, indexable
     from sklearn.utils.multiclass import check_classification_targets
@@ -111,7 +111,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             y: Labels (n,) of two or more classes.
             sample_weight: Sample weights (n,) of the calibration, and of the classifier if its
                 `fit` takes them, or None.
-            groups: Groups (n,) of the rows for `cv`, such as `GroupKFold`, or None.
+            groups: Groups (n,) of the rows, such as customers, or None. All folds keep the rows of
+                a group together, and standard errors are those of independent groups. An object as
+                `cv` must split by group, as `GroupKFold` does.
 
         Returns:
             Self.
@@ -132,8 +134,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        if is_frozen and not (self.cv is None is groups):
-            warn("Arguments `cv` and `groups` have no effect on a frozen classifier.")
+        if is_frozen and self.cv is not None:
+            warn("Argument `cv` has no effect on a frozen classifier.")
         if is_frozen:
             self.estimator_ = base
             scores, fold = self._scores(base, X), np.zeros(len(labels), np.int64)
@@ -156,6 +158,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             numeric=[_name(column) for column in self.numeric],
             methods=self.methods,
             folds=fold[used] if has_splits else None,
+            groups=None if groups is None else np.asarray(groups)[used],
             weights_are=self.weights_are,
             verbose=0,
         )
@@ -206,8 +209,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         """Scores of each row by a classifier fitted to other rows, and its fold, or -1."""
         num_classes, fold = len(self.classes_), np.full(len(labels), -1)
         scores = np.zeros((len(labels), num_classes) if num_classes > 2 else len(labels))
-        splits = check_cv(self.cv, labels, classifier=True).split(X, labels, groups)
-        for number, (train, test) in enumerate(splits):
+        cv = check_cv(self.cv, labels, classifier=True)
+        if groups is not None and (self.cv is None or isinstance(self.cv, int)):
+            cv = StratifiedGroupKFold(cv.n_splits)
+        for number, (train, test) in enumerate(cv.split(X, labels, groups)):
             if (fold[test] >= 0).any():
                 raise refused("cv", "splits with each row in at most one test set", self.cv)
             if len(np.unique(labels[train])) < num_classes:

@@ -60,6 +60,7 @@ def test_the_order_given_does_not_matter(kind):
     assert told(column[first]) == told(column[again])
 
 
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counted ones
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_labels_and_logits_turned_round_are_ordered_and_divided_alike(rate, weighted):
@@ -92,6 +93,7 @@ def test_repeated_rows_take_the_place_of_counted_ones():
         np.testing.assert_array_equal(values[numbers], values[order])
 
 
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counted ones
 @pytest.mark.parametrize("most", [1, 90, 5000])
 def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):
     monkeypatch.setattr(row_order, "_MAX_ROWS", most)

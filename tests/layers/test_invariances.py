@@ -174,6 +174,7 @@ def test_the_order_of_rows_and_of_columns(name):
     assert_same(probabilities_of(head, scores_of(name)), expected(name))
 
 
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counted ones
 def test_cross_fitted_logits_of_trees_are_of_the_rows_that_were_given():
     rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
     features = {key: column[rows] for key, column in FEATURES.items()}

@@ -111,6 +111,7 @@ def fit_with(num_members=1, **changed):
     some_head(num_members=num_members).fit(**{**dict(zip(names, ROWS, strict=True)), **changed})
 
 
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counted ones
 @pytest.mark.parametrize("num_members", slow_except([1], [1, 2]))
 def test_fit_learns_segments(num_members):
     rows, held_out = segment_clicks(), segment_clicks(seed=1)

@@ -88,6 +88,7 @@ def assert_alike(received, expected, names=FIGURES, atol=1e-6):
     np.testing.assert_allclose(*figures, atol=atol)
 
 
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counted ones
 @pytest.mark.parametrize("name", slow_except(QUICK, HEADS))
 def test_every_head_has_one_fit_and_one_interval(name):
     heads = {form: fitted(name, form) for form in FORMS}

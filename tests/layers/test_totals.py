@@ -26,6 +26,7 @@ def make_rows(seed=0, num_rows=NUM_ROWS):
     return logits, labels.astype(float), {"site": site, "price": price}, weights
 
 
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counts repeat rows
 @pytest.mark.parametrize("weights_are", ["importance", "counts"])
 @pytest.mark.parametrize("name", HEADS)
 def test_the_predicted_total_is_the_observed_one(name, weights_are):

@@ -240,3 +240,56 @@ def test_bad_rows_are_refused():
     for changes, message in bad:
         with pytest.raises(ValueError, match=message):
             multicalibration_error(**{**rows, **changes})
+
+
+def grouped(seed, copies=4):
+    """Right predictions of 300 customers, with equal labels for the rows of each."""
+    generator = np.random.default_rng(seed)
+    p = np.repeat(generator.uniform(0.1, 0.6, 300), copies)
+    labels = np.repeat(generator.random(300), copies) < p
+    sites = np.repeat(generator.integers(0, 4, 300), copies)
+    return labels.astype(float), p, {"site": sites}, np.repeat(np.arange(300), copies)
+
+
+def test_groups_widen_the_deviation_by_the_correlation_of_their_residuals():
+    labels, p, features, group = grouped(0)
+    labels[::4] = np.random.default_rng(1).random(300) < p[::4]  # one of four is independent
+    result = multicalibration_error(labels, p, features, groups=group)
+    deviation = np.sqrt(p * (1 - p))
+    z = (labels - p) / deviation
+    same = (group[:, None] == group) & ~np.eye(len(p), dtype=bool)
+    correlation = (np.outer(z, z) * same).sum() / same.sum()
+    assert 0.3 < correlation < 0.7
+    for segment in result.segments:
+        inside = np.ones(len(p), bool)
+        if segment.name != "all rows":
+            inside = features["site"] == int(segment.name[-1])
+        pairs = np.outer(deviation, deviation) * (np.eye(len(p)) + correlation * same)
+        sigma = np.sqrt(pairs[np.ix_(inside, inside)].sum()) / inside.sum()
+        assert segment.error / segment.deviations == pytest.approx(sigma, rel=1e-9)
+
+
+def test_p_values_hold_for_groups():
+    """Of 100 data sets; without `groups`, most reject predictions that are right."""
+    told = [multicalibration_error(*grouped(s)[:3]).p_value < 0.05 for s in range(100)]
+    assert np.mean(told) > 0.5
+    told = []
+    for seed in range(100):
+        *rows, group = grouped(seed)
+        told.append(multicalibration_error(*rows, groups=group).p_value < 0.05)
+    assert np.mean(told) <= 0.09
+
+
+def test_counted_rows_of_a_group_are_its_rows():
+    labels, p, features, group = grouped(0)
+    counts = np.random.default_rng(0).integers(1, 4, len(p))
+    again = np.repeat(np.arange(len(p)), counts)
+    counted = multicalibration_error(
+        labels, p, features, counts, groups=group, weights_are="counts"
+    )
+    features = {"site": features["site"][again], "customer": group[again]}
+    single = multicalibration_error(labels[again], p[again], features, groups="customer")
+    for one, other in zip(counted.segments, single.segments, strict=True):
+        assert one.name == other.name
+        assert one.p_value == pytest.approx(other.p_value, rel=1e-9)
+    assert counted.smallest_detectable == pytest.approx(single.smallest_detectable, rel=1e-9)

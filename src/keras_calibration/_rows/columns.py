@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from calibration_records import _columns
-from calibration_records._check import one_column
+from calibration_records._check import known, one_column
 from calibration_records._columns import exact_ids, refuse_fractions
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
@@ -93,6 +93,14 @@ def take(columns: Any, numbers: np.ndarray | slice) -> Any:
         is_mask = numbers.dtype == bool
         return ops.take(columns, np.flatnonzero(numbers) if is_mask else numbers, axis=0)
     return None if columns is None else columns[numbers]
+
+
+def named_column(argument: str, name: str, columns: Any, also: str) -> Any:
+    """The column that an argument names; `also` is what else the argument may be."""
+    table = _columns.by_name(columns)
+    table = table if isinstance(table, Mapping) else {}
+    known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table)
+    return table[name]
 
 
 def column_that_counts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import as_array, as_csr, is_sparse, numbers_of, take
+from keras_calibration._rows.groups import with_groups
 from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
@@ -57,6 +58,7 @@ class Reader:
         sample_weight: ArrayLike | None = None,
         *,
         time: ArrayLike | str | None = None,
+        groups: ArrayLike | str | None = None,
         weights_are: str = "importance",
         verbose: int | str = 0,
     ) -> Rows:
@@ -67,6 +69,7 @@ class Reader:
             y: Labels, if `x` holds arrays.
             sample_weight: Sample weights, if `x` holds arrays.
             time: The times of the rows, see `times.with_times`; they need not be an input.
+            groups: Which rows belong together, see `groups.with_groups`; they need not be an input.
             weights_are: What the weights are, see `weights.counts_of`.
             verbose: Whether progress is shown.
         """
@@ -77,9 +80,9 @@ class Reader:
                     f"x={type(x).__name__} and y or sample_weight. Put them into the batches, "
                     "(x, y) or (x, y, sample_weight)."
                 )
-            x, y, sample_weight = self._in_memory(x, time)
+            x, y, sample_weight = self._in_memory(x, (time, groups))
         else:
-            warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time)
+            warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
         y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
         standing_in = rows_that_count(sample_weight)
         inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
@@ -95,12 +98,12 @@ class Reader:
         rows = read_rows(logits, labels, weights, weights_are=weights_are)
         features = {name: as_array(column) for name, column in features.items()}
         rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
-        return with_times(rows, time, x)
+        return with_groups(with_times(rows, time, x), groups, x)
 
-    def _in_memory(self, batches: Iterable, time: Any) -> tuple[Data, Any, Any]:
+    def _in_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
         inputs = inputs_by_name(self.structure, self.structure)
-        parts = [_arrays(batch, inputs, time) for batch in _iterate(batches)]
+        parts = [_arrays(batch, inputs, more) for batch in _iterate(batches)]
         if not parts:
             raise ValueError("The development set is empty. Received: a dataset without batches.")
         x, y, *weights = keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
@@ -117,8 +120,8 @@ def as_inputs(
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 
-def _arrays(batch: Any, inputs: Collection[str], time: Any) -> tuple[Any, ...]:
-    """Inputs, labels and optional weights of a batch, with only the columns of inputs and times."""
+def _arrays(batch: Any, inputs: Collection[str], more: Sequence) -> tuple[Any, ...]:
+    """Inputs, labels and optional weights of a batch, with only the columns that are read."""
     if not (isinstance(batch, tuple | list) and len(batch) in (2, 3)) or batch[1] is None:
         raise ValueError(
             "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
@@ -127,7 +130,7 @@ def _arrays(batch: Any, inputs: Collection[str], time: Any) -> tuple[Any, ...]:
     x, *others = batch if batch[-1] is not None else batch[:-1]
     x = by_name(x)
     if isinstance(x, Mapping) and all(name in x for name in inputs):
-        read_names = {*inputs, time} if isinstance(time, str) else inputs
+        read_names = {*inputs, *(name for name in more if isinstance(name, str))}
         x = {name: column for name, column in x.items() if name in read_names}
     arrays: tuple[Any, ...] = keras.tree.map_structure(as_array, (x, *others))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):

@@ -28,6 +28,8 @@ class Rows:
         num_given: The number of rows that were passed, including those of weight 0.
         times: Their times (n,), float64, in any order; None if they are unknown.
         time_unit: `"day"` if the times are dates, else empty.
+        groups: Their groups (n,), whole numbers: rows of a group are dependent. -1 for all rows if
+            there are no groups; None if it is not known.
     """
 
     logits: np.ndarray
@@ -39,6 +41,7 @@ class Rows:
     num_given: int | None = None
     times: np.ndarray | None = None
     time_unit: str = ""
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -73,7 +76,7 @@ class Rows:
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with these numbers, or those where an array (n,) is true."""
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
-        columns = ("logits", "labels", "weights", "features", "times")
+        columns = ("logits", "labels", "weights", "features", "times", "groups")
         return replace(
             self,
             **{name: take(getattr(self, name), numbers) for name in columns},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import known, not_negative, refused
-from calibration_records._columns import by_name, refuse_rows
+from calibration_records._check import not_negative, refused
+from calibration_records._columns import refuse_rows
 from calibration_records._times import DAY, times_of
 from calibration_records._warn import warn
+from keras_calibration._rows.columns import named_column
 from keras_calibration._rows.rows import Rows
 
 ORDER = "order"
@@ -94,10 +94,7 @@ def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
     """
     if not isinstance(time, str) or time == ORDER:
         return time
-    columns = by_name(columns)
-    table = columns if isinstance(columns, Mapping) else {}
-    known('Argument `time` must be a column of the rows, an array or "order"', [time], table)
-    return table[time]
+    return named_column("time", time, columns, 'an array or "order"')
 
 
 def duration(gap: Any, unit: str) -> float:

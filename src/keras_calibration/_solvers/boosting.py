@@ -12,6 +12,7 @@ from scipy import special
 from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
+from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._solvers.total_bias import bias_of_total, with_total
 
@@ -238,9 +239,10 @@ class _Trees:
         labels, weights = self.rows.labels[scored], self.rows.row_weights[scored]
         before = row_log_losses(labels, self.rows.logits[scored])
         after = row_log_losses(labels, logits[scored])
-        groups = None if self.clusters is None else self.clusters[scored]
         without = float(np.average(before, weights=weights))
-        return without, *mean_and_error(after - before, weights, groups)
+        blocks = None if self.clusters is None else self.clusters[scored]
+        groups = clusters_of(self.rows.take(scored))
+        return without, *mean_and_error(after - before, weights, blocks, groups)
 
     def logits(self, parts: Sequence[int], rounds: Sequence[int]) -> np.ndarray:
         """The logits (n,), with the trees of some parts; `rounds` has the number of each part."""

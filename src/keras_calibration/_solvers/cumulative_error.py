@@ -48,6 +48,7 @@ def figures_in_folds(
     *,
     counts: np.ndarray,
     fold: np.ndarray | None = None,
+    dependence: tuple[np.ndarray, float] | None = None,
     min_rows: int = 1,
     min_positives: float = 0.0,
 ) -> SegmentFigures:
@@ -58,15 +59,18 @@ def figures_in_folds(
     predictions are correct, which gives the p-value. The deviations are those of one ECCE with this
     p-value.
     """
-    figures = segment_figures(labels, predictions, weights, ids, min_rows, min_positives, counts)
+    columns = (labels, predictions, weights)
+    figures = segment_figures(*columns, ids, min_rows, min_positives, counts, dependence)
     if fold is None or not len(figures.first_row):
         return figures
     segments = ids[figures.first_row]
     numbers = np.flatnonzero(np.isin(ids, segments))
-    y, p, w, n = (column[numbers] for column in (labels, predictions, weights, counts))
+    y, p, w, n = (column[numbers] for column in (*columns, counts))
+    if dependence is not None:
+        dependence = (dependence[0][numbers], dependence[1])
     segment = np.searchsorted(segments, ids[numbers])
     cells = segment * (int(fold.max()) + 1) + fold[numbers]
-    by_fold = segment_figures(y, p, w, cells, counts=n)
+    by_fold = segment_figures(y, p, w, cells, counts=n, dependence=dependence)
     of_segment = segment[by_fold.first_row]
     totals = np.bincount(cells, w)
     totals = totals[totals > 0]
@@ -90,6 +94,7 @@ def segment_figures(
     min_rows: int = 1,
     min_positives: float = 0.0,
     counts: np.ndarray | None = None,
+    dependence: tuple[np.ndarray, float] | None = None,
 ) -> SegmentFigures:
     """The figures of every segment that is large enough.
 
@@ -109,6 +114,9 @@ def segment_figures(
         min_positives: Smallest expected number of positives, and of negatives. The labels do not
             decide: segments that enter by observed positives hold too many positives by chance.
         counts: How many rows each row stands for, shape `(n,)`; one by default.
+        dependence: The group of each row, shape `(n,)`, and the correlation in a group
+            (`correlation_in_groups`). The variance is then larger by the factor
+            `1 - ρ + ρ Σ_g (Σ_{i ∈ g} a_i)² / Σ_i a_i²`, with a the standard deviations of the rows.
     """
     counts = np.ones(len(ids), np.int64) if counts is None else counts
     # NumPy sorts integers of 16 bits by radix, several times faster.
@@ -130,12 +138,22 @@ def segment_figures(
     is_end = np.r_[changes | (p[1:] != p[:-1]), True]
     error, rises = _ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
     error = np.where(error < _SMALLEST_ERROR, 0.0, error)
-    deviation = np.sqrt(np.add.reduceat(share**2 / counts * p * (1 - p), starts))
+    variance = np.add.reduceat(share**2 / counts * p * (1 - p), starts)
+    factor = np.ones(len(starts))
+    if dependence is not None:
+        segment = np.repeat(np.arange(len(starts)), lengths)
+        pairs, place = np.unique([segment, dependence[0][order]], axis=1, return_inverse=True)
+        sums = np.bincount(place.reshape(-1), share * np.sqrt(p * (1 - p)))
+        together = np.bincount(pairs[0], sums**2, len(starts))
+        ratio = np.divide(together, variance, out=np.ones_like(variance), where=variance > 0)
+        factor += dependence[1] * np.maximum(ratio - 1, 0)
+    deviation = np.sqrt(factor * variance)
     infinite = np.where(error > 0, np.inf, 0.0)
     deviations = np.divide(error, deviation, out=infinite, where=deviation > 0)
     # The largest possible step towards the end of the range that comes later.
     steps = share / counts * np.where(np.repeat(rises, lengths), 1 - p, p)
-    largest_step = np.maximum.reduceat(steps, starts)
+    # So that Bennett's inequality, too, gives the p-value of an ECCE over the larger σ.
+    largest_step = factor * np.maximum.reduceat(steps, starts)
     return SegmentFigures(
         first_row=order[starts],
         num_rows=np.add.reduceat(counts, starts),
@@ -146,6 +164,28 @@ def segment_figures(
         deviations=deviations,
         p_value=p_values(error, deviation, largest_step),
     )
+
+
+def correlation_in_groups(
+    labels: np.ndarray, predictions: np.ndarray, groups: np.ndarray, counts: np.ndarray
+) -> float:
+    """The mean correlation of the residuals of two rows of a group, from 0 to 1.
+
+    A group of n rows counts as n - 1 pairs. If predictions are wrong, their error is a part of the
+    residuals, and hardly changes the correlation.
+
+    Example:
+        >>> labels, one = np.array([0, 0, 1, 1]), np.ones(4)
+        >>> correlation_in_groups(labels, one / 2, np.array([0, 0, 1, 1]), one)
+        1.0
+    """
+    variance = predictions * (1 - predictions)
+    residuals = (labels - predictions) / np.sqrt(np.where(variance > 0, variance, np.inf))
+    columns = counts, counts * residuals, counts * residuals**2
+    number, sums, squares = (np.bincount(groups, column) for column in columns)
+    others = number - 1
+    pairs = (sums**2 - squares)[others > 0] / others[others > 0]
+    return float(np.clip(pairs.sum() / max(number[others > 0].sum(), 1), 0.0, 1.0))
 
 
 def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

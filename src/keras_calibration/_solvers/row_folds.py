@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,17 @@ from calibration_records._check import refused
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._seeds import generator_of
-from keras_calibration._solvers.row_order import are_turned_round, canonical_order, equal_rows
+from keras_calibration._solvers.repeated_rows import (
+    clusters_of,
+    meant_counts,
+    with_copies_grouped,
+)
+from keras_calibration._solvers.row_order import (
+    are_turned_round,
+    canonical_order,
+    differ_from_previous,
+    equal_rows,
+)
 
 # Numbers of blocks of rows and of blocks of time. With four scored blocks of time, a standard error
 # would be off by about 40 %.
@@ -42,8 +52,8 @@ def blocks_of_time(times: np.ndarray, num_blocks: int | None = None) -> np.ndarr
 def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarray:
     """The fold of each row, whole numbers from 0, none of them empty.
 
-    `folds` is a number of folds (random, stratified by label), `"blocks"` (five consecutive blocks
-    of rows), or the fold of each row.
+    `folds` is a number of folds (random, stratified by label; the rows of a group are in one fold),
+    `"blocks"` (five consecutive blocks of rows), or the fold of each row.
 
     Example:
         >>> rows = Rows(np.zeros(10), np.arange(10) % 5 == 0, None)
@@ -57,6 +67,8 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
         labels = rows.labels if rows.labels.ndim == 1 else rows.labels.argmax(axis=1)
         # The class with more rows first, whichever it is called.
         labels = -1 * labels if are_turned_round(rows) else labels
+        if (groups := clusters_of(with_copies_grouped(rows))) is not None:
+            return _fold_of_groups(int(folds), rows, groups, seed)
         by_chance = generator_of(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
         fold[np.lexsort((by_chance, labels))] = np.arange(num_rows) % folds
@@ -72,17 +84,59 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
     return fold
 
 
+def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | None) -> np.ndarray:
+    """The fold of each row, for folds that do not divide a group.
+
+    The folds depend on which rows a group has, but neither on its name nor on the order of the
+    rows. They have about equally many rows of each class.
+    """
+    _, group = np.unique(groups, return_inverse=True)
+    counts, order = meant_counts(rows), canonical_order(rows)
+    # Each different row draws a number, and the sum of those of a group is its key. So only groups
+    # of equal rows have equal keys.
+    different = np.cumsum(differ_from_previous(rows, order)) - 1
+    drawn = generator_of(seed).integers(2**32, size=len(rows))[different]
+    key = np.zeros(int(group.max()) + 1, np.int64)
+    np.add.at(key, group[order], drawn * counts[order].astype(np.int64))
+    if len(key) < num_folds:
+        raise refused("folds", f"at most the number of groups, {len(key)}", num_folds)
+    # The class with more rows first, whichever it is called.
+    label = (rows.shares[:, ::-1] if are_turned_round(rows) else rows.shares).argmax(axis=1)
+    kinds = [np.bincount(group, counts * (label == c), len(key)) for c in np.unique(label)]
+    shares = np.stack([kind / kind.sum() for kind in kinds], axis=1)
+    fold, loads = np.empty(len(key), np.int64), np.zeros((num_folds, len(kinds)))
+    # From the largest group on, each gets the fold with the fewest rows of its classes so far.
+    for number in np.lexsort((key, *kinds, -np.sum(kinds, axis=0))):
+        fold[number] = np.argmin(loads @ shares[number])
+        loads[fold[number]] += shares[number]
+    return fold[group]
+
+
+def refuse_divided_groups(folds: Any, rows: Rows) -> None:
+    """Raises if the user's fold of each row divides a group of the user."""
+    if rows.groups is None or np.shape(folds) != rows.groups.shape:
+        return
+    pairs = np.unique(np.stack([rows.groups, np.asarray(folds)]), axis=1)
+    if num_divided := pairs.shape[1] - len(np.unique(rows.groups)):
+        raise ValueError(
+            "Argument `folds` must have all rows of a group in one fold. Received: folds that "
+            f"divide up to {num_divided:,} groups. Pass a number of folds: they are drawn by group."
+        )
+
+
 def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     """The weight that each row has in each fold (folds, n), drawn by chance.
 
     A row with a count of 3 is drawn three times, like three equal rows, so it may be in several
-    folds. Counted and repeated rows get the same folds.
+    folds. Counted and repeated rows get the same folds. A group is in one fold.
 
     Example:
         >>> weights_in_folds(2, Rows(np.zeros(1), np.zeros(1), np.array([9.0]))).sum(axis=0)
         array([9.])
     """
     order, weights = canonical_order(rows), rows.row_weights
+    if clusters_of(rows := with_copies_grouped(rows)) is not None:
+        return weights * (fold_of_rows(num_folds, rows, 0) == np.arange(num_folds)[:, None])
     is_counted = are_counts(weights)
     counts = np.rint(weights if is_counted else np.ones(len(rows))).astype(np.int64)
     group = equal_rows(rows, order)

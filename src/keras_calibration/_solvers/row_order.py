@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
+from keras_calibration._solvers.repeated_rows import with_copies_grouped
 from keras_calibration._solvers.segments import distinct_values
 
 # Above this number of rows, the share of rows that a fold gets by chance hardly varies.
@@ -57,11 +58,17 @@ def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
         >>> equal_rows(rows, canonical_order(rows))
         array([0, 1, 1])
     """
-    is_new = np.ones(len(rows), bool)
-    if are_counts(rows.weights):
-        ranks = _ranks(rows.take(order))
-        is_new[1:] = np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)
+    is_counted = are_counts(rows.weights)
+    is_new = differ_from_previous(rows, order) if is_counted else np.ones(len(rows), bool)
     return np.cumsum(is_new) - 1
+
+
+def differ_from_previous(rows: Rows, order: np.ndarray) -> np.ndarray:
+    """Whether each row in an order (n,) differs from the one before it, aside from counts."""
+    rows, is_new = rows.take(order), np.ones(len(rows), bool)
+    ranks = _ranks(rows) + ([] if are_counts(rows.weights) else [rows.row_weights])
+    is_new[1:] = np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)
+    return is_new
 
 
 def are_turned_round(rows: Rows) -> bool:
@@ -83,7 +90,7 @@ def are_turned_round(rows: Rows) -> bool:
 
 
 def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.ndarray]:
-    """The rows in canonical order, in which a row with a count of 2 is there twice.
+    """The rows in canonical order, in which a row with a count of 2 is there twice, with groups.
 
     Folds, batches and the leaves of trees are made of rows. So a count of 2 and two equal rows have
     to be the same here. If there are more than a million rows, equal rows are added up. The rows
@@ -122,7 +129,7 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
         weights = np.repeat(weight, copies) + (place < np.repeat(extra, copies)).astype(np.float64)
         numbers = np.repeat(numbers, copies)
     separate_rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
-    return separate_rows, numbers, source
+    return with_copies_grouped(separate_rows), numbers, source
 
 
 def _max_copies(counts: np.ndarray) -> int:

@@ -9,6 +9,7 @@ from scipy import optimize, special
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
+from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.softmax_fit import log_losses, losses_and_probabilities
 from keras_calibration._solvers.standard_errors import mean_and_error
 
@@ -75,7 +76,8 @@ def combined_weights(
     Args:
         logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
         rows: Labels and weights; its logits are not read.
-        clusters: The cluster of each row, whole numbers (n,); None if all rows are independent.
+        clusters: The cluster of each row, whole numbers (n,); None if there are none. Groups of
+            rows (`Rows.groups`) change the errors alone: they are many, and like those to come.
 
     Example:
         >>> labels = np.arange(1000) % 4 == 0
@@ -96,8 +98,8 @@ def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | No
     """The probability that each fit predicts best (m,), with the sum 1, from losses (m, n).
 
     These are pseudo-BMA+ weights: the softmax of the summed log likelihoods, averaged over a
-    Bayesian bootstrap of the rows, or of the clusters. The first fit has prior odds of e². The sums
-    are drawn directly, from the normal distribution that they have with many rows.
+    Bayesian bootstrap of the rows, or of the clusters or groups. The first fit has prior odds of
+    e². The sums are drawn directly, from the normal distribution that they have with many rows.
 
     Reference:
         Yao, Vehtari, Simpson and Gelman (2018), *Using stacking to average Bayesian predictive
@@ -107,8 +109,9 @@ def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | No
     # The scaled weights add up to the effective number of rows.
     scale = rows.num_effective / weights.sum()
     gains = scale * weights * (losses[0] - losses)
-    if clusters is not None:
-        _, cluster = np.unique(clusters, return_inverse=True)
+    dependent = clusters_of(rows) if clusters is None else clusters
+    if dependent is not None:
+        _, cluster = np.unique(dependent, return_inverse=True)
         gains = np.stack([np.bincount(cluster, gain) for gain in gains])
     num_independent = gains.shape[1]
     if num_independent == 1:  # the error of a single sum is unknown

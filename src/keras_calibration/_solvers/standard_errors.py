@@ -6,15 +6,18 @@ from keras_calibration._rows.weights import are_counts
 
 
 def mean_and_error(
-    values: np.ndarray, weights: np.ndarray | None, clusters: np.ndarray | None = None
+    values: np.ndarray, weights: np.ndarray | None, *clusters: np.ndarray | None
 ) -> tuple[float, float]:
     """Weighted mean of values of rows, and its standard error.
 
     Args:
         values: Values of rows (n,).
         weights: Weights of the rows (n,), or None. Counts stand for as many independent rows.
-        clusters: Which rows belong together, whole numbers (n,): the error is then that of
-            independent clusters where this is larger. None takes the rows as independent.
+        *clusters: Which rows are dependent, whole numbers (n,), such as blocks of time, or groups
+            (`repeated_rows.clusters_of`); None for independent rows. The error is the largest of
+            those that take rows, or the clusters of one kind, as independent. With many clusters,
+            each is right if its assumption holds. With a few, it varies, so that a test needs
+            Student's t distribution.
 
     Returns:
         Mean and standard error.
@@ -29,9 +32,9 @@ def mean_and_error(
     away = weights * (values - mean)
     squares = away * (values - mean) if are_counts(weights) else away**2
     error = float(np.sqrt(np.sum(squares)) / total)
-    if clusters is None:
-        return mean, error
-    _, cluster = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(cluster, away)
-    correction = len(sums) / max(len(sums) - 1, 1)
-    return mean, max(error, float(np.sqrt(correction * np.sum(sums**2)) / total))
+    for cluster in clusters:
+        if cluster is not None:
+            sums = np.bincount(np.unique(cluster, return_inverse=True)[1], away)
+            correction = len(sums) / max(len(sums) - 1, 1)
+            error = max(error, float(np.sqrt(correction * np.sum(sums**2)) / total))
+    return mean, error

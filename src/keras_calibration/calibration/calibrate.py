@@ -41,6 +41,7 @@ def calibrate(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
+    groups: ArrayLike | str | None = None,
     time: ArrayLike | str | tuple[ArrayLike | str, Any] | None = None,
     weights_are: str = "importance",
     verbose: int | str = "auto",
@@ -112,10 +113,17 @@ def calibrate(
 
             - A number of folds, drawn by chance but always the same for the same rows, stratified
               by label.
-            - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others.
-            - The fold number of each row (n,).
+            - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others. The
+              rows of a block are not treated as independent.
+            - The fold number of each row (n,). Standard errors take the rows of a fold as
+              independent: if rows belong together, pass `groups`, with a number of folds.
 
-            The rows of a block are not treated as independent. None if there is a `time`.
+            None if there is a `time`.
+        groups: Which rows belong together, such as the rows of a customer: the name of an input or
+            of another column of `x`, or an array (n,) of whole numbers or strings. Folds that are
+            drawn keep the rows of a group together, and all standard errors are those of
+            independent groups. With `time` or `"blocks"`, the folds are blocks, which may divide a
+            group. The errors are then the larger of those of blocks and of groups.
         time: The time of each row: the name of an input or of another column of `x`; an array (n,)
             of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
             eight blocks of time, each scored by a fit on all earlier ones and weighted by that
@@ -142,7 +150,8 @@ def calibrate(
         UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
             increases the cross-fitted log loss by more than one standard error; if the head of the
             model is far off in total on logits that are right without it; if rows are repeated, as
-            after a wrong join; if a field has values that are not in the vocabulary
+            after a wrong join, which then count as `groups`; if a field has values that are not in
+            the vocabulary
             passed; if the logits look like probabilities; if labels contradict probabilities of
             exactly 0 or 1.
 
@@ -173,7 +182,7 @@ def calibrate(
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
         reader = _reader_of(base, fields, names)
-        rows = reader.read(x, y, sample_weight, time=time, weights_are=weights_are)
+        rows = reader.read(x, y, sample_weight, groups=groups, time=time, weights_are=weights_are)
         head, report = choose(rows, asked, gap, present)
     calibrated = CalibratedModel(base_model, head, base_output, base_key)
     calibrated.report = report

@@ -25,6 +25,7 @@ from keras_calibration._rows.columns import (
     ids_of,
     warn_of_lost_digits,
 )
+from keras_calibration._rows.groups import with_groups
 from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
@@ -49,6 +50,7 @@ def calibrate_scores(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
+    groups: ArrayLike | str | None = None,
     time: ArrayLike | str | tuple[ArrayLike | str, Any] | None = None,
     weights_are: str = "importance",
     verbose: int | str = "auto",
@@ -80,6 +82,8 @@ def calibrate_scores(
             `"neural"` may also use. The model takes them in float32, NaN for a missing value.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
+        groups: Which rows belong together, such as the rows of a customer: an array (n,) of whole
+            numbers or strings, or the name of a column of `features`; see `calibrate`.
         time: The time of each row, an array (n,) of numbers or dates, the name of a column of
             `features`, or `"order"`; or a pair of these and a gap; see `calibrate`.
         weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
@@ -127,12 +131,18 @@ def calibrate_scores(
             f"slash in its name. Received: features {bad}. Rename the columns."
         )
     warn_of_other_order(
-        scores=scores, labels=labels, features=features, sample_weight=sample_weight, time=time
+        scores=scores,
+        labels=labels,
+        features=features,
+        sample_weight=sample_weight,
+        groups=groups,
+        time=time,
     )
     _check_shape(tuple(np.shape(scores)))
     read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
     rows = read_rows(scores, labels, sample_weight, argument="scores", **read)
-    rows = _with_columns(with_times(rows, time, features), features, names, id_names(fields))
+    rows = with_groups(with_times(rows, time, features), groups, features)
+    rows = _with_columns(rows, features, names, id_names(fields))
     columns = {name: _as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
         head, report = choose(replace(rows, features=columns), asked, gap)

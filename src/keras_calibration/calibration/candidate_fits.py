@@ -13,6 +13,7 @@ import numpy as np
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn, warnings_of
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration.candidates import IDENTITY, NEURAL, Candidate
 from keras_calibration.calibration.splits import Splits
@@ -182,6 +183,7 @@ class Race:
         losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
         best = next(iter(losses), names[0])
         for name, loss in losses.items():
-            change, error = mean_and_error(loss - losses[best], rows.weights, self.splits.clusters)
+            clusters = self.splits.clusters, clusters_of(rows)
+            change, error = mean_and_error(loss - losses[best], rows.weights, *clusters)
             best = name if change < -error else best
         return best

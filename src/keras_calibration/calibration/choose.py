@@ -16,7 +16,7 @@ from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.inputs import free_name
 from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration._rows.times import duration
-from keras_calibration._solvers.row_folds import Folds, folds_of
+from keras_calibration._solvers.row_folds import Folds, folds_of, refuse_divided_groups
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import CandidateFit, Race
@@ -39,7 +39,6 @@ from keras_calibration.calibration.cross_fitted_scores import (
     scores_of,
     segments_off,
 )
-from keras_calibration.calibration.repeated_rows import copies
 from keras_calibration.calibration.report_displays import displays_of
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
@@ -95,6 +94,7 @@ def choose(
         present: The head of the model, if it has one. The model with it is then `"identity"`.
     """
     names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
+    refuse_divided_groups(folds_of(asked.folds, rows), rows)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
     head_reads = () if present is None else present.feature_names
@@ -106,7 +106,7 @@ def choose(
     folds, rows = folds_of(asked.folds, rows), rows.as_given()
     if folds is None and rows.times is None:
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
-    splits = splits_of(folds, rows, duration(gap, rows.time_unit), copies(rows))
+    splits = splits_of(folds, rows, duration(gap, rows.time_unit))
     identity = _logits_of_present(present, rows, splits, is_in_sample)
     last_fit = getattr(present, "fit_summary", None)
     warn_of_calibrated_scores(rows, identity, getattr(last_fit, "logits", None))

@@ -13,6 +13,7 @@ from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.rank_auc import rank_auc
+from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.stacking import SMALLEST_WEIGHT, cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._solvers.total_bias import bias_of_mean
@@ -85,7 +86,7 @@ def combined(
         fitted: Cross-fitted logits of the candidates, the identity first.
         rows: The same rows: labels and weights.
         fold: The fold of each row: whole numbers from 0. No fold is empty.
-        clusters: Which rows belong together.
+        clusters: The block of time of each row, if folds are such blocks.
         is_forward: Whether the folds are blocks of time, scored by fits to earlier ones.
     """
     columns = np.stack(list(fitted.values()))
@@ -98,7 +99,7 @@ def combined(
     logits = np.stack(fits)[fold, np.arange(len(rows))]
     choice_error = _choice_error(fits, rows)
     slope, error = _slope_of_change(logits, columns[0], rows, clusters)
-    needed = _errors_of_evidence(clusters)
+    needed = _errors_of_evidence(clusters, rows)
     evidence = slope / max(float(np.hypot(error, choice_error)), _SMALLEST_ERROR)
     share = _share_of_change(evidence / needed, columns[0], rows, clusters)
     logits = columns[0] + share * (logits - columns[0])
@@ -150,7 +151,7 @@ def _slope_of_change(
     """
     labels, probabilities = outcome_columns(rows.labels, identity)
     slopes = ((labels - probabilities) * (logits - identity).reshape(labels.shape)).sum(axis=1)
-    return mean_and_error(slopes, rows.weights, clusters)
+    return mean_and_error(slopes, rows.weights, clusters, clusters_of(rows))
 
 
 def _share_of_change(
@@ -181,7 +182,7 @@ def _no_change(
 
     `evidence` is that for a mean of candidates; None if each fold chose no change.
     """
-    needed, smallest = _errors_of_evidence(clusters), 0.0
+    needed, smallest = _errors_of_evidence(clusters, rows), 0.0
     reason = "No candidate gains more than chance explains."
     if clusters is not None:
         reason = "No candidate gains more than chance and drift explain."
@@ -207,11 +208,11 @@ def _no_change(
     )
 
 
-def _errors_of_evidence(clusters: np.ndarray | None) -> float:
-    """How many standard errors a slope must exceed; more if few blocks estimate the error."""
-    if clusters is None:
-        return float(stats.norm.isf(_LEVEL))
-    return float(stats.t.isf(_LEVEL_OF_BLOCKS, max(len(np.unique(clusters)) - 1, 1)))
+def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
+    """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
+    groups, level = clusters_of(rows), _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
+    numbers = [len(np.unique(ids)) for ids in (clusters, groups) if ids is not None]
+    return float(stats.t.isf(level, max(min(numbers, default=np.inf) - 1, 1)))
 
 
 def _change_of(
@@ -219,7 +220,7 @@ def _change_of(
 ) -> tuple[float, float]:
     """The change of the mean log loss from the model as it is, and its standard error."""
     losses = head_log_losses(rows.labels, logits) - head_log_losses(rows.labels, identity)
-    return mean_and_error(losses, rows.weights, clusters)
+    return mean_and_error(losses, rows.weights, clusters, clusters_of(rows))
 
 
 def _choice_error(fits: Sequence[np.ndarray], rows: Rows) -> float:
@@ -317,6 +318,7 @@ def segments_off(
         fold,
         [name for name in columns if name not in fields],
         2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
+        clusters_of(rows),
     )
     at_most = _SIGNIFICANCE / len(errors.segments)
     return SegmentErrors(segment for segment in errors.segments if segment.p_value <= at_most)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from calibration_records._check import refused
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
+from keras_calibration._solvers.repeated_rows import num_independent
 from keras_calibration._solvers.row_folds import Folds, blocks_of_time, fold_of_rows
 
 
@@ -25,7 +26,7 @@ class Splits:
         is_forward: Whether a fold is scored by a fit on the earlier folds only. Otherwise it is
             scored by a fit on all other folds.
         in_order: Whether the folds are blocks of consecutive rows. The rows of a block are then not
-            treated as independent.
+            treated as independent. Neither are those of a group (`Rows.groups`), in any folds.
     """
 
     fold: np.ndarray
@@ -45,7 +46,7 @@ class Splits:
 
     @property
     def clusters(self) -> np.ndarray | None:
-        """Block of each scored row (m,); None if rows are treated as independent."""
+        """Block of each scored row (m,); None if folds are not blocks of consecutive rows."""
         return self.fold[self.scored] if self.in_order else None
 
     @property
@@ -89,23 +90,19 @@ def default_folds(rows: Rows, most: int) -> int:
         4
     """
     # A soft label is of both classes.
-    counts = np.count_nonzero(rows.shares, axis=0)
+    counts = num_independent(rows)
     if np.count_nonzero(counts >= 2) < 2:
         raise ValueError(
             "The development set must have at least two rows of each of two classes, because each "
             "row is scored by a fit to other rows. Received: "
             f"{' and '.join(f'{count} of class {number}' for number, count in enumerate(counts))}, "
-            "not counting rows of weight 0."
+            "not counting rows of weight 0, and the rows of a group as one."
         )
-    return min(most, len(rows))
+    return int(min(most, counts.sum()))
 
 
-def splits_of(
-    folds: Folds | None, rows: Rows, gap: float = 0.0, group: np.ndarray | None = None
-) -> Splits:
+def splits_of(folds: Folds | None, rows: Rows, gap: float = 0.0) -> Splits:
     """The splits for the argument `folds` of `calibrate`; forward, if the rows have times.
-
-    Folds that are drawn keep the rows of a group (n,) together.
 
     Example:
         >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None, times=np.arange(16.0))
@@ -117,10 +114,6 @@ def splits_of(
     """
     if rows.times is not None:
         fold = blocks_of_time(rows.times)
-    elif group is not None and isinstance(folds, int | np.integer):
-        _, first, place = np.unique(group, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # as the rows are
-        fold = fold_of_rows(folds, rows.take(first[order]), seed=0)[np.argsort(order)][place]
     else:
         fold = fold_of_rows(folds, rows, seed=0)
     parts, num_left_out = [], 0

@@ -14,6 +14,7 @@ from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration._solvers.reference_line import bins_of
+from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._solvers.total_bias import with_total
 from keras_calibration.layers.fit_settings import FitSettings
@@ -115,7 +116,7 @@ def cross_fit(
         epochs, members = [*epochs, epoch], [*members, member]
         progress.add()
     curve_loss, both_loss = (row_log_losses(rows.labels, eta) for eta in (curves, both))
-    change, standard_error = mean_and_error(both_loss - curve_loss, weights)
+    change, standard_error = mean_and_error(both_loss - curve_loss, weights, clusters_of(rows))
     helps = change < -standard_error
     corrections = None
     if helps and isinstance(calibrator, ILPS):

@@ -12,7 +12,17 @@ import numpy as np
 
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows, describe_logits
-from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
+from keras_calibration._solvers.repeated_rows import (
+    clusters_of,
+    num_independent,
+    with_copies_grouped,
+)
+from keras_calibration._solvers.row_folds import (
+    blocks_of_time,
+    fold_of_rows,
+    folds_of,
+    refuse_divided_groups,
+)
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.cross_fitting import cross_fitted
@@ -58,8 +68,10 @@ def refit(
     Returns:
         The summary. `log_loss_before` is that of the previous head.
     """
+    refuse_divided_groups(folds_of(settings.folds, rows) if settings else None, rows)
     if draws_by_chance(head):  # its fit scores each separate row
         rows, *_ = rows_apart(rows, settings and settings.folds)
+    rows = with_copies_grouped(rows)
     present = head_logits(head, rows.logits, rows.features)
     losses = head_log_losses(rows.labels, present)
     is_known = is_fitted_to(head, rows)
@@ -128,7 +140,7 @@ def _cross_fitted_change(
     """
     if len(summary.cross_fitted_logits):  # the fit was cross-fitted already
         losses = head_log_losses(rows.labels, summary.cross_fitted_logits)
-        return mean_and_error(losses - before, rows.weights)
+        return mean_and_error(losses - before, rows.weights, clusters_of(rows))
     # Separate rows, so that random folds do not depend on the form of the rows.
     apart, numbers, _ = rows_apart(rows)
     fold, scored = _folds(apart, head.follows_time)
@@ -143,7 +155,8 @@ def _cross_fitted_change(
         return None
     changes = head_log_losses(apart.labels, logits) - before[numbers]
     is_scored = np.isin(fold, scored)
-    return mean_and_error(changes[is_scored], apart.row_weights[is_scored])
+    scored_rows = apart.take(is_scored)
+    return mean_and_error(changes[is_scored], scored_rows.weights, clusters_of(scored_rows))
 
 
 def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
@@ -153,7 +166,7 @@ def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
         last = int(fold.max())
         num_classes = np.count_nonzero(rows.take(fold < last).shares.any(axis=0))
         return fold, [last] if num_classes > 1 else []
-    counts = np.count_nonzero(rows.shares, axis=0)
+    counts = num_independent(rows)
     number = min(_NUM_FOLDS, int(counts[counts > 0].min()))
     if number < 2:
         return np.zeros(len(rows), int), []

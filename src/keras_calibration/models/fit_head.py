@@ -34,6 +34,7 @@ def fit_head(
     y: Any = None,
     sample_weight: ArrayLike | None = None,
     *,
+    groups: ArrayLike | str | None = None,
     time: ArrayLike | str | None = None,
     weights_are: str = "importance",
     settings: FitSettings | None = None,
@@ -61,6 +62,8 @@ def fit_head(
             outputs, a dictionary by output, also in the batches of a data set: the heads of the
             named outputs are fitted. Weights may be a dictionary too.
         sample_weight: Sample weights (n,), if `x` holds arrays; see `weights_are`.
+        groups: Which rows belong together, such as the rows of a customer, see `calibrate`. Folds
+            are drawn by group, and the error of the change is that of independent groups.
         time: For a head that follows time, such as `FieldBias(…, follows_time=True)`: the name of
             an input or of another column of `x`, an array (n,) of numbers or dates, or `"order"`,
             if the rows are in order of time.
@@ -109,7 +112,13 @@ def fit_head(
     def rows_of(match: HeadInModel) -> Rows:
         check_fit(match.head, time)
         rows = match.reader.read(
-            x, y, sample_weight, time=time, weights_are=weights_are, verbose=verbose
+            x,
+            y,
+            sample_weight,
+            groups=groups,
+            time=time,
+            weights_are=weights_are,
+            verbose=verbose,
         )
         return match.head.with_features(rows)
 

@@ -23,6 +23,7 @@ from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
 from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of, take
+from keras_calibration._rows.groups import group_of_rows
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import (
     are_counts,
@@ -30,7 +31,11 @@ from keras_calibration._rows.weights import (
     check_weights_are,
     rows_that_count,
 )
-from keras_calibration._solvers.cumulative_error import SegmentFigures, figures_in_folds
+from keras_calibration._solvers.cumulative_error import (
+    SegmentFigures,
+    correlation_in_groups,
+    figures_in_folds,
+)
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 
 _DETECTABLE = 5  # standard deviations
@@ -134,6 +139,7 @@ def multicalibration_error(
     min_rows: int = 100,
     min_positives: float = 10.0,
     from_logits: bool = False,
+    groups: ArrayLike | str | None = None,
     weights_are: str = "importance",
 ) -> MulticalibrationError:
     """Multicalibration error: how wrong the predictions are in the worst of many segments.
@@ -154,6 +160,12 @@ def multicalibration_error(
     rare. The overall p-value is the smallest one times the number of segments (Bonferroni): with
     correct predictions, it is below 0.05 in at most 5 % of the data sets. It holds for rows that
     the predictions were not fitted to. With soft labels, p-values are too high.
+
+    With `groups`, such as the rows of a customer, `σ_S` allows for dependent rows: if the residuals
+    `(y - p) / sqrt(p (1 - p))` of two rows of a group have the correlation ρ,
+    `σ_S² = (1 - ρ) Σ_i a_i² + ρ Σ_g (Σ_{i ∈ g} a_i)²` with `a_i = w_i sqrt(p_i (1 - p_i)) / Σ w`.
+    One ρ, not negative, is estimated from the pairs of rows of all groups. The p-value is that of
+    `ECCE_S / σ_S`.
 
     All rows must be in memory. The rows are sorted once for each combination of columns. Equal
     predictions count together, so the order of the rows does not matter.
@@ -176,6 +188,8 @@ def multicalibration_error(
             here, or chance would select segments with too many positives. If predictions may be far
             too low, pass less, for example 1: the p-values hold for any number.
         from_logits: Whether the predictions are logits.
+        groups: Which rows belong together: an array (n,) of whole numbers or strings, or the name
+            of a column of `features`, which then forms no segments.
         weights_are: What the weights are: `"importance"`, or `"counts"`. With counts, a row of
             weight 2 is two rows, and `σ_S = sqrt(Σ w_i p_i (1 - p_i)) / Σ w`.
 
@@ -204,7 +218,11 @@ def multicalibration_error(
     integer("min_rows", min_rows, 1)
     at_least("min_positives", min_positives, 0)
     warn_of_other_order(
-        labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
+        labels=labels,
+        predictions=predictions,
+        features=features,
+        sample_weight=sample_weight,
+        groups=groups,
     )
     y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
     check_weights_are(weights_are)
@@ -212,8 +230,13 @@ def multicalibration_error(
     if weights_are == "counts":
         check_counts(w)
         counts = np.rint(w).astype(np.int64)
-    values = _columns(features, numeric, len(p))
-    return _error_of(_Scored(y, p, w, counts), values, max_depth, min_rows, min_positives)
+    order = _order_of(p, w)
+    group = None if groups is None else group_of_rows(groups, len(p), features, order)
+    if isinstance(groups, str):
+        features = {name: column for name, column in by_name(features).items() if name != groups}
+    columns = _columns(features, numeric, len(p))
+    rows = _Scored(y[order], p[order], w[order], counts[order], group)
+    return _error_of(rows, columns, order, max_depth, min_rows, min_positives)
 
 
 def error_in_folds(
@@ -224,6 +247,7 @@ def error_in_folds(
     fold: np.ndarray,
     numeric: Sequence[str],
     max_depth: int,
+    group: np.ndarray | None = None,
 ) -> MulticalibrationError:
     """`multicalibration_error` of cross-fitted predictions: the error of a segment in each fold.
 
@@ -239,47 +263,54 @@ def error_in_folds(
         fold: The fold of each row, whole numbers (n,).
         numeric: Names of the columns to cut into ranges.
         max_depth: Largest number of columns to combine.
+        group: The group of each row, whole numbers (n,); None if all are independent.
     """
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
-    rows = _Scored(labels, predictions, weights, counts.astype(np.int64), fold)
-    return _error_of(rows, _columns(features, numeric, len(labels)), max_depth)
+    order = _order_of(predictions, weights)
+    arrays = (labels, predictions, weights, counts.astype(np.int64), group, fold)
+    rows = _Scored(*take(arrays, order))
+    return _error_of(rows, _columns(features, numeric, len(labels)), order, max_depth)
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Labels, predictions, weights, counts and perhaps folds of rows, each (n,)."""
+    """Labels, predictions, weights, counts, groups and folds of rows, each (n,)."""
 
     labels: np.ndarray
     predictions: np.ndarray
     weights: np.ndarray
     counts: np.ndarray
+    group: np.ndarray | None = None
     fold: np.ndarray | None = None
 
-    def take(self, order: np.ndarray) -> _Scored:
-        """The rows with these numbers."""
-        return _Scored(*take(tuple(vars(self).values()), order))
+
+def _order_of(predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The rows that count, in ascending order of their predictions."""
+    order = np.flatnonzero(weights > 0)
+    return order[np.argsort(predictions[order], kind="stable")]
 
 
 def _error_of(
     rows: _Scored,
     columns_read: Sequence[tuple[str, np.ndarray, bool]],
+    order: np.ndarray,
     max_depth: int,
     min_rows: int = 100,
     min_positives: float = 10.0,
 ) -> MulticalibrationError:
-    """The error of checked rows."""
-    order = np.flatnonzero(rows.weights > 0)
-    order = order[np.argsort(rows.predictions[order], kind="stable")]
-    rows = rows.take(order)
+    """The error of rows in order of their predictions; columns have the order of the user."""
     columns = [
         range_segments(name, values[order], rows.counts)
         if is_numeric
         else value_segments(name, values[order], min_rows, rows.counts)
         for name, values, is_numeric in columns_read
     ]
-    measured = (rows.labels, rows.predictions, rows.weights)
-    figures_of = functools.partial(figures_in_folds, *measured, counts=rows.counts, fold=rows.fold)
-    all_rows = figures_of(np.zeros(len(order), np.int64))
+    y, p, counts, group = rows.labels, rows.predictions, rows.counts, rows.group
+    dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
+    figures_of = functools.partial(
+        figures_in_folds, y, p, rows.weights, counts=counts, fold=rows.fold, dependence=dependence
+    )
+    all_rows = figures_of(np.zeros(len(y), np.int64))
     segments = _segments(all_rows, ["all rows"])
     overall = segments[0]
     for chosen, ids in combinations(columns, max_depth):

@@ -18,6 +18,7 @@ from calibration_records._columns import select_features
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import is_of_classes
+from keras_calibration._rows.groups import with_groups
 from keras_calibration._rows.inputs import entering
 from keras_calibration._rows.rows import Rows
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
@@ -55,6 +56,7 @@ def refresh_savedmodel(
     sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = False,
+    groups: ArrayLike | str | None = None,
     time: ArrayLike | str | None = None,
     weights_are: str = "importance",
     settings: FitSettings | None = None,
@@ -87,6 +89,8 @@ def refresh_savedmodel(
         sample_weight: Sample weights (n,), not negative, see `weights_are`; ones by default.
         from_logits: Whether `predictions` holds logits. Must be True for K classes, because
             probabilities determine class logits only up to a constant for each row.
+        groups: Which rows belong together, such as the rows of a customer: an array (n,), or the
+            name of a column of `features`, see `calibrate`.
         time: The time of each row (n,), numbers or dates; the name of a column of `features`; or
             `"order"`, if the rows are in order of time. Required for a head that follows time, as
             `calibrate` makes with `time`; other heads ignore it.
@@ -154,7 +158,7 @@ def refresh_savedmodel(
     read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
     read |= {"time": time, "argument": "predictions"}
     rows = rows_to_fit(saved.head, predictions, labels, features, sample_weight, **read)
-    rows = _entering(saved, rows)
+    rows = with_groups(_entering(saved, rows), groups, features)
     progress = ProgressBar(2, "steps", verbose)
     how = (settings, int(bool(verbose)), only_if_better, before["logits"])
     summary = refit(saved.head, rows, *how)

@@ -8,8 +8,8 @@ from scipy.special import expit
 
 import keras_calibration as kc
 from keras_calibration._rows.rows import Rows
-from keras_calibration.calibration.repeated_rows import copies
-from keras_calibration.calibration.splits import splits_of
+from keras_calibration._solvers.repeated_rows import copies, with_copies_grouped
+from keras_calibration._solvers.row_folds import fold_of_rows
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(-1.4, 1, 300)
@@ -54,11 +54,12 @@ def test_repeated_rows_lie_in_one_fold(name):
         scores = np.stack([scores, *np.zeros((3, len(labels)))], axis=1)
     rows = Rows(scores, labels, None, dict(enumerate(inputs))).take(order).as_given()
     with pytest.warns(UserWarning, match="rows of the development set are 300 different rows"):
-        group = copies(rows)
+        rows = with_copies_grouped(rows)
+    group = rows.groups
     _, place = np.unique(logits[order], return_inverse=True)
     assert len(np.unique(group)) == 300
     assert len({*zip(group.tolist(), place.tolist(), strict=True)}) == 300
-    fold = splits_of(3, rows, group=group).fold
+    fold = fold_of_rows(3, rows, seed=0)
     assert len({*zip(fold.tolist(), place.tolist(), strict=True)}) == 300
     assert np.bincount(fold).min() > len(labels) / 5
 

@@ -1,0 +1,55 @@
+"""The groups of rows: which rows belong together, such as the rows of a customer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibration_records._check import one_column, same_rows
+from calibration_records._columns import is_missing, refuse_rows
+from keras_calibration._rows.columns import as_array, ids_of, named_column
+from keras_calibration._rows.rows import Rows
+
+
+def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None) -> Rows:
+    """The rows with their groups, numbered from 0.
+
+    Args:
+        rows: The rows that count.
+        groups: The group of each passed row (n,) or (n, 1), whole numbers or strings; the name of
+            the column that has them; or None.
+        columns: A mapping of names to columns with all passed rows, or a data frame.
+
+    Example:
+        >>> rows = Rows(np.zeros(3), np.array([0, 1, 0]), None)
+        >>> with_groups(rows, ["ann", "bob", "ann"]).groups
+        array([0, 1, 0])
+    """
+    if groups is None:
+        return rows
+    num_given = len(rows) if rows.num_given is None else rows.num_given
+    numbers = np.arange(num_given) if rows.numbers is None else rows.numbers
+    return replace(rows, groups=group_of_rows(groups, num_given, columns, numbers))
+
+
+def group_of_rows(
+    groups: ArrayLike | str, num_rows: int, columns: Any, numbers: np.ndarray
+) -> np.ndarray:
+    """The groups of the rows with these numbers, of `num_rows` rows; see `with_groups`."""
+    if isinstance(groups, str):
+        groups = named_column("groups", groups, columns, "or an array")
+    column = as_array(groups, "'groups'")
+    one_column("groups", column.shape)
+    same_rows("groups", len(column), num_rows, "row")
+    values = column.reshape(-1)[numbers]
+    if values.dtype.kind in "Of":
+        refuse_rows(
+            np.array([is_missing(value) for value in values.tolist()], bool),
+            values,
+            "Argument `groups` must have the group of each row.",
+            "Drop rows without a group, or give each a group of its own.",
+        )
+    return np.unique(ids_of(values, "'groups'", "ids of groups"), return_inverse=True)[1]

@@ -1,0 +1,106 @@
+"""Rows that belong together: those of a group, and rows that a table holds several times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from calibration_records._warn import warn
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import are_counts
+from keras_calibration._solvers.segments import distinct_values
+
+# Rows count as copies if chance would give different labels to at least this many groups, and at
+# most this share of that number have them.
+_LEAST_EXPECTED, _MOST_OF_EXPECTED = 10, 0.1
+# The logits of equal inputs in different batches differ by rounding.
+_ROUNDING = 1e-6
+
+
+def with_copies_grouped(rows: Rows) -> Rows:
+    """The rows with their groups: those of the user, or else `copies`, with a warning.
+
+    A fold, and a standard error, take a group as one. All functions that draw folds call this, and
+    only the first call looks for copies.
+    """
+    if rows.groups is not None:
+        return rows
+    group = copies(rows)
+    if group is None:
+        return replace(rows, groups=np.full(len(rows), -1))
+    warn(
+        f"The {rows.num_meant:,} rows of the development set are {group.max() + 1:,} different "
+        f"rows, up to {np.bincount(group, meant_counts(rows)).max():,.0f} times each: more inputs "
+        "and labels are equal than by chance. "
+        "Folds that are drawn keep equal rows together, and standard errors take them as one row. "
+        "But the fit counts each. If a join has repeated them, drop the duplicates; to give rows a "
+        "weight, pass sample_weight."
+    )
+    return replace(rows, groups=group)
+
+
+def copies(rows: Rows) -> np.ndarray | None:
+    """Groups of equal inputs, by row (n,), if their labels agree more than by chance; or None.
+
+    Coarse columns make inputs equal by chance. The labels of a group then differ about as often as
+    those of neighbouring groups, and the rows are independent. A row with a count of 2 is two rows.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=200)
+        >>> group = copies(Rows(np.tile(x, 2), np.tile(np.arange(200) % 2.0, 2), None))
+        >>> bool((group[:200] == group[200:]).all())
+        True
+    """
+    group, weights = _equal_inputs(rows), meant_counts(rows)
+    counts = np.bincount(group, weights)
+    is_mixed, is_unlike = np.zeros(len(counts), bool), np.zeros(len(counts), bool)
+    for share in rows.shares.T:
+        mean = np.bincount(group, weights * share) / np.maximum(counts, 1)
+        is_mixed |= np.bincount(group, np.abs(share - mean[group])) > 1e-9
+        is_unlike |= np.abs(mean - np.roll(mean, 1)) > 1e-9
+    num_expected = np.count_nonzero(is_unlike & (counts > 1))
+    if num_expected < _LEAST_EXPECTED or is_mixed.sum() > _MOST_OF_EXPECTED * num_expected:
+        return None
+    return group
+
+
+def clusters_of(rows: Rows) -> np.ndarray | None:
+    """The group of each row (n,); None if there are no groups, or none has two rows."""
+    groups = rows.groups
+    if groups is None or groups.min(initial=0) < 0 or len(np.unique(groups)) == rows.num_meant:
+        return None
+    return groups
+
+
+def num_independent(rows: Rows) -> np.ndarray:
+    """Of each class: how many rows have a share of it (K,), or how many groups if there are some.
+
+    Example:
+        >>> rows = Rows(np.zeros(4), np.array([0, 1, 1, 0]), None, groups=np.array([0, 0, 0, 1]))
+        >>> num_independent(rows)
+        array([2, 1])
+    """
+    groups = clusters_of(rows)
+    groups = np.arange(len(rows)) if groups is None else groups
+    return np.array([len(np.unique(groups[share > 0])) for share in rows.shares.T])
+
+
+def meant_counts(rows: Rows) -> np.ndarray:
+    """How many rows each row stands for (n,)."""
+    return rows.row_weights if are_counts(rows.weights) else np.ones(len(rows))
+
+
+def _equal_inputs(rows: Rows) -> np.ndarray:
+    """Groups of equal logits, features and times, by row (n,), numbered by the logit."""
+    logits = rows.logits.reshape(len(rows), -1)[:, 0]
+    order, group = np.argsort(logits, kind="stable"), np.zeros(len(rows), np.int64)
+    group[order[1:]] = np.cumsum(np.diff(logits[order]) > _ROUNDING)
+    columns = [*rows.features.values(), *([] if rows.times is None else [rows.times])]
+    for column in (part for array in columns for part in array.reshape(len(rows), -1).T):
+        if group.max() == len(rows) - 1:
+            break
+        values = column if column.dtype.kind in "biuf" else distinct_values(column)[1]
+        codes = np.unique(values, return_inverse=True)[1]
+        group = np.unique(group * len(rows) + codes, return_inverse=True)[1]
+    return group
