@@ -28,8 +28,8 @@ _CONVERT = (
     "strptime(day::VARCHAR, '%Y%m%d')."
 )
 _ODD = {
-    "time": "times in 1970, or years ahead{}. Numbers are read as seconds since 1970. "
-    f"{_CONVERT} Leave placeholders such as 0 out with `where`.",
+    "time": "times in 1970 or before, or years ahead{}. Numbers are read as seconds since 1970. "
+    f"{_CONVERT} Leave placeholders such as 0 or 2099-12-31 out with `where`.",
     "id": "ids or field values as floats of at least 2**24 (float32) or 2**53 (float64), where "
     "neighbouring ids are equal. Write the column as integers or strings.",
 }

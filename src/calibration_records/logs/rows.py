@@ -68,7 +68,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
             "given_time": quoted(log.timestamp or ""),
             "t": f"epoch(date_trunc('{selection.period}', {time}))::BIGINT",
             "valid_time": is_time(time),
-            "odd_time": is_odd_time(time, log.timestamp or "", types),
+            "odd_time": is_odd_time(time),
         }
         conditions += _period_conditions(time, selection.ends)
     # The line break ends a comment.
