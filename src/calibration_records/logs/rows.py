@@ -58,6 +58,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         "valid_time": "true",
         "odd_time": "false",
         "odd_id": are_merged((*field_columns(log), *filter(None, [log.row_key])), types),
+        "odd_logit": "given >= 0 AND given <= 1" if log.logit else "false",
         **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
     # A row of weight 0 does not count, whatever it holds.
