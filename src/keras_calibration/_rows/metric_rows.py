@@ -66,21 +66,21 @@ def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dty
     These are the number of rows, that of predictions outside [0, 1], of classes those that do not
     add up to 1, and the squared errors if the predictions are probabilities, and if logits.
     """
-    given = (y_true, y_pred, 1.0 if sample_weight is None else sample_weight)
-    first = [part[:_FIRST_ROWS] if np.ndim(part) else part for part in given]
+    given: list[Any] = [y_true, y_pred, 1.0 if sample_weight is None else sample_weight]
+    labels, values, weights = [p[:_FIRST_ROWS] if np.ndim(p) else p for p in given]
     if not is_symbolic(y_pred) and not is_symbolic(sample_weight):
         # Mostly, the first rows show that these are logits, and no more are read.
-        values, weights = as_array(first[1][:100]), as_array(first[2]).reshape(-1)[:100]
-        is_outside = ~((values >= 0) & (values <= 1)).reshape(len(values), -1).all(axis=1)
-        if (is_outside & (weights != 0)).any():
+        p, counts = as_array(values[:100]), as_array(weights).reshape(-1)[:100] != 0
+        are_outside = ~((p >= 0) & (p <= 1)).reshape(len(p), -1).all(axis=1)
+        if (are_outside & counts).any():
             return ops.convert_to_tensor([0, 1, 0, 0], dtype)
-    predictions = as_tensor(first[1], "Predictions")
-    if len(predictions.shape) == 2 and predictions.shape[1] not in (1, None):
-        labels, values, weights = class_rows(*first, dtype)
+    values = as_tensor(values, "Predictions")
+    if len(values.shape) == 2 and values.shape[1] not in (1, None):
+        labels, values, weights = class_rows(labels, values, weights, dtype)
         outside = ops.any(ops.isnan(distribution_or_nan(values)), axis=1)
         factor, sigmoid = ops.expand_dims(weights, 1), ops.softmax
     else:
-        labels, values, weights = rows_or_nan(*aligned_rows(*first), dtype)
+        labels, values, weights = rows_or_nan(*aligned_rows(labels, values, weights), dtype)
         outside = ops.isnan(nan_outside_unit_interval(values))
         factor, sigmoid = weights, ops.sigmoid
     counts = [weights != 0, ops.logical_and(weights != 0, outside)]

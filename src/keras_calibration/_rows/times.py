@@ -68,11 +68,13 @@ def _warn_of_far_times(times: np.ndarray, weights: np.ndarray, given: np.ndarray
 
     The latest rows decide the level of a fit. Times long before the others do not change it.
     """
+    if given.dtype.kind == "f" and _are_digits_of_dates(given):
+        return  # which has been told: the years are too far apart
     levels = (_FIRST, 1 - _FEW)
     first, last = np.quantile(times, levels, method="inverted_cdf", weights=weights)
     late = np.unique(times[times >= last])
-    gaps = np.flatnonzero(np.diff(late) > _FAR * (last - first)) if last > first else []
-    limit = late[gaps[0]] if len(gaps) else np.inf
+    ends = late[:-1][np.diff(late) > _FAR * (last - first)]
+    limit = ends[0] if len(ends) and last > first else np.inf
     if given.dtype.kind == "M":
         limit = min(limit, now.time() / 86400 + _YEARS_AHEAD)
     far = times > limit

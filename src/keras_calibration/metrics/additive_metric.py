@@ -30,11 +30,13 @@ class AdditiveMetric(keras.metrics.Metric):
     common factor of all weights does not change the result.
 
     All state is sums, so replicas, workers and shards merge by addition (`merge_state`). Everything
-    that is not linear happens in `result`. `result` warns if it is NaN, and if `from_logits=True`
-    does not fit the predictions: all are in [0, 1], and closer to the labels as probabilities. Keras
-    calls it outside of the compiled step at the end of every epoch and evaluation. Sums are float64 where the backend supports it. On JAX
+    that is not linear happens in `result`. Sums are float64 where the backend supports it. On JAX
     without `jax_enable_x64`, they are compensated pairs of float32: a plain float32 sum stops
     counting at 16,777,216 rows.
+
+    `result` warns if it is NaN, and if `from_logits=True` but the predictions are probabilities:
+    all are in [0, 1], and closer to the labels than their sigmoid. Keras calls it outside of the
+    compiled step at the end of every epoch and evaluation.
 
     A subclass creates its sums in `__init__` with `add_sum`, adds to them in `add_rows` and reads
     them in `result`.
