@@ -71,7 +71,7 @@ def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dty
     if not is_symbolic(y_pred) and not is_symbolic(sample_weight):
         # Mostly, the first rows show that these are logits, and no more are read.
         p, counts = as_array(values[:100]), as_array(weights).reshape(-1)[:100] != 0
-        are_outside = ~((p >= 0) & (p <= 1)).reshape(len(p), -1).all(axis=1)
+        are_outside = ~((p >= 0) & (p <= 1)).all(axis=tuple(range(1, p.ndim)))
         if (are_outside & counts).any():
             return ops.convert_to_tensor([0, 1, 0, 0], dtype)
     values = as_tensor(values, "Predictions")
