@@ -213,7 +213,8 @@ def exact_array(values: Any, name: str) -> np.ndarray:
     elif not isinstance(values, list | tuple):
         values = values.astype(object) if hasattr(values, "astype") else values.to_list()
     objects = np.array(values, dtype=object).reshape(array.shape)
-    return objects if any(isinstance(value, int | np.integer) for value in objects.flat) else array
+    is_whole = [isinstance(value, int | np.integer) or is_missing(value) for value in objects.flat]
+    return objects if all(is_whole) else array
 
 
 def column_of(values: Any, name: str) -> np.ndarray:
