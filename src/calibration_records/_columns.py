@@ -177,6 +177,46 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     return array.astype(object) if array.dtype.kind == "T" else array
 
 
+def values_of(values: Any, name: str) -> np.ndarray:
+    """A column of field values, which are told apart exactly; raises for floats that may be merged.
+
+    Example:
+        >>> values_of(np.array([2.0**60, 3.0]), "'user'")
+        Traceback (most recent call last):
+        ...
+        ValueError: Input 'user' must hold field values, exactly. Received: 1152921504606846976 in
+        row 0 as float64, where ids may be rounded. Read the column as integers or strings.
+    """
+    array = exact_array(values, name)
+    if array.dtype.name in EXACT_WHOLE_NUMBERS:
+        flat = array.reshape(-1)
+        finite = np.where(np.isfinite(flat), flat, 0).astype(flat.dtype)
+        _refuse_merged(finite, array.dtype.name, name, "field values")
+    return array
+
+
+def exact_array(values: Any, name: str) -> np.ndarray:
+    """As `as_array`, with whole numbers as Python objects where NumPy would make them floats.
+
+    It does so where one is missing. Floats do not tell ids beyond 2⁵³ apart.
+
+    Example:
+        >>> exact_array([2**60 + 1, float("nan")], "'user'")
+        array([1152921504606846977, nan], dtype=object)
+    """
+    array = as_array(values, name)
+    given = str(getattr(values, "dtype", getattr(values, "type", ""))).lower()
+    if array.dtype.kind != "f" or "float" in given or "double" in given:
+        return array
+    if hasattr(values, "to_pylist"):  # of Arrow
+        values = values.to_pylist()
+    elif not isinstance(values, list | tuple):
+        values = values.astype(object) if hasattr(values, "astype") else values.to_list()
+    objects = np.array(values, dtype=object).reshape(array.shape)
+    is_whole = [isinstance(value, int | np.integer) or is_missing(value) for value in objects.flat]
+    return objects if all(is_whole) else array
+
+
 def column_of(values: Any, name: str) -> np.ndarray:
     """A column as an array of numbers or strings.
 
@@ -244,12 +284,17 @@ def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
         received = f"nan in row {missing.argmax()}. {remedy}"
         raise _refused_input(name, f"hold {reader}, without missing values", received)
     refuse_fractions(flat, name, reader)
-    far = np.flatnonzero(np.abs(flat) >= holds(array.dtype.name))
+    _refuse_merged(flat, array.dtype.name, name, reader)
+    return numbers.astype("int64")
+
+
+def _refuse_merged(flat: np.ndarray, dtype: str, name: str, reader: str) -> None:
+    """Raises if a float is so large that neighbouring whole numbers may have become equal to it."""
+    far = np.flatnonzero(np.abs(flat) >= holds(dtype))
     if len(far):
-        received = f"{flat[far[0]]:.0f} in row {far[0]} as {array.dtype}, where ids may be rounded"
+        received = f"{flat[far[0]]:.0f} in row {far[0]} as {dtype}, where ids may be rounded"
         remedy = "Read the column as integers or strings"
         raise _refused_input(name, f"hold {reader}, exactly", f"{received}. {remedy}")
-    return numbers.astype("int64")
 
 
 def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:

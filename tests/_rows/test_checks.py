@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 import pytest
+from scipy.special import expit
 
+import keras_calibration as kc
 from keras_calibration._rows.checks import (
     are_0_or_1,
     check_rows,
@@ -179,3 +181,63 @@ def test_few_predictions_in_bfloat16_are_read():
     assert are_0_or_1(predictions)
     assert not are_0_or_1(np.array([0.5]).astype(bfloat16))
     warn_if_swapped(np.array([0, 1, 1]), predictions)
+
+
+def turned_round(num_rows=400, strength=1.5, seed=0):
+    """Logits that fall with the probability, and labels."""
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=num_rows)
+    return -logits, (generator.random(num_rows) < expit(strength * logits)).astype(float)
+
+
+TURNED_ROUND_IS_AN_ERROR = pytest.mark.filterwarnings("error:The scores rank:UserWarning")
+
+
+@TURNED_ROUND_IS_AN_ERROR
+@pytest.mark.parametrize("factor", [1.0, 1e-9, 1e300])
+def test_scores_in_the_wrong_order_are_noticed_in_every_unit_and_once(factor):
+    logits, labels = turned_round()
+    pairs = logits[labels == 1][:, None] - logits[labels == 0]
+    with pytest.warns(UserWarning, match=f"wrong way round: their AUC is {(pairs > 0).mean():.2f}"):
+        read_rows(factor * logits, labels)
+    with pytest.warns(UserWarning, match="wrong way round"):
+        read_rows(expit(logits), labels, from_logits=False)
+    with pytest.warns(UserWarning, match="wrong way round"):
+        read_rows(factor * logits, labels, np.full(400, 2), weights_are="counts")
+    read_rows(-factor * logits, labels)
+    read_rows(factor * logits, 1 - labels)
+
+
+@TURNED_ROUND_IS_AN_ERROR
+def test_an_order_that_chance_may_turn_round_is_not_noticed():
+    for seed in range(200):
+        logits, labels = turned_round(60, 0.0, seed)
+        labels[:2] = 0, 1
+        read_rows(logits, labels)  # a warning is an error here
+    read_rows(*turned_round(12))
+    # Far beyond chance, but no order to speak of.
+    read_rows(*turned_round(20_000, 0.1))
+    rows = turned_round()
+    read_rows(*rows, np.where(np.arange(400) < 12, 1.0, 1e-9))
+
+
+@pytest.mark.parametrize("door", ["calibrate", "calibrate_scores", "fit_head", "fit", "refresh"])
+def test_every_door_notices_scores_in_the_wrong_order(door, tmp_path):
+    logits, labels = turned_round()
+    score = keras.Input((1,), name="score")
+    base = keras.Model({"score": score}, keras.layers.Identity()(score))
+    model = kc.models.CalibratedModel(base, kc.layers.ILPS(), base_output="logit")
+    x, path = {"score": logits.astype("float32")}, tmp_path / "1"
+    how = {"from_logits": True, "methods": "identity", "verbose": 0}
+    if door == "refresh":
+        model.head.fit(-logits, labels)
+        kc.export_savedmodel(model, path)
+    doors = {
+        "calibrate": lambda: kc.calibrate(model, x, labels, methods="identity", verbose=0),
+        "calibrate_scores": lambda: kc.calibrate_scores(logits, labels, **how),
+        "fit_head": lambda: kc.fit_head(model, x, labels, verbose=0),
+        "fit": lambda: kc.layers.ILPS().fit(logits, labels),
+        "refresh": lambda: kc.refresh_savedmodel(path, logits, labels, from_logits=True),
+    }
+    with pytest.warns(UserWarning, match="wrong way round"):
+        doors[door]()

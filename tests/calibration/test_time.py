@@ -10,6 +10,7 @@ from scipy.special import expit
 import keras_calibration as kc
 from calibration.test_calibrate import base_model
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
 from keras_calibration.calibration.splits import splits_of
 
 NUM_ROWS = 6000
@@ -123,6 +124,59 @@ def test_times_tell_apart_rows_that_are_else_the_same():
     calibrated(twice, np.r_[y, y], time=np.arange(1600), methods=methods)
     with pytest.warns(UserWarning, match="1,600 rows of the development set are 800 different"):
         calibrated(twice, np.r_[y, y], time=np.tile(np.arange(800), 2), methods=methods)
+
+
+def test_a_few_rows_far_in_the_future_are_noticed_at_every_door(tmp_path):
+    """One per cent of open dates would decide the level of all rows."""
+    x, y, _ = make_rows(lambda passed: passed, num_rows=1500)
+    dates = np.datetime64("2026-03-01", "s") + np.arange(1500) * np.timedelta64(1800, "s")
+    far = np.where(np.arange(1500) % 100 == 7, np.datetime64("9999-12-31", "s"), dates)
+    logits, fields = x["score"][:, 0], {"site": x["site"]}
+    head = kc.layers.FieldBias({"site": 6}, follows_time=True)
+    model = calibrated(x, y, time=dates, methods="field_bias+level")
+    path = kc.export_savedmodel(model, tmp_path / "ctr" / "1")
+    of_scores = {"from_logits": True, "methods": "bias", "verbose": 0}
+    doors = {
+        "calibrate": lambda: calibrated(x, y, time=far, methods="bias"),
+        "calibrate_scores": lambda: kc.calibrate_scores(logits, y, time=far, **of_scores),
+        "fit_head": lambda: kc.fit_head(model, x, y, time=far, verbose=0),
+        "fit": lambda: head.fit(logits, y, fields, time=far),
+        "refresh": lambda: kc.refresh_savedmodel(
+            path, logits, y, fields, from_logits=True, time=far
+        ),
+    }
+    message = r"^15 of 1,500 rows have times far after.*9999-12-31"
+    for name, door in doors.items():
+        with pytest.warns(UserWarning, match=message) as caught:
+            door()
+        assert sum("far after" in str(item.message) for item in caught) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("times", "counts", "num_far"),
+    [
+        (np.arange(1000) % 30, None, 0),  # days
+        (np.arange(1000) % 3, None, 0),
+        (np.r_[np.arange(900) / 900, 180 + np.arange(100) / 100], None, 100),  # a late campaign
+        (np.r_[np.arange(800) / 800, 180 + np.arange(200) / 200], None, 0),  # of many rows
+        (np.r_[-1e9, np.arange(999)], None, 0),  # what is long ago decides nothing
+        (np.r_[-1e9 * np.ones(40), np.arange(950), 1e5 * np.ones(10)], None, 10),
+        (np.random.default_rng(0).exponential(size=1000), None, 0),  # fewer and fewer rows
+        (-np.random.default_rng(0).lognormal(0, 2, 1000), None, 0),  # more and more
+        (np.r_[np.arange(20), 1e4], np.r_[np.full(20, 50), 10], 1),
+        (np.r_[np.arange(20), 1e4], None, 1),
+        (np.r_[np.arange(20), 1e4], np.r_[np.ones(20), 10], 0),
+        (np.array(["2026-03-01", "2026-03-05", "2099-12-31"] * 9, "M8[s]"), None, 9),
+        (np.array(["2016-03-01", "2021-03-05", "2025-12-31"] * 9, "M8[s]"), None, 0),
+    ],
+)
+def test_times_are_far_if_few_rows_come_long_after_all_others(times, counts, num_far):
+    rows = Rows(np.zeros(len(times)), np.zeros(len(times)), counts)
+    if not num_far:
+        with_times(rows, times)  # a warning is an error here
+        return
+    with pytest.warns(UserWarning, match=f"^{num_far} of {len(times):,} rows have times far after"):
+        with_times(rows, times)
 
 
 def test_what_was_calibrated_with_times_is_refreshed_with_times(tmp_path):

@@ -88,7 +88,7 @@ def test_hold_out_is_algorithm_1_worked_by_hand():
 def test_logits_beyond_the_bins_near_0_give_nan_with_its_reason(rows):
     metric = CalibratedLogLoss(num_folds=1, from_logits=True)
     metric.update_state(rows[0], 100 + 3 * rows[1])
-    with pytest.warns(RuntimeWarning, match="beyond ±88"):
+    with pytest.warns(UserWarning, match="beyond ±88"):
         assert np.isnan(float(metric.result()))
 
 

@@ -187,7 +187,7 @@ def test_a_missing_label_is_never_advised_to_be_a_negative():
     for door in ("multicalibration_error", "ReliabilityDisplay", "FieldDisplay"):
         with pytest.raises(ValueError, match="Missing labels are not negative"):
             through(door, labels=labels)
-    with pytest.warns(RuntimeWarning, match="a label is missing"):
+    with pytest.warns(UserWarning, match="a label is missing"):
         assert np.isnan(through("score", labels=labels)).all()
 
 

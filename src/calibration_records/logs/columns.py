@@ -81,12 +81,12 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
     )
 
 
-def is_odd_time(time: str, column: str, types: Mapping[str, str]) -> str:
-    """Whether a time is probably misread: in 1970 (days or 20260301, read as seconds), or ahead."""
-    odd = f"abs(epoch({time})) < {_YEAR}"
-    if _kind_of(column, types) in _NUMBERS:  # 2026030112 is in 2034
-        odd += f" OR epoch({time}) > {int(now.time()) + 2 * _YEAR}"
-    return odd
+def is_odd_time(time: str) -> str:
+    """Whether a time is probably misread or a placeholder: before 1971, or years ahead.
+
+    Days and 20260301, read as seconds, are in 1970, and 2026030112 is in 2034.
+    """
+    return f"epoch({time}) < {_YEAR} OR epoch({time}) > {int(now.time()) + 2 * _YEAR}"
 
 
 def are_merged(columns: Iterable[str], types: Mapping[str, str]) -> str:

@@ -28,11 +28,15 @@ _CONVERT = (
     "strptime(day::VARCHAR, '%Y%m%d')."
 )
 _ODD = {
-    "time": "times in 1970, or years ahead{}. Numbers are read as seconds since 1970. "
-    f"{_CONVERT} Leave placeholders such as 0 out with `where`.",
+    "time": "times in 1970 or before, or years ahead{}. Numbers are read as seconds since 1970. "
+    f"{_CONVERT} Leave placeholders such as 0 or 2099-12-31 out with `where`.",
     "id": "ids or field values as floats of at least 2**24 (float32) or 2**53 (float64), where "
     "neighbouring ids are equal. Write the column as integers or strings.",
+    "logit": "logits in [0, 1]: they look like probabilities. Name them in `probability`, and not "
+    "in `logit`, of the ScoredLog.",
 }
+# Fewer rows may all have logits in [0, 1] by chance.
+_MANY_ROWS = 100
 
 
 def log_sums(
@@ -95,6 +99,8 @@ def _check_totals(
     for name in totals:
         state, _, kind = name.partition("_")
         if state not in ("invalid", "odd") or not totals[name][0]:
+            continue
+        if kind == "logit" and totals[name][0] < max(sums.num_rows, _MANY_ROWS):
             continue
         if first_row is not None:
             first = first_row(f"NOT valid_{kind}" if state == "invalid" else name)

@@ -114,7 +114,8 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
     import pyarrow
 
     try:
-        together = pyarrow.concat_tables(tables, promote_options="permissive")
+        typed = [_without_guessed_types(table) for table in tables]
+        together = pyarrow.concat_tables(typed, promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise ValueError(
             "Sums can be added if each column of a field has one type in all parts. Received: "
@@ -126,6 +127,19 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
     with duckdb.connect() as connection:
         sql = f"SELECT {', '.join(keys + sums)} FROM parts {'GROUP BY ALL' if keys else ''}"
         return connection.from_arrow(together).query("parts", sql).to_arrow_table()
+
+
+def _without_guessed_types(table: pyarrow.Table) -> pyarrow.Table:
+    """The table, with no type where a column of keys holds no value.
+
+    The type is then a guess of the source: pandas reads a column without values as numbers.
+    """
+    import pyarrow
+
+    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        if name.startswith("key_") and column.null_count == len(column):
+            table = table.set_column(place, name, pyarrow.nulls(len(column)))
+    return table
 
 
 def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:

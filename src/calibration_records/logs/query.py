@@ -102,7 +102,7 @@ def field_column(name: str) -> str:
 
 # What may be invalid: `logs.rows` has a column `valid_…` for each. What may be misread: it has a
 # column `odd_…` for each.
-_CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id")
+_CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id", "logit")
 
 
 def total_sums() -> Query:

@@ -58,6 +58,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         "valid_time": "true",
         "odd_time": "false",
         "odd_id": are_merged((*field_columns(log), *filter(None, [log.row_key])), types),
+        "odd_logit": "given >= 0 AND given <= 1" if log.logit else "false",
         **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
     # A row of weight 0 does not count, whatever it holds.
@@ -68,7 +69,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
             "given_time": quoted(log.timestamp or ""),
             "t": f"epoch(date_trunc('{selection.period}', {time}))::BIGINT",
             "valid_time": is_time(time),
-            "odd_time": is_odd_time(time, log.timestamp or "", types),
+            "odd_time": is_odd_time(time),
         }
         conditions += _period_conditions(time, selection.ends)
     # The line break ends a comment.

@@ -48,8 +48,9 @@ class ScoredLog:
         sample_weight: Column of the weights, finite and not negative, or None.
         fields: Columns of the fields, each a name, or a tuple of names for a cross.
         timestamp: Column of the times: timestamps (without a time zone: UTC), dates, ISO 8601
-            texts, or seconds since 1970 (other numbers, such as 20260307, are refused or give a
-            warning). Days and other periods are in UTC.
+            texts, or seconds since 1970 (other numbers, such as 20260307, and placeholders, such
+            as 1900-01-01 or 2099-12-31, are refused or give a warning). Days and other periods are
+            in UTC.
         row_key: Column that identifies a row, whole numbers or strings. Metrics divide the rows
             into folds by a hash of this column. The default is the number of the row in the source,
             before `where`, as in Keras. Sources without an order, such as Ray's, require a column.

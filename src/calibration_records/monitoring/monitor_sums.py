@@ -140,4 +140,7 @@ def _differs(values: np.ndarray) -> np.ndarray:
 
 
 def _text(value: object) -> str:
-    return "(missing)" if value is None or value != value else str(value)
+    if value is None or value != value:
+        return "(missing)"
+    # Pandas makes whole numbers floats on a day on which one is missing.
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

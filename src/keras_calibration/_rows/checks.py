@@ -14,6 +14,7 @@ from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import flat_numbers, numbers_of
 from keras_calibration._rows.labels import class_shares, label_advice
+from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import (
     check_weights_are,
@@ -30,6 +31,8 @@ _LOOK_LIKE_PROBABILITIES = (
     "logits, log(p / (1 - p)), or from_logits=False to the head's `fit` or to calibrate_scores, or "
     'base_output="probability" to CalibratedModel.'
 )
+# The AUC, and the standard deviations below 1/2, from which on an order is called turned round.
+_TURNED_ROUND, _FAR = 0.45, 4
 # Differences and products of such class logits are still finite.
 _LARGEST_CLASS_LOGIT = 1e100
 
@@ -68,11 +71,14 @@ def read_rows(
     rows = check_rows(logits, labels, sample_weight, both_classes, from_logits, argument)
     warn_of_contradicted_ends(rows)
     if rows.weights is None:
+        _warn_if_turned_round(rows)
         return rows
     counts, unit = counts_of(rows.weights, weights_are)
     if weights_are == "importance" and rows.labels.ndim == 1:
         warn_of_weights(rows.labels, rows.weights)
-    return replace(rows, weights=counts, unit=unit)
+    rows = replace(rows, weights=counts, unit=unit)
+    _warn_if_turned_round(rows)
+    return rows
 
 
 def check_rows(
@@ -217,6 +223,26 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
             "label that contradicts it. Each counts as a logit of ±36.7; a few outweigh all other "
             "rows. Smooth the votes of a forest, (k + ½) / (K + 1) for k of K votes; for other "
             "models, pass logits: float32 probabilities are exactly 1 for logits above 17."
+        )
+
+
+def _warn_if_turned_round(rows: Rows) -> None:
+    """Warns if negatives have higher logits than positives, far beyond chance."""
+    if rows.logits.ndim == 2:
+        return
+    weights = rows.row_weights
+    rate = np.average(rows.labels, weights=weights)
+    # The sign of the covariance, of logits of any size, spares the ranks of most rows.
+    logits = rows.logits / max(np.abs(rows.logits).max(), 1)
+    if np.average((rows.labels - rate) * logits, weights=weights) >= 0:
+        return
+    auc = rank_auc(rows.labels, rows.logits, weights)
+    deviation = 1 / np.sqrt(12 * rows.num_effective * rate * (1 - rate))
+    if auc < _TURNED_ROUND and auc < 0.5 - _FAR * deviation:
+        warn(
+            f"The scores rank the labels the wrong way round: their AUC is {auc:.2f}. No method "
+            "turns an order round. If they are probabilities of the other class, pass 1 - p; if "
+            "they fall with the probability, as distances do, pass -scores; or turn the labels."
         )
 
 

@@ -54,6 +54,16 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     return _columns.as_array(_in_numpy(values), name)
 
 
+def exact_array(values: Any, name: str) -> np.ndarray:
+    """A column with all digits of its whole numbers: see `_columns.exact_array`."""
+    return _columns.exact_array(_in_numpy(values), name)
+
+
+def values_of(values: Any, name: str) -> np.ndarray:
+    """A column of field values, exactly: see `_columns.values_of`."""
+    return _columns.values_of(_in_numpy(values), name)
+
+
 def numbers_of(values: Any, what: str) -> np.ndarray:
     """Labels, predictions or weights as an array of numbers; raises for strings."""
     return _columns.numbers_of(_in_numpy(values), what)
@@ -117,7 +127,7 @@ def column_that_counts(
     """
     if numbers is None:
         return column
-    array = as_array(column, name)
+    array = exact_array(column, name)
     num_rows = len(numbers) if num_rows is None else num_rows
     return array[numbers] if array.ndim and len(array) == num_rows else column
 

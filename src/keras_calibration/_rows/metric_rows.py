@@ -17,6 +17,8 @@ from keras_calibration._rows.checks import are_0_or_1, logits_of_probabilities, 
 from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
 from keras_calibration._typing import Tensor
 
+# Of a batch, so many rows show whether predictions are logits.
+_FIRST_ROWS = 4096
 # Labels, predictions and weights of a batch.
 Rows = tuple[Tensor, Tensor, Tensor]
 
@@ -56,6 +58,34 @@ def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
     """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
     labels, predictions, weights = _weightless_replaced(labels, predictions, weights, dtype)
     return nan_outside_unit_interval(labels), predictions, weights
+
+
+def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str) -> Tensor:
+    """Sums over the first rows of a batch that tell logits from probabilities, shape (4,).
+
+    These are the number of rows, that of predictions outside [0, 1], of classes those that do not
+    add up to 1, and the squared errors if the predictions are probabilities, and if logits.
+    """
+    given: list[Any] = [y_true, y_pred, 1.0 if sample_weight is None else sample_weight]
+    labels, values, weights = [p[:_FIRST_ROWS] if np.ndim(p) else p for p in given]
+    if not is_symbolic(y_pred) and not is_symbolic(sample_weight):
+        # Mostly, the first rows show that these are logits, and no more are read.
+        p, counts = as_array(values[:100]), as_array(weights).reshape(-1)[:100] != 0
+        are_outside = ~((p >= 0) & (p <= 1)).all(axis=tuple(range(1, p.ndim)))
+        if (are_outside & counts).any():
+            return ops.convert_to_tensor([0, 1, 0, 0], dtype)
+    values = as_tensor(values, "Predictions")
+    if len(values.shape) == 2 and values.shape[1] not in (1, None):
+        labels, values, weights = class_rows(labels, values, weights, dtype)
+        outside = ops.any(ops.isnan(distribution_or_nan(values)), axis=1)
+        factor, sigmoid = ops.expand_dims(weights, 1), ops.softmax
+    else:
+        labels, values, weights = rows_or_nan(*aligned_rows(labels, values, weights), dtype)
+        outside = ops.isnan(nan_outside_unit_interval(values))
+        factor, sigmoid = weights, ops.sigmoid
+    counts = [weights != 0, ops.logical_and(weights != 0, outside)]
+    errors = [factor * ops.square(labels - value) for value in (values, sigmoid(values))]
+    return ops.stack([ops.sum(ops.cast(column, dtype)) for column in [*counts, *errors]])
 
 
 def rows_with_all_digits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time as now
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,9 @@ ORDER = "order"
 # Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
 # float32.
 _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
+# Times are far if at most a tenth of the rows come after a gap that is several times as long as the
+# span of the others, without the first of them, which may be old placeholders. Or in days ahead.
+_FEW, _FIRST, _FAR, _YEARS_AHEAD = 0.1, 0.05, 5, 730
 
 
 def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
@@ -49,11 +53,38 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
     _warn_of_numbers_of_dates(times)
     if are_dates:
-        return replace(rows, times=(times - np.datetime64(0, "us")) / DAY, time_unit="day")
+        days = (times - np.datetime64(0, "us")) / DAY
+        _warn_of_far_times(days, rows.row_weights, times)
+        return replace(rows, times=days, time_unit="day")
     least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(times).max()))
     if np.ptp(times) and not least < np.ptp(times) < _LONGEST:
         raise refused("time", "distinct as floats, for example times since the first", times)
+    _warn_of_far_times(times, rows.row_weights, times)
     return replace(rows, times=times)
+
+
+def _warn_of_far_times(times: np.ndarray, weights: np.ndarray, given: np.ndarray) -> None:
+    """Warns of a few rows long after all others, and of dates years ahead.
+
+    The latest rows decide the level of a fit. Times long before the others do not change it.
+    """
+    if given.dtype.kind == "f" and _are_digits_of_dates(given):
+        return  # which has been told: the years are too far apart
+    levels = (_FIRST, 1 - _FEW)
+    first, last = np.quantile(times, levels, method="inverted_cdf", weights=weights)
+    late = np.unique(times[times >= last])
+    ends = late[:-1][np.diff(late) > _FAR * (last - first)]
+    limit = ends[0] if len(ends) and last > first else np.inf
+    if given.dtype.kind == "M":
+        limit = min(limit, now.time() / 86400 + _YEARS_AHEAD)
+    far = times > limit
+    if far.any():
+        warn(
+            f"{np.count_nonzero(far):,} of {len(times):,} rows have times far after the others, "
+            f"such as {given[far].max()}, where {1 - _FEW:.0%} of the rows are at most at "
+            f"{given[times == last][0]}. They decide the level of the fit. If the times are "
+            "placeholders, such as 2099-12-31 for an unknown date, drop these rows."
+        )
 
 
 def _warn_of_numbers_of_dates(times: np.ndarray) -> None:

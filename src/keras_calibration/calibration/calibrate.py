@@ -150,10 +150,10 @@ def calibrate(
         UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
             increases the cross-fitted log loss by more than one standard error; if the head of the
             model is far off in total on logits that are right without it; if rows are repeated, as
-            after a wrong join, which then count as `groups`; if a field has values that are not in
-            the vocabulary
-            passed; if the logits look like probabilities; if labels contradict probabilities of
-            exactly 0 or 1.
+            after a wrong join, which then count as `groups`; if a few rows have times far after the
+            others, which then decide the level; if a field has values that are not in the
+            vocabulary passed; if the logits look like probabilities, or rank the labels the wrong
+            way round; if labels contradict probabilities of exactly 0 or 1.
 
     Example:
         >>> import numpy as np

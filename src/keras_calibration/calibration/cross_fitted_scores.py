@@ -11,8 +11,8 @@ from scipy import special, stats
 
 from keras_calibration._ops.field_sums import field_sums
 from keras_calibration._rows.columns import as_array
+from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.stacking import SMALLEST_WEIGHT, cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error

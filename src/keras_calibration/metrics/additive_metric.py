@@ -15,9 +15,12 @@ from numpy.typing import ArrayLike
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.compensated import two_sum
-from keras_calibration._rows.metric_rows import accumulator_dtype
+from keras_calibration._rows.metric_rows import accumulator_dtype, scale_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
+
+# Fewer rows may have logits in [0, 1] by chance.
+_MANY_ROWS = 100
 
 
 class AdditiveMetric(keras.metrics.Metric):
@@ -30,6 +33,10 @@ class AdditiveMetric(keras.metrics.Metric):
     that is not linear happens in `result`. Sums are float64 where the backend supports it. On JAX
     without `jax_enable_x64`, they are compensated pairs of float32: a plain float32 sum stops
     counting at 16,777,216 rows.
+
+    `result` warns if it is NaN, and if `from_logits=True` but the predictions are probabilities:
+    all are in [0, 1], and closer to the labels than their sigmoid. Keras calls it outside of the
+    compiled step at the end of every epoch and evaluation.
 
     A subclass creates its sums in `__init__` with `add_sum`, adds to them in `add_rows` and reads
     them in `result`.
@@ -79,6 +86,9 @@ class AdditiveMetric(keras.metrics.Metric):
         self._argument_names = tuple(arguments)
         for argument, value in arguments.items():
             setattr(self, argument, value)
+        self._scale = None
+        if arguments.get("from_logits"):
+            self._scale = self.add_variable((4,), "zeros", dtype=self.dtype, name="scale")
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
@@ -93,6 +103,12 @@ class AdditiveMetric(keras.metrics.Metric):
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         self.add_rows(y_true, y_pred, sample_weight)
+        self._add_scale(y_true, y_pred, sample_weight)
+
+    def _add_scale(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds what tells whether logits are probabilities; without logits, the result is NaN."""
+        if self._scale is not None:
+            self._scale.assign_add(scale_sums(y_true, y_pred, sample_weight, self.dtype))
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
         """Adds rows to the sums, with the arguments of `update_state`. A subclass defines it."""
@@ -203,36 +219,49 @@ class AdditiveMetric(keras.metrics.Metric):
             our_part._merge(their_part)
 
 
-def warns_of_nan(
-    result: Callable[[keras.metrics.Metric], Tensor],
-) -> Callable[[keras.metrics.Metric], Tensor]:
-    """Decorates a `result` method so that it gives a `RuntimeWarning` if its value is NaN.
+def checked_result(
+    result: Callable[[AdditiveMetric], Tensor],
+) -> Callable[[AdditiveMetric], Tensor]:
+    """Decorates a `result` method so that it warns if its value is NaN, or of the wrong scale.
 
     A compiled step gives no warning, because it does not know the value yet. Keras calls `result`
     again at the end of every epoch and evaluation.
     """
 
     @functools.wraps(result)
-    def with_one_result(metric: keras.metrics.Metric) -> Tensor:
+    def with_one_result(metric: AdditiveMetric) -> Tensor:
         value = result(metric)
         try:
-            is_nan = math.isnan(float(value))
+            number = float(value)
         except TypeError:  # raised on every backend by a tensor that has no value yet
-            is_nan = False
-        if is_nan:
+            return value
+        if math.isnan(number):
             warn(
                 f"The {metric.name} is NaN: it is undefined for the rows seen so far. Possible "
-                "reasons: there are no rows with a positive weight; all labels are of one class "
-                "and both are needed; a label is missing (drop the row, or give it weight 0); a "
-                "label, weight or prediction is outside its range (most often logits without "
-                "from_logits=True); an id of a field is neither below num_values nor -1 ('other'); "
+                "reasons: a label, weight or prediction is outside its range (most often logits "
+                "without from_logits=True); there are no rows with a positive weight; all labels "
+                "are of one class and both are needed; a label is missing (drop the row, or give "
+                "it weight 0); an id of a field is neither below num_values nor -1 ('other'); "
                 "or the bias is too large for the guaranteed accuracy (it moves logits from beyond "
-                f"±88 close to 0). See the documentation of {type(metric).__name__}.",
-                RuntimeWarning,
+                f"±88 close to 0). See the documentation of {type(metric).__name__}."
             )
+        elif metric._scale is not None:
+            _warn_of_probabilities(metric.name, *ops.convert_to_numpy(metric._scale).tolist())
         return value
 
     return with_one_result
+
+
+def _warn_of_probabilities(
+    name: str, num_rows: float, num_outside: float, as_given: float, as_logits: float
+) -> None:
+    """Warns if predictions that were passed as logits are probabilities, by `scale_sums`."""
+    if num_rows >= _MANY_ROWS and not num_outside and as_given < as_logits:
+        warn(
+            f"The predictions of {name} look like probabilities, although from_logits=True: all "
+            "are in [0, 1], and they are closer to the labels than the sigmoid or softmax of them. "
+            "The result is then wrong. Create the metric without from_logits=True."
+        )
 
 
 class RunningSum:

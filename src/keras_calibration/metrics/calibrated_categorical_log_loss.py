@@ -17,7 +17,7 @@ from keras_calibration._ops.folds import fitting_sums, scored_sums
 from keras_calibration._ops.losses import class_logits_from_probabilities
 from keras_calibration._rows.metric_rows import class_rows, distribution_or_nan
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.additive_metric import checked_result
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 
 
@@ -109,7 +109,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         for total, values in zip((self._temperature_sums, self._label_sums), summary, strict=True):
             total.add(values)
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in nats."""
         return self._at_best_temperature()[0]

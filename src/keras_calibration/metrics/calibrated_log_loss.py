@@ -18,7 +18,7 @@ from keras_calibration._ops.logit_moments import (
 from keras_calibration._ops.losses import logits_from_probabilities
 from keras_calibration._rows.metric_rows import rows_or_nan, rows_with_all_digits
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.additive_metric import checked_result
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
@@ -121,7 +121,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         """The sums of a scored log that make up `sum_shapes`."""
         return {"moments": LogitMoments(self.num_folds, self.bias_fraction, self.seed)}
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The Calibrated Log Loss of the rows since `reset_state`, a scalar in nats."""
         return self._scored()[0]

@@ -10,7 +10,7 @@ from keras_calibration._ops.folds import fitting_sums, scored_sums
 from keras_calibration._ops.quadratic_loss import mean_residual, residual_sums, squared_error_sum
 from keras_calibration._rows.metric_rows import real_rows
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.additive_metric import checked_result
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 
 
@@ -79,7 +79,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         group = self.next_groups(weights, all_count=sample_weight is None)
         self._sums.add(residual_sums(labels, predictions, weights, group, self.num_groups))
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in squared units of the label."""
         sums = scored_sums(self._sums.value(), self.held_out)

@@ -8,7 +8,7 @@ from keras import ops
 from keras_calibration._ops.mean_scores import calibration_ratio
 from keras_calibration._rows.metric_rows import probability_rows
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
@@ -64,7 +64,7 @@ class CalibrationRatio(AdditiveMetric):
         """The sums of a scored log that make up `sum_shapes`."""
         return {"predicted_and_observed": LabelSums(("predicted", "positives"))}
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """Predicted over observed for the rows since `reset_state`, a scalar."""
         totals = self._totals.value()

@@ -13,7 +13,7 @@ from keras_calibration._ops.probability_bins import (
 )
 from keras_calibration._rows.metric_rows import as_tensor, probability_rows
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -74,7 +74,7 @@ class ExpectedCalibrationError(AdditiveMetric):
         bins = equal_width_bins(probabilities, edges)
         self._sums.add(bin_sums(labels, probabilities, weights, bins, self.num_bins))
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The error of the rows since `reset_state`, a scalar in units of probability."""
         return expected_calibration_error(self._sums.value())

@@ -23,7 +23,7 @@ from keras_calibration._rows.metric_rows import (
     rows_or_nan,
 )
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
 # Field values of all draws whose errors are computed at once.
@@ -122,6 +122,7 @@ class FieldError(AdditiveMetric):
             self._sums.add(_batch_sums(*settings, *rows))
         else:
             self._sums.add(_compiled_sums(*settings, *filled_up(*rows)))
+        self._add_scale(y_true, y_pred, sample_weight)
 
     def check_ids(self, field: Any) -> None:
         """Raises if an array holds ids that `update_state` does not allow.
@@ -146,7 +147,7 @@ class FieldError(AdditiveMetric):
         """
         raise NotImplementedError
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The error of the rows since `reset_state`, a scalar."""
         return self.error(self._sums.value())

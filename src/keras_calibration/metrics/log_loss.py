@@ -8,7 +8,7 @@ from keras import ops
 from keras_calibration._ops.losses import log_loss_from_logits
 from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
@@ -64,7 +64,7 @@ class LogLoss(AdditiveMetric):
         """The sums of a scored log that make up `sum_shapes`."""
         return {"loss_and_weight": LabelSums(("loss", "weight"))}
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The mean log loss of the rows since `reset_state`, a scalar in nats."""
         sums = self._sums.value()

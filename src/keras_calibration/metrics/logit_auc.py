@@ -12,7 +12,7 @@ from keras_calibration._ops.histogram_auc import histogram_auc, label_histogram
 from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result
 
 # Largest share of pairs in one open bin, where they cannot be ranked.
 _MOST_TIED = 1e-3
@@ -88,7 +88,7 @@ class LogitAUC(AdditiveMetric):
         )
         self._histogram.add(label_histogram(labels, logits, weights))
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """The AUC of the rows since `reset_state`, a scalar in [0, 1]."""
         histogram = self._histogram.value()

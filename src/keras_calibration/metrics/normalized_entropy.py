@@ -9,7 +9,7 @@ from keras_calibration._ops.losses import log_loss_from_logits
 from keras_calibration._ops.mean_scores import normalized_entropy
 from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
@@ -72,7 +72,7 @@ class NormalizedEntropy(AdditiveMetric):
         """The sums of a scored log that make up `sum_shapes`."""
         return {"loss_and_labels": LabelSums(("loss", "positives", "negatives"))}
 
-    @warns_of_nan
+    @checked_result
     def result(self) -> Tensor:
         """Normalized entropy of the rows since `reset_state`, a scalar."""
         totals = self._totals.value()

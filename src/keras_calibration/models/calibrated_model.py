@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from calibration_records._check import instance, known
+from calibration_records._warn import warn
 from keras_calibration._graph.base_logits import (
     BaseLogits,
     check_base_model,
@@ -26,7 +28,7 @@ from keras_calibration._rows.inputs import (
     layer_names,
     named_inputs,
 )
-from keras_calibration._typing import Inputs, Tensor
+from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields, ids_of_field
 from keras_calibration.layers.head import Head
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
@@ -63,8 +65,9 @@ class CalibratedModel(FieldMetricsModel):
     constructor raises, the base model is unchanged.
 
     Ids outside a field's vocabulary are the field's "other" value. A NaN logit of the base model
-    gives a NaN probability. In `compile(field_metrics=…)`, see `FieldMetricsModel`, the metrics of
-    a field that the head has use the head's ids, for example those of its lookup layer.
+    gives a NaN probability, with a warning from `predict`. In `compile(field_metrics=…)`, see
+    `FieldMetricsModel`, the metrics of a field that the head has use the head's ids, for example
+    those of its lookup layer.
 
     To copy the model, use `keras.models.clone_model`, or `from_config(model.get_config())`, and
     then `set_weights`: like any Keras clone, it has new initial weights.
@@ -196,6 +199,21 @@ class CalibratedModel(FieldMetricsModel):
         """Calibrated probabilities (batch, 1) or (batch, K)."""
         inputs = expected_inputs(inputs, self.input, self._ids)
         return super().call(inputs, training=training, mask=mask)
+
+    def predict(self, x: Data, *args: Any, **kwargs: Any) -> np.ndarray:
+        """As `keras.Model.predict`; warns of NaN, which a compiled step cannot.
+
+        `predict_on_batch`, a call and served signatures return the same NaN without a warning.
+        """
+        values = super().predict(x, *args, **kwargs)
+        if num_missing := np.count_nonzero(np.isnan(values).reshape(len(values), -1).any(axis=1)):
+            warn(
+                f"{num_missing:,} of {len(values):,} predictions are NaN. The base model returns "
+                "NaN for these rows, for example because an input is missing, or a probability "
+                "outside [0, 1]: where it was calibrated from probabilities, pass probabilities, "
+                "and no logits."
+            )
+        return values
 
     @property
     def input_spec(self) -> None:

@@ -13,7 +13,7 @@ from calibration_records._check import at_least, same_rows
 from calibration_records._columns import warn_of_other_order
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from calibration_records._predictions import probabilities_of
-from keras_calibration._rows.columns import as_array
+from keras_calibration._rows.columns import values_of
 from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.plots.rates import Rates, checked_columns, group_rates
@@ -97,7 +97,7 @@ class FieldDisplay(Display):
         """
         y, columns, weights = checked_columns(labels, predictions, sample_weight)
         warn_of_other_order(labels=labels, field=field)
-        ids = as_array(field, repr(field_name)).reshape(-1)
+        ids = values_of(field, repr(field_name)).reshape(-1)
         same_rows("field", ids.size, y.size, "label")
         at_least("num_values_shown", num_values_shown, 1)
         numbers = rows_that_count(weights)

@@ -22,7 +22,13 @@ from calibration_records._columns import by_name, names_of, refuse_rows, warn_of
 from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
-from keras_calibration._rows.columns import as_array, flat_numbers, numbers_of, take
+from keras_calibration._rows.columns import (
+    exact_array,
+    flat_numbers,
+    numbers_of,
+    take,
+    values_of,
+)
 from keras_calibration._rows.groups import group_of_rows
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import (
@@ -361,14 +367,17 @@ def _columns(
     features = by_name(features)
     instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
     values = {
-        name: _flat(as_array(column, repr(name)), f"features[{name!r}]", num_rows)
+        name: _flat(exact_array(column, repr(name)), f"features[{name!r}]", num_rows)
         for name, column in features.items()
     }
     kinds = {name: column.dtype.kind for name, column in values.items()}
     floats, numbers = ([n for n in kinds if kinds[n] in allowed] for allowed in ("f", "biuf"))
     numeric = floats if numeric is None else names_of(numeric)
     known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
-    return [(name, column, name in numeric) for name, column in values.items()]
+    return [
+        (name, column if name in numeric else values_of(column, repr(name)), name in numeric)
+        for name, column in values.items()
+    ]
 
 
 def _flat(values: np.ndarray, name: str, num_rows: int) -> np.ndarray:

@@ -350,3 +350,35 @@ def test_ids_of_csv_files_are_ids(tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     texts = FieldBias({"site": keras.layers.StringLookup(vocabulary=["0", "1", "2"])})
     fit_calibrator(texts, ScoredLog(tmp_path / "a.csv"), verbose=0)
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize(
+    "values", [["a", "b"], [2**60, 2**60 + 1], [3, 4], [True, False], [0.5, 2]]
+)
+def test_a_day_without_any_field_value_adds_to_the_other_days(values, tmp_path):
+    """A source guesses a type for a column without values: pandas takes numbers."""
+    rows = {"label": [1, 0], "probability": [0.5, 0.25]}
+    days = [pa.table({**rows, "site": pa.array(part)}) for part in (values, [None, None], values)]
+    sources = [as_sources(day, tmp_path / str(number)) for number, day in enumerate(days)]
+    log = ScoredLog(fields=["site"])
+    for kind in ("csv", "arrow", "pandas", "polars"):
+        parts = [log_sums(log.of(day[kind]), log_queries(log)) for day in sources]
+        for order in (parts, parts[1:] + parts[:1]):
+            table = sum(order, type(parts[0])()).table("field/site")
+            found = dict(
+                zip(table["key_value_0"].tolist(), table["residual"].tolist(), strict=True)
+            )
+            missing = [key for key in found if key is None or key != key]
+            assert found.pop(*missing) == 0.25, kind
+            assert found == {values[0]: 1.0, values[1]: -0.5}, kind
+
+
+@pytest.mark.parametrize("column", ["label", "probability", "at", "weight"])
+def test_a_day_without_labels_predictions_times_or_weights_is_refused(column, tmp_path):
+    rows = {"label": [1, 0], "probability": [0.5, 0.25], "at": ["2026-03-01"] * 2, "weight": [1, 2]}
+    sources = as_sources(pa.table({**rows, column: [None, None]}), tmp_path)
+    for kind in ("csv", "arrow", "pandas", "polars"):
+        log = ScoredLog(sources[kind], sample_weight="weight", timestamp="at")
+        with pytest.raises(ValueError, match=r"Received: 2 invalid .* in 2 rows"):
+            score_by_period(log, LogLoss())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from keras_calibration._solvers.rank_auc import rank_auc
+from keras_calibration._rows.rank_auc import rank_auc
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])

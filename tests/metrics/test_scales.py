@@ -1,0 +1,119 @@
+"""Predictions on the other scale than `from_logits` says: noticed by every metric and function."""
+
+import warnings
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+
+from backends import update_step
+from keras_calibration import metrics, plots, scoring
+from keras_calibration.logs import ScoredLog
+from metrics.test_contract import ARGUMENTS, LABELS, NUM_ROWS, PROBABILITIES, RULES, WEIGHTS
+
+OF_LOGITS = {n: case for n, case in RULES.items() if "from_logits" in ARGUMENTS[n.split(",")[0]]}
+every_metric_of_logits = pytest.mark.parametrize("case", OF_LOGITS.values(), ids=OF_LOGITS)
+MODES = {"eager": None, "graph": False, "XLA": True}
+
+
+def updated(case, mode, predictions, labels=None, weights=WEIGHTS):
+    """The metric after an update, in a mode."""
+    metric = case.make(from_logits=True)
+    step = metric.update_state if MODES[mode] is None else update_step(metric, MODES[mode])
+    rows = [case.labels if labels is None else labels, predictions, weights]
+    more = (case.more or {}).values()
+    dtypes = ["int32" if values.dtype.kind == "i" else "float32" for values in (*rows, *more)]
+    rows = [values.astype(d) for values, d in zip((*rows, *more), dtypes, strict=True)]
+    if mode != "eager":
+        rows = map(keras.ops.convert_to_tensor, rows)
+    step(*rows)
+    return metric
+
+
+@pytest.mark.quick_cases(12)
+@pytest.mark.parametrize("mode", MODES)
+@every_metric_of_logits
+def test_probabilities_are_no_logits(case, mode):
+    metric = updated(case, mode, case.predictions)
+    with pytest.warns(UserWarning, match=f"predictions of {metric.name} look like probabilities"):
+        metric.result()
+    merged = case.make(from_logits=True)
+    merged.merge_state([metric, metric])
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        merged.result()
+    # One logit shows that they are logits, unless its weight is 0.
+    predictions, weights = np.array(case.predictions), np.where(np.arange(NUM_ROWS) == 7, 0, 1.0)
+    predictions[7] += 3
+    updated(case, mode, predictions).result()
+    metric = updated(case, mode, predictions, weights=weights)
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        metric.result()
+    metric.reset_state()
+    case.update(metric, slice(0, 0))
+    case.update(metric, slice(0, 90))  # too few rows to tell
+    metric.result()
+
+
+@pytest.mark.quick_cases(10)
+@pytest.mark.parametrize("mode", MODES)
+@every_metric_of_logits
+def test_logits_that_happen_to_be_in_0_1_are_no_probabilities(case, mode):
+    """Those of a weak model of balanced classes: they are closer to the labels as logits."""
+    predictions = np.resize(np.linspace(0.1, 0.6, 37), np.shape(case.predictions))
+    labels = (np.arange(NUM_ROWS) % 50 < 29).astype("float32")
+    updated(case, mode, predictions, None if predictions.ndim == 2 else labels).result()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"run_eagerly": True}, {"jit_compile": True}],
+    ids=["graph", "eager", "XLA"],
+)
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_the_wrong_scale_in_compile_is_noticed_at_the_end_of_evaluate(how, from_logits):
+    x = np.random.default_rng(0).normal(size=(NUM_ROWS, 1)).astype("float32")
+    dense = keras.layers.Dense(1, "sigmoid" if from_logits else None, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((1,)), dense])
+    kinds = [metrics.CalibratedLogLoss, metrics.LogLoss, metrics.CalibrationRatio]
+    model.compile(loss="mse", metrics=[kind(from_logits=from_logits) for kind in kinds], **how)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.evaluate(x, (x[:, 0] > 1).astype("float32"), batch_size=60, verbose=0)
+    found = {str(w.message) for w in caught if issubclass(w.category, UserWarning)}
+    texts = ["look like probabilities"] if from_logits else ["is NaN", "from_logits=True"]
+    told = [text for text in found if all(part in text for part in texts)]
+    assert len(told) == len(kinds)
+    assert all(any(kind().name in text for text in told) for kind in kinds)
+
+
+FUNCTIONS = {
+    "calibrated_log_loss": scoring.calibrated_log_loss,
+    "score": lambda y, p, **how: scoring.score((y, p), metrics.LogLoss(**how), verbose=0),
+    "field_ece": lambda y, p, **how: scoring.field_ece(y, p, LABELS, **how),
+    "field_rce": lambda y, p, **how: scoring.field_rce(y, p, LABELS, **how),
+    "multicalibration_error": lambda y, p, **how: scoring.multicalibration_error(y, p, {}, **how),
+    "ReliabilityDisplay": plots.ReliabilityDisplay.from_predictions,
+    "FieldDisplay": lambda y, p, **how: plots.FieldDisplay.from_predictions(y, p, LABELS, **how),
+    "ScoredLog": lambda y, p, from_logits=False: scoring.score(
+        ScoredLog(
+            pd.DataFrame({"label": y, "p": p}), **{"logit" if from_logits else "probability": "p"}
+        ),
+        metrics.LogLoss(),
+        verbose=0,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error:The .* is NaN:UserWarning")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_wrong_scale_is_noticed_by_every_function(name):
+    call, logits = FUNCTIONS[name], np.log(PROBABILITIES / (1 - PROBABILITIES))
+    assert expit(logits) == pytest.approx(PROBABILITIES)
+    call(LABELS, logits, from_logits=True)
+    call(LABELS, PROBABILITIES)
+    with pytest.warns(UserWarning, match="looks? like probabilities"):
+        call(LABELS, PROBABILITIES, from_logits=True)
+    with pytest.raises((ValueError, UserWarning), match=r"from_logits=True|not logits"):
+        call(LABELS, logits)

@@ -1,0 +1,100 @@
+"""Ids of every kind of column, at every door for scored rows: right, or refused."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from keras_calibration import plots, scoring
+from keras_calibration.logs import ScoredLog
+
+N = 600
+RNG = np.random.default_rng(0)
+NUMBER = RNG.integers(0, 3, N)
+LABELS = (RNG.random(N) < np.array([0.6, 0.05, 0.3])[NUMBER]).astype(int)
+P = np.full(N, 0.3)
+COLUMNS = {
+    "NumPy int": lambda ids: np.array(ids),
+    "NumPy float": lambda ids: np.array(ids, float),
+    "NumPy object": lambda ids: np.array(ids, object),
+    "NumPy str": lambda ids: np.array(["" if v is None else str(v) for v in ids]),
+    "list": list,
+    "tuple": tuple,
+    "list with NaN": lambda ids: [np.nan if v is None else v for v in ids],
+    "list of strings": lambda ids: [None if v is None else str(v) for v in ids],
+    "pandas int64": lambda ids: pd.Series(ids),
+    "pandas Int64": lambda ids: pd.Series(ids, dtype="Int64"),
+    "pandas Int64, a column": lambda ids: pd.DataFrame({"s": pd.array(ids, "Int64")}),
+    "pandas int64[pyarrow]": lambda ids: pd.Series(ids, dtype="int64[pyarrow]"),
+    "pandas category": lambda ids: pd.Series(pd.array(ids, "Int64")).astype("category"),
+    "pandas object": lambda ids: pd.Series(ids, dtype=object),
+    "pandas string": lambda ids: pd.Series(ids, dtype="Int64").astype("string"),
+    "Arrow int64": pa.array,
+    "Arrow chunked": lambda ids: pa.chunked_array([ids[:9], ids[9:]]),
+    "Arrow dictionary": lambda ids: pa.array(ids).dictionary_encode(),
+    "Arrow float": lambda ids: pa.array(ids).cast("float64", safe=False),
+    "Polars Int64": lambda ids: pl.Series(ids, dtype=pl.Int64),
+    "Polars Float64": lambda ids: pl.Series(ids, dtype=pl.Int64).cast(pl.Float64),
+    "Polars String": lambda ids: pl.Series(ids, dtype=pl.Int64).cast(pl.String),
+    "Polars Categorical": lambda ids: (
+        pl.Series(ids, dtype=pl.Int64).cast(pl.String).cast(pl.Categorical)
+    ),
+}
+
+
+def of_frame(column):
+    """The column in a table that a scored log reads."""
+    if isinstance(column, pl.Series):
+        return pl.DataFrame({"label": LABELS, "probability": P, "s": column})
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return pa.table({"label": LABELS, "probability": P, "s": column})
+    if isinstance(column, list | tuple):
+        column = np.array(column, object)
+    column = column["s"] if isinstance(column, pd.DataFrame) else column
+    return pd.DataFrame({"label": LABELS, "probability": P, "s": column})
+
+
+def of_segments(column):
+    column = column["s"] if isinstance(column, pd.DataFrame) else column
+    every = {"numeric": (), "min_rows": 1, "min_positives": 0}
+    found = scoring.multicalibration_error(LABELS, P, {"s": column}, **every)
+    parts = [part for part in found.segments if part.name != "all rows"]
+    return sum(
+        part.num_rows * abs(part.observed_rate - part.mean_prediction) for part in parts
+    ) / sum(part.num_rows for part in parts)
+
+
+def of_display(column):
+    rates = plots.FieldDisplay.from_predictions(LABELS, P, column).curves["predicted"]
+    return rates.num_rows @ abs(rates.observed - rates.predicted) / N
+
+
+DOORS = {
+    "field_ece": lambda column: scoring.field_ece(LABELS, P, column),
+    "multicalibration_error": of_segments,
+    "FieldDisplay": of_display,
+    "ScoredLog": lambda column: scoring.score(ScoredLog(of_frame(column), fields=["s"]), verbose=0)[
+        "s_field_ece"
+    ],
+}
+
+
+@pytest.mark.parametrize("num_missing", [0, 5])
+@pytest.mark.parametrize("base", [0, 2**60])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_ids_are_right_or_refused(kind, base, num_missing):
+    ids = [None if i < num_missing else base + int(k) for i, k in enumerate(NUMBER)]
+    groups = np.where(np.arange(N) < num_missing, -1, NUMBER)
+    expected = sum(abs((LABELS - P)[groups == value].sum()) for value in range(-1, 3)) / N
+    merged = "float" in kind.lower() or (kind == "pandas int64" and num_missing)
+    column = COLUMNS[kind](ids)
+    for name, door in DOORS.items():
+        if base and merged and name != "ScoredLog":
+            with pytest.raises(ValueError, match=r"ids may be rounded.*integers or strings"):
+                door(column)
+        elif base and merged:
+            with pytest.warns(UserWarning, match="ids or field values as floats"):
+                door(column)
+        else:
+            assert door(column) == pytest.approx(expected, abs=1e-9), name
