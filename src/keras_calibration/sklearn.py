@@ -138,14 +138,14 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             warn("Arguments `cv` and `groups` have no effect on a frozen classifier.")
         if is_frozen:
             self.estimator_ = base
-            scores, fold = self._scores(base, X), np.zeros(len(y), np.int64)
+            scores, fold = self._scores(base, X), np.zeros(len(labels), np.int64)
         else:
             base_weights = weights if has_fit_parameter(base, "sample_weight") else None
             if weights is not None and base_weights is None:
                 name = type(base).__name__
                 warn(f"{name} takes no sample weights: only the calibration uses them.")
             # The classifier gets y itself: its `class_weight`, for example, may name classes.
-            self.estimator_ = _fitted(base, X, y, base_weights, np.arange(len(y)))
+            self.estimator_ = _fitted(base, X, y, base_weights, np.arange(len(labels)))
             scores, fold = self._held_out_scores(X, y, base_weights, groups)
         used = fold >= 0
         has_splits = not (is_frozen or self.cv is None or isinstance(self.cv, int))
@@ -208,7 +208,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         return columns[:, 1] if num_classes == 2 else columns
 
     def _held_out_scores(
-        self, X: Any, y: np.ndarray, weights: np.ndarray | None, groups: ArrayLike | None
+        self, X: Any, y: Any, weights: np.ndarray | None, groups: ArrayLike | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores of each row by a classifier fitted to other rows, and its fold, or -1."""
         num_classes, fold = len(self.classes_), np.full(len(y), -1)
@@ -235,7 +235,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         return columns
 
 
-def _fitted(base: Any, X: Any, y: np.ndarray, weights: np.ndarray | None, rows: np.ndarray) -> Any:
+def _fitted(base: Any, X: Any, y: Any, weights: np.ndarray | None, rows: np.ndarray) -> Any:
     """A new classifier, fitted to some rows."""
     arguments = {} if weights is None else {"sample_weight": weights[rows]}
     return sklearn.base.clone(base).fit(_safe_indexing(X, rows), y[rows], **arguments)

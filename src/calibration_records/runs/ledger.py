@@ -43,8 +43,8 @@ class Ledger:
     - `status` (required): `"started"`, `"finished"`, or `"diverged"` (ended with values not finite)
     - `epochs`: epochs of the run, strictly increasing ints from 0
     - `metrics`: metric name → list with a float for each epoch, or `None` if not measured
-    - `kept_epoch`: epoch whose weights the run kept as the best, or `"last"`; `None` if unknown:
-      comparisons then use the last
+    - `kept_epoch`: epoch whose weights the model has after training, or `"last"`; `None` if
+      unknown: comparisons then use the last
     - `directions`: metric name → `"min"` or `"max"`, if known
     - `initial_weights`: hash of the weights before training, a string, or `None`
     - `backend`: name of the Keras backend, or `None`
