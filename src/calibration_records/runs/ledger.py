@@ -53,8 +53,8 @@ class Ledger:
     - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`
-    - `training`: hashes of model, settings and rows by which `seeds.train` recognizes its runs, or
-      `None`
+    - `training`: hashes of model, settings and rows by which `seeds.train` recognizes its runs, and
+      its engine; or `None`
     - `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
     Metrics may be NaN or infinite: the file stores them as the strings `"nan"`, `"inf"` and
