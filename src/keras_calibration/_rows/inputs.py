@@ -40,6 +40,9 @@ def inputs_of(
         {'site': array([3, 1])}
     """
     x = _one_matrix(x, expected, standing_in) if is_table(x) else x
+    if isinstance(expected, Mapping) and len(expected) == 1 and not isinstance(x, Mapping):
+        # As in Keras, one input needs no name.
+        x = {name: x for name in expected}
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
         _check_named(x, named)
