@@ -224,6 +224,103 @@ def test_a_classifier_without_weights_is_told():
         NeuralCalibrator(KNeighborsClassifier(), methods="quick").fit(x, y, weights)
 
 
+NAMES = {
+    "ints": np.array([1, 2]),
+    "strings": np.array(["no", "yes"]),
+    "objects": np.array(["no", "yes"], dtype=object),
+    "bools": np.array([False, True]),
+    "floats": np.array([-1.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "pipeline"])
+def test_a_classifier_gets_the_labels_that_its_user_has(names, wrapped):
+    x, y = make_rows(400)
+    weights = dict(zip(names.tolist(), (5, 1), strict=True))
+    base = LogisticRegression(class_weight=weights)
+    base = make_pipeline(StandardScaler(), base) if wrapped else base
+    alone = sklearn.base.clone(base).fit(x, names[y])
+    for labels in (names[y], pandas.Series(names[y])):
+        calibrator = NeuralCalibrator(base, methods="platt").fit(x, labels)
+        received = calibrator.estimator_.predict_proba(x)
+        np.testing.assert_allclose(received, alone.predict_proba(x), rtol=1e-9)
+        assert calibrator.classes_.tolist() == calibrator.estimator_.classes_.tolist()
+        # The calibration undoes the weights of the classes.
+        assert calibrator.predict_proba(x)[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)
+        assert {*calibrator.predict(x)} == {*names}
+
+
+class InOrderOfRows(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
+    """Class frequencies by a column; the classes stand in the order of their first rows."""
+
+    def __init__(self, scale="probability", has_classes=True):
+        self.scale, self.has_classes = scale, has_classes
+
+    def fit(self, X, y):
+        classes = y[np.sort(np.unique(y, return_index=True)[1])]
+        classes = classes if self.has_classes else np.unique(y)
+        values = self.values_ = np.unique(X)
+        self.rates_ = [[(y[X[:, 0] == v] == c).mean() for c in classes] for v in values]
+        if self.has_classes:
+            self.classes_ = classes
+        return self
+
+    def _rates(self, X):
+        return np.array(self.rates_)[np.searchsorted(self.values_, X[:, 0])]
+
+    def __getattr__(self, name):
+        if name == "predict_proba" and self.scale == "probability":
+            return self._rates
+        if name == "decision_function" and self.scale == "logit":
+            return self._logits
+        raise AttributeError(name)
+
+    def _logits(self, X):
+        logits = np.log(self._rates(X))
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+
+@pytest.mark.parametrize("scale", ["probability", "logit"])
+@pytest.mark.parametrize("has_classes", [True, False])
+@pytest.mark.parametrize("is_frozen", [True, False])
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_columns_of_scores_are_matched_by_the_classes(scale, has_classes, is_frozen, num_classes):
+    generator = np.random.default_rng(0)
+    number = generator.integers(0, 4, 1200)
+    shares = np.array([[6, 3, 2], [1, 5, 3], [3, 1, 7], [4, 2, 2]])[:, :num_classes]
+    shares = shares / shares.sum(axis=1, keepdims=True)
+    drawn = (generator.random((1200, 1)) > shares[number].cumsum(axis=1)).sum(axis=1)
+    names = np.array(["red", "green", "blue"])[drawn]
+    # The first row has the last class of the alphabet.
+    order = np.argsort(names != "red", kind="stable")
+    x, names = number[order, None].astype(float), names[order]
+    base = InOrderOfRows(scale, has_classes)
+    base = FrozenEstimator(base.fit(x, names)) if is_frozen else base
+    if is_frozen and not has_classes:
+        assert not hasattr(base, "classes_")
+    calibrator = NeuralCalibrator(base, methods="quick").fit(x, names)
+    assert calibrator.classes_.tolist() == sorted({*names})
+    received = calibrator.predict_proba(x)
+    for value in range(4):
+        rows = x[:, 0] == value
+        observed = np.mean(names[rows, None] == calibrator.classes_, axis=0)
+        np.testing.assert_allclose(received[rows].mean(axis=0), observed, atol=0.08)
+
+
+class Renumbering(LogisticRegression):
+    """Numbers the classes from 0, and forgets their names."""
+
+    def fit(self, X, y, sample_weight=None):
+        return super().fit(X, np.unique(y, return_inverse=True)[1], sample_weight)
+
+
+def test_a_classifier_with_other_classes_is_refused():
+    x, y = make_rows(200)
+    with pytest.raises(ValueError, match=r"`y`.*`classes_`.*\[0 1\]"):
+        NeuralCalibrator(Renumbering(), methods="platt").fit(x, y + 1)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks():

@@ -86,3 +86,33 @@ def test_hints_name_what_the_function_has(case):
     with pytest.raises((ValueError, UserWarning), match=named) as told:
         call()
     assert re.search(not_named, str(told.value)) is None
+
+
+TWICE = pd.DataFrame(
+    np.c_[SITE, PRICE, PRICE, DAY_P, Y], columns=["site", "price", "price", "p", "y"]
+)
+MATRIX = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
+READERS = {
+    "calibrate": lambda: kc.calibrate(base(), TWICE, Y, **QUICK),
+    "calibrate, a matrix": lambda: kc.calibrate(MATRIX, TWICE[["price"]], Y, **QUICK),
+    "calibrate_scores": lambda: kc.calibrate_scores(DAY_P, Y, TWICE, numeric=["price"], **QUICK),
+    "a field": lambda: kc.calibrate_scores(DAY_P, Y, TWICE, fields=["price"], **QUICK),
+    "times": lambda: kc.calibrate_scores(DAY_P, Y, TWICE, time="price", **QUICK),
+    "a head": lambda: kc.layers.FieldBias({"price": 4}).fit(PRICE, Y, TWICE),
+    "a model": lambda: kc.models.CalibratedModel(base(), kc.layers.ILPS())(TWICE),
+    "a metric": lambda: kc.scoring.score(
+        (Y, DAY_P, None, TWICE), field_metrics={"price": [kc.metrics.FieldECE(4)]}
+    ),
+    "all columns": lambda: kc.scoring.multicalibration_error(Y, DAY_P, TWICE),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_column_that_occurs_twice_is_not_called_missing(reader):
+    with pytest.raises(ValueError, match="Received: several columns 'price'"):
+        READERS[reader]()
+
+
+def test_a_column_that_is_not_read_may_occur_twice():
+    model = kc.calibrate_scores(DAY_P, Y, TWICE, fields=["site"], methods="identity", **QUICK)
+    assert [*model.input] == ["score", "site"]

@@ -133,6 +133,12 @@ def known(
         Available: 'price', 'site'.
     """
     if unknown := [name for name in names if name not in available]:
+        # A table has left out columns of the same name.
+        if repeated := {*unknown} & getattr(available, "repeated", frozenset()):
+            remedy = "Keep one of each name, or rename the others."
+            raise ValueError(
+                f"{what}. Received: several columns {_listed(sorted(repeated))}. {remedy}"
+            )
         no = "no " if missing else ""
         received = f"Received: {no}{_listed(unknown)}. {_suggestion(unknown, available)}".rstrip()
         raise ValueError(f"{what}. {received} Available: {_listed(available)}. {remedy}".rstrip())

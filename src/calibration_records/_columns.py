@@ -44,7 +44,30 @@ def by_name(columns: Any) -> Any:
         raise ValueError(f"A table must be in memory. {received}: collect it first.")
     names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
     # Columns with the same name are left out: either would be a guess.
-    return {str(name): columns[name] for name in names if names.count(name) == 1}
+    unique = _Columns({str(name): columns[name] for name in names if names.count(name) == 1})
+    unique.repeated = frozenset(map(str, names)) - {*unique}
+    return unique
+
+
+class _Columns(dict[str, Any]):
+    """The columns of a table, without those of the same name."""
+
+    repeated: frozenset[str]
+
+
+def refuse_repeated(what: str, columns: Any) -> None:
+    """Raises if a table has columns of the same name, for readers of all columns.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame([[1, 2]], columns=["a", "a"])
+        >>> refuse_repeated("Features must differ", by_name(table))
+        Traceback (most recent call last):
+        ...
+        ValueError: Features must differ. Received: several columns 'a'. Keep one of each name, or
+        rename the others.
+    """
+    known(what, getattr(columns, "repeated", ()), columns)
 
 
 def warn_of_other_order(**arguments: Any) -> None:

@@ -214,6 +214,30 @@ def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def call_after_callbacks(model: keras.Model, function: Callable[[], Any]) -> bool:
+    """Calls a function once, when all callbacks of a `fit` that begins have ended.
+
+    Returns False if that is not possible. Call it in `on_train_begin` of a callback. Public: none;
+    a callback does not see the others.
+    """
+    import keras
+
+    history = getattr(model, "history", None)
+    # `fit` appends a new `History` to the callbacks. One that has begun is from an earlier fit, or
+    # one of the user that stands before the caller, so that others may follow.
+    if not isinstance(history, keras.callbacks.History) or hasattr(history, "epoch"):
+        return False
+    end = history.on_train_end
+
+    def on_train_end(logs: Any = None) -> None:
+        vars(history).pop("on_train_end", None)
+        end(logs)
+        function()
+
+    history.on_train_end = on_train_end
+    return True
+
+
 def write_fingerprint(savedmodel: str) -> None:
     """Writes `fingerprint.pb` of a complete SavedModel.
 

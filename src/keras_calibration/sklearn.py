@@ -41,8 +41,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     Unlike scikit-learn's, the calibration may depend on categorical and numeric columns, and
     cross-fitting chooses its method.
 
-    The scores are the columns of `predict_proba`, or else of `decision_function`. Probabilities of
-    exactly 0 or 1, which forests and nearest neighbours return, count as logits of ±36.7, as in
+    The classifier gets the labels as they are, so that its `class_weight` may name them. The scores
+    are the columns of `predict_proba`, or else of `decision_function`, in the order of the
+    classifier's `classes_`, or of the sorted labels if it has none. Probabilities of exactly 0 or
+    1, which forests and nearest neighbours return, count as logits of ±36.7, as in
     `calibrate_scores`; `fit` warns if labels contradict them.
 
     Args:
@@ -67,8 +69,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     Raises:
         ValueError: In `fit`, if there are fewer than two classes, if a split of the
             cross-validation trains without one of them, if a row is in several test sets, if a
-            frozen classifier lacks a class, if `decision_function` does not have one column per
-            class, or as in `calibrate_scores`.
+            frozen classifier lacks a class, if the `classes_` of the classifier are not the labels,
+            if `decision_function` does not have one column per class, or as in `calibrate_scores`.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -144,8 +146,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             if weights is not None and base_weights is None:
                 name = type(base).__name__
                 warn(f"{name} takes no sample weights: only the calibration uses them.")
-            self.estimator_ = _fitted(base, X, labels, base_weights, np.arange(len(labels)))
-            scores, fold = self._held_out_scores(X, labels, base_weights, groups)
+            # The classifier gets y itself: its `class_weight`, for example, may name classes.
+            self.estimator_ = _fitted(base, X, y, base_weights, np.arange(len(labels)))
+            scores, fold = self._held_out_scores(X, y, base_weights, groups)
         used = fold >= 0
         has_splits = not (is_frozen or self.cv is None or isinstance(self.cv, int))
         self.model_ = calibrate_scores(
@@ -190,36 +193,40 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         return tags
 
     def _scores(self, classifier: Any, X: Any) -> np.ndarray:
-        """Scores (n, K), or of two classes those of the second, (n,)."""
+        """Scores (n, K) in the order of `classes_`, or of two classes those of the second, (n,)."""
         has_probabilities = hasattr(classifier, "predict_proba")
         predict = classifier.predict_proba if has_probabilities else classifier.decision_function
         scores, num_classes = predict(X), len(self.classes_)
-        if num_classes == 2:
-            return scores[:, 1] if scores.ndim == 2 else scores
-        if scores.shape[1:] != (num_classes,):
+        columns = np.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
+        if columns.shape[1:] != (num_classes,):
             raise ValueError(
                 f"The classifier must return one score for each of {num_classes} classes. Received:"
                 f' shape {scores.shape}. A support vector one needs decision_function_shape="ovr".'
             )
-        return scores
+        classes = np.asarray(getattr(classifier, "classes_", self.classes_))
+        if not np.array_equal(np.sort(classes), self.classes_):
+            expected = "the classifier's `classes_`, because they name the columns of its scores"
+            raise refused("y", f"labels among {expected}", self.classes_, f"It has {classes}.")
+        columns = columns[:, np.argsort(classes)]
+        return columns[:, 1] if num_classes == 2 else columns
 
     def _held_out_scores(
-        self, X: Any, labels: np.ndarray, weights: np.ndarray | None, groups: ArrayLike | None
+        self, X: Any, y: Any, weights: np.ndarray | None, groups: ArrayLike | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores of each row by a classifier fitted to other rows, and its fold, or -1."""
-        num_classes, fold = len(self.classes_), np.full(len(labels), -1)
-        scores = np.zeros((len(labels), num_classes) if num_classes > 2 else len(labels))
-        cv = check_cv(self.cv, labels, classifier=True)
+        num_classes, fold = len(self.classes_), np.full(len(y), -1)
+        scores = np.zeros((len(y), num_classes) if num_classes > 2 else len(y))
+        cv = check_cv(self.cv, y, classifier=True)
         if groups is not None and (self.cv is None or isinstance(self.cv, int)):
             cv = StratifiedGroupKFold(cv.n_splits)
-        for number, (train, test) in enumerate(cv.split(X, labels, groups)):
+        for number, (train, test) in enumerate(cv.split(X, y, groups)):
             if (fold[test] >= 0).any():
                 raise refused("cv", "splits with each row in at most one test set", self.cv)
-            if len(np.unique(labels[train])) < num_classes:
+            if len(np.unique(y[train])) < num_classes:
                 remedy = "Merge rare classes, or use stratified splits."
                 raise refused("cv", "splits that train on rows of every class", self.cv, remedy)
             fold[test] = number
-            fitted = _fitted(self.estimator, X, labels, weights, train)
+            fitted = _fitted(self.estimator, X, y, weights, train)
             scores[test] = self._scores(fitted, _safe_indexing(X, test))
         return scores, fold
 
@@ -233,12 +240,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         return columns
 
 
-def _fitted(
-    base: Any, X: Any, labels: np.ndarray, weights: np.ndarray | None, rows: np.ndarray
-) -> Any:
+def _fitted(base: Any, X: Any, y: Any, weights: np.ndarray | None, rows: np.ndarray) -> Any:
     """A new classifier, fitted to some rows."""
     arguments = {} if weights is None else {"sample_weight": weights[rows]}
-    return sklearn.base.clone(base).fit(_safe_indexing(X, rows), labels[rows], **arguments)
+    return sklearn.base.clone(base).fit(_safe_indexing(X, rows), y[rows], **arguments)
 
 
 def _name(column: str | int) -> str:

@@ -2,12 +2,19 @@
 
 import re
 import sys
+import time
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
+from calibration_records._progress import ProgressBar
+from keras_calibration._rows.rows import Rows
+from keras_calibration.calibration.candidate_fits import Race
+from keras_calibration.calibration.candidates import candidates
+from keras_calibration.calibration.splits import default_folds, splits_of
+from keras_calibration.layers import PlattScaling
 
 NUM_ROWS = 1500
 OPTIONS = {"from_logits": True, "fields": ["site"], "numeric": ["price"], "verbose": 0}
@@ -81,3 +88,25 @@ def test_without_lightgbm_the_others_are_compared():
     assert report.after.log_loss < report.before.log_loss
     with pytest.raises(ImportError, match="Install lightgbm"):
         kc.calibrate_scores(logits, labels, columns, methods="trees", **OPTIONS)
+
+
+def test_the_seconds_of_a_candidate_are_those_of_all_its_fits(monkeypatch):
+    logits, labels, columns = make_rows(2.0)
+    rows = Rows(logits, labels, None, features=columns)
+    splits = splits_of(default_folds(rows, 2), rows)
+    race = Race(rows, splits, ProgressBar(3, "candidates", 0), logits)
+    possible = {c.name: c for c in candidates({"site": 4}, ["price"], 2)}
+    start = time.perf_counter()
+    race.run([possible[name] for name in ("platt", "field_bias", "trees")], None)
+    crossed = {name: fit.seconds for name, fit in race.fits.items()}
+    # The trees stand on a fit to all rows of another candidate, which is counted once.
+    assert sum(crossed.values()) <= time.perf_counter() - start
+    fit_checked = PlattScaling.fit_checked
+
+    def slow(self, *arguments, **options):
+        time.sleep(0.2)
+        return fit_checked(self, *arguments, **options)
+
+    monkeypatch.setattr(PlattScaling, "fit_checked", slow)
+    race.head_of("platt")
+    assert race.fits["platt"].seconds > crossed["platt"] + 0.2

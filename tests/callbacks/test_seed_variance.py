@@ -15,6 +15,7 @@ from calibration_records.comparison.pipeline_runs import gather_runs
 from calibration_records.runs.metric_names import main_metric
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
+from keras_calibration.callbacks.kept_epoch import checksum_of
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio, FieldECE
 from keras_calibration.models import FieldMetricsModel
 from keras_calibration.seeds import Ledger
@@ -141,7 +142,7 @@ def test_the_calibrated_loss_brings_its_bias(tmp_path):
 def test_callbacks_after_it_see_the_keys(tmp_path):
     stopping = keras.callbacks.EarlyStopping("seed/val_loss_count", mode="max", patience=1)
     logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    callback = SeedVariance(tmp_path / "runs", "small", 1, after=[stopping], verbose=0)
+    callback = SeedVariance(tmp_path / "runs", "small", 1, verbose=0)
     history = fit(callback, 1, after=[logger, stopping], epochs=9)
     # The count does not rise after the first epoch.
     assert len(history["loss"]) == 2
@@ -343,7 +344,7 @@ WORSE = {"validation_data": (X, 1 - Y)}
 def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_first, epochs):
     # With two epochs training ends before it is stopped; the weights are restored all the same.
     stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
-    callbacks = [SeedVariance(tmp_path, "small", 1, after=[stopping]), stopping]
+    callbacks = [SeedVariance(tmp_path, "small", 1), stopping]
     first, second = callbacks if is_first else callbacks[::-1]
     model = make_model(1)
     history = fit(first, 1, after=[second], epochs=epochs, model=model, **WORSE)
@@ -364,7 +365,7 @@ def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_fir
 
 def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
     stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
-    callback = SeedVariance(tmp_path, "small", 1, after=[stopping], verbose=0)
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
     model = make_model(1)
     spoil = call_at(1, lambda: model.set_weights([w * np.nan for w in model.get_weights()]))
     fit(callback, 1, after=[spoil, stopping], epochs=4, model=model, **WORSE)
@@ -376,32 +377,129 @@ def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
         assert gathered.num_diverged == num_diverged
 
 
-def test_records_the_epoch_that_a_checkpoint_saves(tmp_path):
-    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_best_only=True)
-    patient = keras.callbacks.EarlyStopping(patience=9)
+class Keep(keras.callbacks.Callback):
+    """Sets the weights of an epoch at the end of training, or after another epoch."""
 
-    def record(seed, *callbacks):
-        callback = SeedVariance(tmp_path / "runs", "small", seed, after=callbacks, verbose=0)
-        fit(callback, seed, after=callbacks, **WORSE)
+    def __init__(self, epoch, after=None):
+        super().__init__()
+        self.epoch, self.after = epoch, after
 
-    record(1, checkpoint)
-    # Where the best is that of an earlier fit, this run saves nothing.
-    checkpoint.best = 0.0
-    record(2, checkpoint)
-    record(3, patient)
-    record(4)
-    runs = Ledger(tmp_path / "runs").runs()
-    assert [run["kept_epoch"] for run in runs] == [0, "last", "last", "last"]
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.epoch:
+            self.weights = self.model.get_weights()
+        if epoch == self.after:
+            self.model.set_weights(self.weights)
+
+    def on_train_end(self, logs=None):
+        if self.after is None:
+            self.model.set_weights(self.weights)
 
 
-def test_a_callback_that_is_not_named_leaves_the_kept_epoch_open(tmp_path):
-    stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
-    with pytest.warns(UserWarning, match=r"has stopped the training.*after=\[early_stopping\]"):
-        train(tmp_path, 1, after=[stopping], epochs=9, options=WORSE)
-    # One that has not stopped it cannot be seen.
-    stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
-    train(tmp_path, 2, after=[stopping], options=WORSE)
-    assert [run["kept_epoch"] for run in Ledger(tmp_path).runs()] == [None, None]
+class LoadBest(keras.callbacks.Callback):
+    """Loads the weights that a checkpoint has saved."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_train_end(self, logs=None):
+        self.model.load_weights(self.path)
+
+
+def early_stopping(monitor, mode="min"):
+    return keras.callbacks.EarlyStopping(monitor, patience=9, mode=mode, restore_best_weights=True)
+
+
+def keepers(path):
+    """Callbacks that keep epoch 0, 2 or 4 of five, where each epoch is worse on other labels."""
+    weights_only = path / "best.weights.h5"
+    best = {"save_best_only": True, "monitor": "val_loss"}
+    return {
+        "best": early_stopping("val_loss"),
+        "worst": early_stopping("val_loss", "max"),
+        "own": Keep(2),
+        "within": Keep(1, after=4),
+        "checkpoint": keras.callbacks.ModelCheckpoint(path / "best.keras", **best),
+        "weights": keras.callbacks.ModelCheckpoint(weights_only, save_weights_only=True, **best),
+        "load": LoadBest(weights_only),
+    }
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *("best worst", "worst best", "best own", "own best", "checkpoint", "checkpoint worst"),
+        *("best checkpoint own", "weights load", "weights load worst", "worst weights load"),
+        *("within", "within best", ""),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_the_recorded_epoch_is_that_of_the_weights_that_the_model_has(tmp_path, names, place):
+    callbacks = [keepers(tmp_path)[name] for name in names.split()]
+    model = make_model(1)
+    weights = []
+    record = call_at_every_epoch(lambda: weights.append(np.concatenate(flat_weights(model))))
+    callback = SeedVariance(tmp_path / "runs", "small", 1, verbose=0)
+    callbacks.insert(place if place >= 0 else len(callbacks), callback)
+    fit(record, 1, after=callbacks, epochs=5, model=model, **WORSE)
+    (run,) = Ledger(tmp_path / "runs").runs()
+    final = np.concatenate(flat_weights(model))
+    expected = next(epoch for epoch, values in enumerate(weights) if (values == final).all())
+    assert run["kept_epoch"] == ("last" if expected == 4 else expected)
+    kept = run["metrics"]["val_loss"][expected]
+    np.testing.assert_allclose(model.evaluate(X, 1 - Y, verbose=0), kept, rtol=1e-5)
+
+
+def flat_weights(model):
+    return [weight.ravel() for weight in model.get_weights()]
+
+
+def call_at_every_epoch(function):
+    return keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: function())
+
+
+def test_weights_of_no_epoch_leave_the_kept_epoch_open(tmp_path):
+    # The optimizer sets averages after the last epoch.
+    averaging = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    averaging.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), loss="mse")
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    averaging.fit(X, Y, epochs=3, callbacks=[callback], verbose=0)
+    # A history that the user has passed may stand before callbacks that restore weights.
+    callback = SeedVariance(tmp_path, "small", 2, verbose=0)
+    fit(keras.callbacks.History(), 2, after=[callback, early_stopping("val_loss")], **WORSE)
+    # Epochs after the first restore weights of an earlier fit.
+    model, first = make_model(3), Keep(0)
+    fit(first, 3, epochs=1, model=model)
+    first.epoch = None
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=0)
+    callback = SeedVariance(tmp_path, "small", 3, verbose=0)
+    with pytest.warns(UserWarning, match="A callback has stopped the training"):
+        fit(callback, 3, after=[stopping, first], epochs=9, model=model, **WORSE)
+    assert [run["kept_epoch"] for run in Ledger(tmp_path).runs()] == [None, None, None]
+
+
+def test_weights_that_no_longer_change_are_those_of_the_last_epoch(tmp_path):
+    # The loss of an epoch is that of the weights before its last step: finite, then NaN.
+    model = make_model(1)
+    spoil = call_at(1, lambda: model.set_weights([w * np.nan for w in model.get_weights()]))
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    fit(spoil, 1, after=[callback], epochs=4, model=model)
+    (run,) = Ledger(tmp_path).runs()
+    assert (run["status"], run["kept_epoch"]) == ("diverged", "last")
+
+
+def test_every_kind_of_weight_has_a_checksum():
+    layer = keras.layers.Dense(2, dtype="bfloat16")
+    model = keras.Sequential([keras.Input((3,)), layer, keras.layers.BatchNormalization()])
+    model.add(keras.layers.Rescaling(2.0))
+    before = checksum_of(model)
+    assert len(before) == len(model.weights) == 6
+    for changed, weight in enumerate(model.weights):
+        weight.assign(weight + 1)
+        after = checksum_of(model)
+        pairs = zip(before, after, strict=True)
+        assert [new != old for new, old in pairs] == [i == changed for i in range(6)]
+        before = after
 
 
 def test_records_which_direction_is_better(tmp_path):

@@ -284,3 +284,29 @@ def test_a_head_that_was_never_fitted_brings_a_warning():
     rows = {name: np.linspace(-2, 2, 300)[:, None] for name in ("x", "z")}
     kc.fit_head(model, rows, np.arange(300) % 3 == 0, verbose=0)
     Spec.from_model(model).warn_if_unfitted()
+
+
+def through_python(values):
+    result = tf.py_function(lambda v: 2 * v, [values], tf.float32)
+    result.set_shape(values.shape)
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [lambda v: 2 * v, through_python], ids=["traced", "python"])
+def test_a_lambda_is_exported_if_tensorflow_traces_it(function, new_process, tmp_path):
+    base = keras.Sequential([keras.Input((1,), name="x")])
+    base.add(keras.layers.Lambda(function, output_shape=(1,)))
+    base.add(keras.layers.Dense(1, "sigmoid"))
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    x = np.linspace(-1, 1, 8, dtype="float32")[:, None]
+    kc.fit_head(model, x, [0, 1] * 4, only_if_better=False, verbose=0)
+    if function is through_python:
+        with pytest.raises(RuntimeError, match="does not load and run"):
+            kc.export_savedmodel(model, tmp_path / "1")
+        assert [*tmp_path.iterdir()] == []
+        return
+    (served,) = answers(
+        kc.export_savedmodel(model, tmp_path / "1"), [({"x": x}, "serving_default")]
+    )
+    np.testing.assert_allclose(served["probability"], model.predict(x, verbose=0)[:, 0], rtol=1e-5)

@@ -40,7 +40,8 @@ def test_training_replaces_what_the_fit_says():
     assert is_as_fitted(model.head)
     train_head(model, x, y, learning_rate=0.05)
     assert not is_as_fitted(model.head)
-    kc.fit_head(model, x, y, only_if_better=False, verbose=0)
+    with pytest.warns(UserWarning, match="only_if_better"):
+        kc.fit_head(model, x, y, only_if_better=False, verbose=0)
     other = make_model(PlattScaling())
     kc.fit_head(other, x, y, verbose=0)
     np.testing.assert_array_equal(model.head.get_weights()[0], other.head.get_weights()[0])

@@ -41,6 +41,16 @@ FORMS = {
     ],
     "int": [IDS, IDS.astype("uint8"), IDS.astype(float), tf.constant(IDS[:, None]), pd.Series(IDS)],
     "float": [NUMBERS, NUMBERS.astype(float), tf.constant(NUMBERS), pl.Series(NUMBERS)],
+    # One input needs no name, as in Keras.
+    "named": [
+        {"v": tf.constant(NUMBERS)},
+        {"v": NUMBERS},
+        [NUMBERS],
+        NUMBERS[:, None],
+        tf.constant(NUMBERS),
+        FRAME,
+        NUMBERS,
+    ],
     "mixed": [
         {"c": tf.constant(WORDS), "v": tf.constant(NUMBERS)},
         {"c": WORDS.astype(object), "v": NUMBERS},
@@ -69,6 +79,7 @@ def base_of(kind, make=keras.Model):
     }
     word, number, value = (inputs[name] for name in ("string", "int", "float"))
     inputs["mixed"] = {"c": word, "v": value}
+    inputs["named"] = {"v": value}
     inputs["nested"] = {"c": word, "more": (number, [value])}
     structure, hidden = inputs[kind], []
     for tensor in keras.tree.flatten(structure):
@@ -147,7 +158,8 @@ DOORS = {
 
 
 MODEL_DOORS = ("CalibratedModel", "fit_head", "calibrate", "export", "seeds.train")
-QUICK = [*((door, "mixed") for door in MODEL_DOORS), ("fit_head", "sparse"), ("export", "sparse")]
+QUICK = [*((door, "mixed") for door in MODEL_DOORS), ("CalibratedModel", "named")]
+QUICK += [("fit_head", "named"), ("fit_head", "sparse"), ("export", "sparse")]
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
     for case in itertools.product(DOORS, FORMS)

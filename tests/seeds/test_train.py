@@ -71,7 +71,7 @@ def solo(ledger, seed, build=build_model, order=None, callbacks=(), rows=TRAININ
                 chosen = permutation[start : start + 32]
                 yield keras.tree.map_structure(operator.itemgetter(chosen), rows)
 
-    callback = SeedVariance(ledger, "p", seed, after=callbacks, verbose=0, seeds=seeds)
+    callback = SeedVariance(ledger, "p", seed, verbose=0, seeds=seeds)
     held_out = HELD_OUT if rows is TRAINING else None
     options = {"validation_data": held_out, "validation_batch_size": 32, "verbose": 0}
     options |= {"steps_per_epoch": 7, "epochs": epochs, "shuffle": False}

@@ -43,8 +43,8 @@ class Ledger:
     - `status` (required): `"started"`, `"finished"`, or `"diverged"` (ended with values not finite)
     - `epochs`: epochs of the run, strictly increasing ints from 0
     - `metrics`: metric name → list with a float for each epoch, or `None` if not measured
-    - `kept_epoch`: epoch whose weights the run kept as the best, or `"last"`; `None` if unknown:
-      comparisons then use the last
+    - `kept_epoch`: epoch whose weights the model has after training, or `"last"`; `None` if
+      unknown: comparisons then use the last
     - `directions`: metric name → `"min"` or `"max"`, if known
     - `initial_weights`: hash of the weights before training, a string, or `None`
     - `backend`: name of the Keras backend, or `None`
@@ -53,8 +53,8 @@ class Ledger:
     - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`
-    - `training`: hashes of model, settings and rows by which `seeds.train` recognizes its runs, or
-      `None`
+    - `training`: hashes of model, settings and rows by which `seeds.train` recognizes its runs, and
+      its engine; or `None`
     - `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
     Metrics may be NaN or infinite: the file stores them as the strings `"nan"`, `"inf"` and

@@ -19,6 +19,7 @@ from calibration_records._columns import (
     holds,
     is_table,
     numbers_or_strings,
+    refuse_repeated,
     refuse_rows,
 )
 from keras_calibration._rows.columns import column_of, column_that_counts, is_sparse, is_symbolic
@@ -39,6 +40,9 @@ def inputs_of(
         {'site': array([3, 1])}
     """
     x = _one_matrix(x, expected, standing_in) if is_table(x) else x
+    if isinstance(expected, Mapping) and len(expected) == 1 and not isinstance(x, Mapping):
+        # As in Keras, one input needs no name.
+        x = {name: x for name in expected}
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
         _check_named(x, named)
@@ -192,6 +196,7 @@ def _one_matrix(table: Any, expected: Any, standing_in: np.ndarray | None) -> An
     is_one = len(flat) == 1 and not isinstance(expected, Mapping)
     if not is_one or (flat[0].name in columns and tuple(flat[0].shape[1:]) in ((), (1,))):
         return columns
+    refuse_repeated("The input must have one column of each name", columns)
     named = ((repr(name), column) for name, column in columns.items())
     arrays = [column_of(column_that_counts(c, name, standing_in), name) for name, c in named]
     return np.stack(arrays, axis=1)

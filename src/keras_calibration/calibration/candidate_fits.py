@@ -84,6 +84,7 @@ class Race:
         """
         for candidate in candidates:
             start, is_forced = time.perf_counter(), candidate.name == forced
+            spent = self._seconds()
             self._candidates[candidate.name] = candidate
             try:
                 with warnings.catch_warnings():
@@ -94,7 +95,9 @@ class Race:
                 if is_forced:
                     raise
                 fit = CandidateFit(failure=str(error), is_left_out=isinstance(error, _LeftOut))
-            self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
+            # Without the fit of another candidate to all rows, which `head_of` adds to that one.
+            seconds = time.perf_counter() - start - (self._seconds() - spent)
+            self.fits[candidate.name] = replace(fit, seconds=seconds)
             self.progress.add()
         failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_left_out}
         if not failed:
@@ -108,15 +111,19 @@ class Race:
         warn(f"Of the candidates, {', '.join(map(repr, failed))} could not be fitted. {reasons}")
 
     def head_of(self, name: str) -> Head:
-        """A head of the candidate that is fitted to all rows."""
-        candidate, fit = self._candidates[name], self.fits[name]
+        """A head of the candidate that is fitted to all rows; its time is added to `seconds`."""
+        candidate, fit, start = self._candidates[name], self.fits[name], time.perf_counter()
         head = fit.head or fit.part_head or self._new_head(candidate)
         if fit.head is None and name != IDENTITY:
             head.fit_checked(self.rows)
-        self.fits[name] = replace(fit, head=head)
+        seconds = fit.seconds + time.perf_counter() - start
+        self.fits[name] = replace(fit, head=head, seconds=seconds)
         # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
         head.name = candidate.make_head().name
         return head
+
+    def _seconds(self) -> float:
+        return sum(fit.seconds for fit in self.fits.values())
 
     def _new_head(self, candidate: Candidate, *bases: Head) -> Head:
         head = candidate.make_head(*bases)

@@ -21,9 +21,9 @@ from calibration_records.runs.ledger import Ledger
 from calibration_records.runs.metric_names import BIAS_SUFFIX, direction_of, main_metric
 from calibration_records.runs.run_record import RunRecord, validate_record
 from calibration_records.statistics.summary import summarize
-from keras_calibration._keras import metric_direction
+from keras_calibration._keras import call_after_callbacks, metric_direction
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.callbacks.kept_epoch import kept_epoch
+from keras_calibration.callbacks.kept_epoch import Checksum, checksum_of, kept_epoch
 
 _PREFIX = "seed/"
 _STATISTICS = ("count", "mean", "std", "min", "max")
@@ -63,10 +63,13 @@ class SeedVariance(keras.callbacks.Callback):
     initial weights. The fitted bias of a `CalibratedLogLoss` is recorded as the metric
     `{name}_bias`.
 
-    **The kept epoch.** If `EarlyStopping(restore_best_weights=True)` restores the weights of its
-    best epoch, or `ModelCheckpoint(save_best_only=True)` saves them, comparisons have to use the
-    values of this epoch. Pass these callbacks as `after` too: a callback does not see the others.
-    Without it, the kept epoch is recorded as unknown, and comparisons use the last one.
+    **The kept epoch.** Comparisons have to use the values of the epoch whose weights the model has
+    after `fit`: `EarlyStopping(restore_best_weights=True)` restores those of its best epoch. The
+    callback finds this epoch by a checksum of the weights at the end of each epoch, whichever
+    callbacks restore weights, and in any order. If the final weights are those of no epoch, for
+    example averages, the kept epoch is recorded as unknown, and comparisons use the last one. If
+    you serve the file of a `ModelCheckpoint`, load it into the model in `on_train_end` of a
+    callback, so that its epoch is recorded.
 
     **Errors of the ledger** never stop training. They become warnings, and the run is recorded in a
     temporary folder if necessary.
@@ -89,9 +92,6 @@ class SeedVariance(keras.callbacks.Callback):
         monitor: Name of the metric on the progress line, as in the logs. `None` takes the first of
             these in the epoch's logs: a calibrated loss of the held-out rows, such as
             `"val_calibrated_log_loss"`; `"val_loss"`; a calibrated loss; `"loss"`.
-        after: The callbacks of the same fit that may stop it, or keep the weights of an epoch,
-            such as `EarlyStopping`; an empty list if there are none. `None` records the kept epoch
-            as unknown. `seeds.train` passes them itself.
         verbose: 1 prints a table over the seeds at the end of training; 0 prints nothing.
         **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
             of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
@@ -102,8 +102,8 @@ class SeedVariance(keras.callbacks.Callback):
 
     Warns:
         UserWarning: A run with another seed had the same initial weights; no epoch had the metric
-            `monitor`; a callback stopped the training, and `after` is None; the ledger has a
-            damaged file, or cannot be read or written.
+            `monitor`; a callback stopped the training, and the final weights are those of no
+            epoch; the ledger has a damaged file, or cannot be read or written.
 
     Example:
         >>> import tempfile
@@ -135,7 +135,6 @@ class SeedVariance(keras.callbacks.Callback):
         seed: int,
         *,
         monitor: str | None = None,
-        after: Sequence[keras.callbacks.Callback] | None = None,
         verbose: int = 1,
         **record: Unpack[RecordFields],
     ) -> None:
@@ -154,7 +153,6 @@ class SeedVariance(keras.callbacks.Callback):
             }
         )
         self.monitor = monitor
-        self.after = None if after is None else list(after)
         self.verbose = verbose
         self._others: list[RunRecord] = []
         self._forget()
@@ -163,7 +161,7 @@ class SeedVariance(keras.callbacks.Callback):
         """Forgets the values of an earlier fit."""
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
-        self._logs: dict[int, dict[str, float]] = {}
+        self._checksums: dict[int, Checksum] = {}
         self._kept_epoch: int | str | None = None
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
@@ -178,6 +176,7 @@ class SeedVariance(keras.callbacks.Callback):
         self._others = list(latest.values())
         self._is_chief = is_chief()
         self._run_id = begin_run(self.ledger, self._record) if self._is_chief else None
+        self._ends_last = call_after_callbacks(self.model, self._end)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Adds the statistics of the monitored metric over the seeds to `logs`."""
@@ -197,15 +196,21 @@ class SeedVariance(keras.callbacks.Callback):
 
         if name in measured:
             logs |= self._progress(name, epoch)
-        self._logs[epoch] = dict(logs)
+        if self._is_chief:
+            self._checksums[epoch] = checksum_of(self.model)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Records the complete run and prints the table, unless the end of `fit` does so."""
+        if not self._ends_last:
+            self._end()
+
+    def _end(self) -> None:
         """Records the complete run and prints the table over the seeds."""
         self._warn_of_missing_metric()
         if not self._is_chief:
             return
-        if self.after is not None:
-            self._kept_epoch = kept_epoch(self.after, self._logs)
+        if self._ends_last:
+            self._kept_epoch = kept_epoch(self._checksums, checksum_of(self.model))
         record = {**self._record, **self._values(), "directions": self._directions()}
         # Only the kept epoch decides.
         is_finite = all(map(math.isfinite, _kept_values(record).values()))
@@ -213,12 +218,10 @@ class SeedVariance(keras.callbacks.Callback):
         end_run(self.ledger, self._run_id, record)
         if self.verbose:
             print(self._table())
-        if self.after is None and self.model.stop_training:
+        if self._kept_epoch is None and self.model.stop_training:
             warn(
-                "A callback has stopped the training, and SeedVariance does not know whether it "
-                "restores the weights of an earlier epoch. Pass it, for example "
-                "SeedVariance(..., after=[early_stopping]); otherwise, comparisons use the last "
-                "epoch."
+                "A callback has stopped the training, and SeedVariance does not know an epoch that "
+                "ended with the weights of the model. Comparisons use the values of the last epoch."
             )
 
     def statistics(self, epoch: int | None = None) -> dict[str, dict[str, float]]:

@@ -18,7 +18,13 @@ from calibration_records._check import (
     refused,
     same_rows,
 )
-from calibration_records._columns import by_name, names_of, refuse_rows, warn_of_other_order
+from calibration_records._columns import (
+    by_name,
+    names_of,
+    refuse_repeated,
+    refuse_rows,
+    warn_of_other_order,
+)
 from calibration_records._predictions import probabilities_of
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.checks import warn_if_swapped
@@ -365,6 +371,7 @@ def _columns(
 ) -> list[tuple[str, np.ndarray, bool]]:
     """Name and values of each column, and whether it is numeric."""
     features = by_name(features)
+    refuse_repeated("Argument `features` must have one column of each name", features)
     instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
     values = {
         name: _flat(exact_array(column, repr(name)), f"features[{name!r}]", num_rows)

@@ -56,15 +56,14 @@ class SeedTask:
         """Number of steps in an epoch."""
         return -(-num_rows_of(self.rows) // self.batch_size)
 
-    def recorder(self, seed: int, after: Sequence[keras.callbacks.Callback] = ()) -> SeedVariance:
+    def recorder(self, seed: int) -> SeedVariance:
         """The callback that records a seed; refuses invalid fields of the record."""
         record = {"seeds": {"initialization": seed, "order": seed}, **self.record}
-        return SeedVariance(self.ledger, self.pipeline, seed, after=after, verbose=0, **record)
+        return SeedVariance(self.ledger, self.pipeline, seed, verbose=0, **record)
 
     def all_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""
-        callbacks = list(self.callbacks(seed)) if self.callbacks else []
-        return [self.recorder(seed, callbacks), *callbacks]
+        return [self.recorder(seed), *(self.callbacks(seed) if self.callbacks else ())]
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""

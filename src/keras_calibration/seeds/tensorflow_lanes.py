@@ -147,7 +147,20 @@ def _in_graph(array: Any) -> Tensor | _SparseRows:
 
 
 def _gathered(array: Tensor | _SparseRows, chosen: Tensor) -> Tensor:
-    return array.take(chosen) if isinstance(array, _SparseRows) else tf.gather(array, chosen)
+    """Some of the rows."""
+    if isinstance(array, _SparseRows):
+        return array.take(chosen)
+    batch = tf.gather(array, chosen)
+    return _as_unknown(batch, [None, *batch.shape[1:]])
+
+
+def _as_unknown(tensor: Tensor, shape: list[int | None]) -> Tensor:
+    """A tensor whose number of rows is unknown while a step is traced, as in `fit`.
+
+    Keras weighs the loss of each output by the number of rows of a batch where it is known, and
+    otherwise weighs all batches alike. When XLA compiles the trace, it finds the number itself.
+    """
+    return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
 
 
 class _SparseRows:
@@ -163,4 +176,7 @@ class _SparseRows:
         """The rows with these numbers."""
         columns, values = tf.gather(self._columns, chosen), tf.gather(self._values, chosen)
         cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
-        return tf.SparseTensor(cells, values.flat_values, (chosen.shape[0], self.shape[1]))
+        size = tf.constant([chosen.shape[0], self.shape[1]], "int64")
+        batch = tf.SparseTensor(cells, values.flat_values, _as_unknown(size, [2]))
+        batch.set_shape((None, self.shape[1]))
+        return batch

@@ -181,7 +181,7 @@ def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callb
                     "engine='loop'."
                 )
     return keras.callbacks.CallbackList(
-        callbacks, model=model, epochs=task.epochs, steps=task.num_steps
+        callbacks, add_history=True, model=model, epochs=task.epochs, steps=task.num_steps
     )
 
 

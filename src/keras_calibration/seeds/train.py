@@ -80,6 +80,10 @@ def train(
       `floatx` and other settings of `keras.config`. For more threads, set an environment variable
       such as `TF_NUM_INTRAOP_THREADS`.
 
+    All engines record the figures of `fit`; each record names its engine. On TensorFlow, the losses
+    of single outputs are means of batches: the rows of a smaller last batch count more. The total
+    loss and metrics are means of rows, so compare these.
+
     Args:
         build_model: Function without arguments that returns a new compiled model. The seeds are set
             before each call. With `"vectorized"`, the models of two seeds may differ only in
@@ -153,7 +157,7 @@ def train(
     record = {
         "configuration": configuration,
         "num_rows": None if held_out is None else num_rows_of(held_out),
-        "training": training,
+        "training": {**training, "engine": engine},
     }
     task = SeedTask(
         build_model=build_model,
