@@ -211,7 +211,7 @@ def noise_floors(
     for field, codes in fields.items():
         number = int(codes.max()) + 1
         sums = (field_sums(y, p, weights, codes, number) for y, p in pairs)
-        by_class = [noise_floors_of(metrics, ops.convert_to_numpy(s), _NUM_DRAWS) for s in sums]
+        by_class = [noise_floors_of(metrics, np.asarray(s), _NUM_DRAWS) for s in sums]
         floors[field] = tuple(np.mean(by_class, axis=0).reshape(-1).tolist())
     return floors
 
@@ -276,5 +276,5 @@ def _field_errors(
             sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
     # The errors depend on the sums alone, so a metric for one value is enough.
     tensor, metrics = ops.convert_to_tensor(np.stack(sums)), (FieldECE(1), FieldRCE(1))
-    errors = [ops.convert_to_numpy(metric.error(tensor)) for metric in metrics]
+    errors = [np.asarray(metric.error(tensor)) for metric in metrics]
     return [error.reshape(len(outcomes), -1).mean(axis=1) for error in errors]

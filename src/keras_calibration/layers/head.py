@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import numpy as np
-from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
@@ -336,7 +335,7 @@ class Head(keras.layers.Layer):
         for part in row_parts(max(len(values), 1)):  # also without rows, so that it is built
             inputs = values[part], take(columns, part)
             pair = self(*inputs), self.logit_standard_deviation(*inputs)
-            logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)
+            logit, deviation = (np.asarray(output).astype("float64") for output in pair)
             away = interval_width(level) * deviation
             bounds.append((expit(logit - away), expit(logit + away)))
         for head in heads_in(self):

@@ -164,8 +164,10 @@ class NeuralCalibration(Head):
     def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
         """As `call`, with η in NumPy where it has `host_logits`."""
         logits = logits if self.calibrator is None else head_logits(self.calibrator, logits, {})
-        corrections = [ops.convert_to_numpy(member(features)) for member in self.members]
-        return logits + np.mean([c.reshape(logits.shape) for c in corrections] or [0.0], axis=0)
+        corrections = [np.asarray(member(features)) for member in self.members]
+        return logits + np.mean(
+            [c.reshape(logits.shape) for c in corrections] or [np.zeros(())], axis=0
+        )
 
     def adapt(
         self,
@@ -251,7 +253,7 @@ class NeuralCalibration(Head):
 def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:
     """Makes g = 0: resets the network if a new one returns 0, else sets its weights to 0."""
     fresh = copy_of(network)
-    if np.any(ops.convert_to_numpy(fresh(take(columns, slice(100))))):
+    if np.any(np.asarray(fresh(take(columns, slice(100))))):
         for weight in network.trainable_weights:
             weight.assign(ops.zeros(weight.shape, weight.dtype))
     else:

@@ -60,11 +60,11 @@ class Posterior:
     @property
     def is_of_counts(self) -> bool:
         """Whether the weights of the last `fit`, and of all updates since, were counts."""
-        return bool(ops.convert_to_numpy(self["is_of_counts"]))
+        return bool(np.asarray(self["is_of_counts"]))
 
     def check(self) -> None:
         """Raises if the posterior does not belong to the layer's weights."""
-        name, checksum = type(self._layer).__name__, float(ops.convert_to_numpy(self["of"]))
+        name, checksum = type(self._layer).__name__, float(np.asarray(self["of"]))
         if checksum != _checksum(self._layer.weights):
             state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(
@@ -108,6 +108,6 @@ def _checksum(weights: Iterable[keras.Variable]) -> float:
     checksum = 0
     for weight in without_posterior(weights):
         # Flat, because NumPy warns of Keras' conversion of a scalar.
-        values = ops.convert_to_numpy(ops.reshape(weight, (-1,)))
+        values = np.asarray(ops.reshape(weight, (-1,)))
         checksum = zlib.crc32(values.astype("float32").tobytes(), checksum)
     return float(1 + checksum % 2**24)
