@@ -1,11 +1,13 @@
 """What users get wrong at the boundary of the package, and what they are told."""
 
 import re
+import warnings
 
 import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 
 import keras_calibration as kc
 from symbols import symbols
@@ -86,6 +88,36 @@ def test_hints_name_what_the_function_has(case):
     with pytest.raises((ValueError, UserWarning), match=named) as told:
         call()
     assert re.search(not_named, str(told.value)) is None
+
+
+TENSORS = {"tensor": tf.constant, "variable": tf.Variable, "Keras' variable": keras.Variable}
+P = DAY_P.astype("float32")
+QUIET = {
+    "calibrate": lambda of: kc.calibrate(
+        base(), {"site": SITE, "price": of(PRICE[:, None])}, of(Y), fields=["site"], **QUICK
+    ),
+    "calibrate_scores": lambda of: kc.calibrate_scores(
+        of(P), of(Y), {"site": of(SITE)}, of(P), fields=["site"], methods="field_bias", **QUICK
+    ),
+    "a head": lambda of: kc.layers.FieldBias({"site": 20}).fit(
+        of(PRICE), of(Y), {"site": of(SITE)}
+    ),
+    "score": lambda of: kc.scoring.score((of(Y), of(P)), [kc.metrics.CalibratedLogLoss()], **QUICK),
+    "a metric of fields": lambda of: kc.metrics.FieldECE(20)(of(Y), of(P), field=of(SITE)),
+    "errors of segments": lambda of: kc.scoring.multicalibration_error(of(Y), of(P), {"p": of(P)}),
+}
+
+
+@pytest.mark.tensorflow
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("of", TENSORS.values(), ids=TENSORS)
+@pytest.mark.parametrize("door", ["calibrate_scores", *(door for door in QUIET if "_" not in door)])
+def test_tensors_are_read_without_a_warning_of_numpy(door, of):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        # From NumPy 2.4 on, np.array(tensor) warns that TensorFlow knows no argument `copy`.
+        warnings.simplefilter("error", DeprecationWarning)
+        QUIET[door](of)
 
 
 TWICE = pd.DataFrame(

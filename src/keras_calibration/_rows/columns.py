@@ -192,4 +192,7 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
 def _in_numpy(values: Any) -> Any:
     if hasattr(values, "toarray"):
         return values.toarray()
+    # Of a dense tensor: Keras' own conversion copies, and makes NumPy 2.4 warn of TensorFlow's.
+    if ops.is_tensor(values) and hasattr(values, "__array__"):
+        return np.asarray(values)
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else values

@@ -220,7 +220,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     column = column_of(values, name)
     if is_symbolic(column):
         return _asserted(column, name, dtype, is_id)
-    array = column if isinstance(column, np.ndarray) else ops.convert_to_numpy(column)
+    array = column if isinstance(column, np.ndarray) else np.asarray(column)
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
         missing = np.full(array.shape, None, object)
         column = array = numbers_or_strings(missing, name, as_strings=True)

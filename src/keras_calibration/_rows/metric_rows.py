@@ -231,7 +231,7 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
     """
     if is_symbolic(ids):
         return
-    array = ids if isinstance(ids, np.ndarray) else ops.convert_to_numpy(ids)
+    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
     flat = array.reshape(-1)
     if flat.dtype.kind not in "biuf":
         return  # strings, which are refused elsewhere

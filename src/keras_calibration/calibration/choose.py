@@ -132,6 +132,8 @@ def choose(
             "that is right already."
         )
     heads = {name: race.head_of(name) for name in race.fits if name in report.weights}
+    seconds = {name: fit.seconds for name, fit in race.fits.items()}  # with the last fits
+    scores = [replace(s, seconds=seconds.get(s.name, s.seconds)) for s in report.scores]
     if present is not None and IDENTITY in heads:
         heads[IDENTITY] = present
     elif len(heads) > 1:
@@ -150,6 +152,7 @@ def choose(
         head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, read)
     return head, replace(
         report,
+        scores=tuple(scores),
         time_unit=rows.time_unit,
         level=head.level(),
         present=present and present.name,

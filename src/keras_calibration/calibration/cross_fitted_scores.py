@@ -278,7 +278,7 @@ def field_chance(
         figures = []
         for labels, probabilities in pairs:
             sums = field_sums(labels, probabilities, weights, codes, int(codes.max()) + 1)
-            sums = ops.convert_to_numpy(sums)
+            sums = np.asarray(sums)
             floors = noise_floors_of(metrics, sums, _NUM_DRAWS)
             figures.append([*floors[0], *floors[1], _error_of_field_ece(sums)])
         chances[field] = FieldChance(*np.mean(figures, axis=0).tolist())
@@ -377,5 +377,5 @@ def _field_errors(
             sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
     # The errors depend on the sums alone, so a metric for one value is enough.
     tensor, metrics = ops.convert_to_tensor(np.stack(sums)), (FieldECE(1), FieldRCE(1))
-    errors = [ops.convert_to_numpy(metric.error(tensor)) for metric in metrics]
+    errors = [np.asarray(metric.error(tensor)) for metric in metrics]
     return [error.reshape(len(outcomes), -1).mean(axis=1) for error in errors]

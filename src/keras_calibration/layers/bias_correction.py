@@ -70,4 +70,4 @@ class BiasCorrection(HistogramHead):
     def bias(self) -> float:
         """The bias c, in logits."""
         self.ensure_built()
-        return float(ops.convert_to_numpy(self._bias))
+        return float(np.asarray(self._bias))

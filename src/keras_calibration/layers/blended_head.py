@@ -117,7 +117,7 @@ class BlendedHead(Head):
     def bias(self) -> np.ndarray:
         """The bias c, (1,) or of K classes (K,), in logits."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._bias)
+        return np.array(self._bias)
 
     def set_bias(self, bias: np.ndarray) -> None:
         """Sets the bias c, (1,) or (K,)."""

@@ -226,7 +226,7 @@ class BoostedTrees(Head):
 
         def columns_with(logits: np.ndarray, effects: np.ndarray) -> np.ndarray:
             columns = [rows.logits[:, None], logits[:, None], effects]
-            return ops.convert_to_numpy(self._tree_columns(columns, rows.features))
+            return np.asarray(self._tree_columns(columns, rows.features))
 
         @functools.cache
         def without(pair: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +274,7 @@ class BoostedTrees(Head):
         """Assigns the most frequent ids of the fields that get a column per value; -1 for none."""
         categories = np.full(self._categories.shape, -1, "int32")
         for number, name in enumerate(self._categorical):
-            ids = ops.convert_to_numpy(ids_of_field(self, features, name))
+            ids = np.asarray(ids_of_field(self, features, name))
             values, counts = np.unique(ids, return_counts=True)
             most = values[np.argsort(-counts, kind="stable")][:_NUM_CATEGORIES]
             categories[number, : len(most)] = most

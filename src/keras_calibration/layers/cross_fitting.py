@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 import keras
 import numpy as np
-from keras import ops
 
 from calibration_records._progress import ProgressBar
 from keras_calibration._rows.rows import Rows
@@ -83,7 +82,7 @@ def cross_fitted(
         scored_rows = rows.take(scored)
         logits[scored] = head_logits(head, scored_rows.logits, scored_rows.features)
         if head.effect_names:
-            effects[scored] = ops.convert_to_numpy(head.effects(scored_rows.features))
+            effects[scored] = np.asarray(head.effects(scored_rows.features))
     return logits, effects
 
 

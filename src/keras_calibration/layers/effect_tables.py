@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from keras import ops
 
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.knots import separate_quantile_knots
@@ -77,5 +76,5 @@ def line_of_spread(
     curve = head_logits(calibrator, means, {})
     columns = np.stack([np.ones(len(means)), curve])
     weighted = columns * totals
-    spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
+    spread = np.asarray(calibrator.posterior_spread(means)).astype("float64")
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -177,8 +177,8 @@ class FieldBias(FieldHead):
         curve = head_logits(self.calibrator, logits, {}) if self.calibrator else logits
         calibrated = float(self._slope) * curve + float(self._bias)
         if self.fields:
-            places = ops.convert_to_numpy(self._places(features))
-            calibrated += ops.convert_to_numpy(self._offsets)[places].sum(axis=0)
+            places = np.asarray(self._places(features))
+            calibrated += np.asarray(self._offsets)[places].sum(axis=0)
         for name, numbers in zip(self.numeric, self._numbers_in(features), strict=True):
             knots, values, missing = self.get_curve(name)
             calibrated += np.where(np.isnan(numbers), missing, np.interp(numbers, knots, values))
@@ -193,7 +193,7 @@ class FieldBias(FieldHead):
         """The level over time of the last fit; None without `follows_time`, and before a fit."""
         if not self._follows_time or not self.built:
             return None
-        return level_of_table(ops.convert_to_numpy(self.posterior["level"]))
+        return level_of_table(np.asarray(self.posterior["level"]))
 
     def effects(self, features: Features) -> Tensor:
         """Offsets of the field values of each row, (batch, fields), in logits; 0 if unknown."""
@@ -258,14 +258,14 @@ class FieldBias(FieldHead):
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
         rows = self._rows_of(field)  # checks the name, also before the layer is built
-        return ops.convert_to_numpy(self._offsets)[rows]
+        return np.asarray(self._offsets)[rows]
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
         """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""
         self.ensure_built()
         number = self.numeric.index(name)
-        knots = np.unique(ops.convert_to_numpy(self._knots)[number])
-        values = ops.convert_to_numpy(self._curves)[number]
+        knots = np.unique(np.asarray(self._knots)[number])
+        values = np.asarray(self._curves)[number]
         return knots, values[: len(knots)], float(values[-1])
 
     def get_config(self) -> dict[str, Any]:

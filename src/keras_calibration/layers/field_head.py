@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from calibration_records._check import known, positive, refused
 from keras_calibration._rows.line import IDENTITY, Line
@@ -122,12 +121,12 @@ class FieldHead(Head):
         """The ids of each field (n,), int64, of rows with features."""
         if not self.fields:
             return []
-        return list(ops.convert_to_numpy(self._places(rows.features)) - self._starts()[:, None])
+        return list(np.asarray(self._places(rows.features)) - self._starts()[:, None])
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self.ensure_built()
-        deviations = ops.convert_to_numpy(self._deviations)
+        deviations = np.asarray(self._deviations)
         of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
 

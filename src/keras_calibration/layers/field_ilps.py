@@ -116,8 +116,8 @@ class FieldILPS(FieldHead):
         """Makes every curve non-decreasing, after training in a model."""
         if not self.built:
             return
-        values = isotonic_projection(ops.convert_to_numpy(self._values))
-        deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
+        values = isotonic_projection(np.asarray(self._values))
+        deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)
         self._values.assign(values)
         inside = within_room(deviations, values, len(self.fields))
         self._field_deviations.assign(inside.reshape(-1))
@@ -129,12 +129,12 @@ class FieldILPS(FieldHead):
     def get_knots(self) -> np.ndarray:
         """Knots, shape (K,): increasing values of η, in logits."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._knots)
+        return np.asarray(self._knots).copy()
 
     def get_values(self) -> np.ndarray:
         """Values of the shared curve b at the knots, shape (K,), in logits."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._values)
+        return np.asarray(self._values).copy()
 
     def get_curves(self, field: str) -> np.ndarray:
         """Curves `b + d` of a field's values at the knots, shape (num_values, K), in logits."""
@@ -185,5 +185,5 @@ class FieldILPS(FieldHead):
         return fit
 
     def _deviations_of(self, field: str) -> np.ndarray:
-        deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
+        deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)
         return deviations[self._rows_of(field)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-from keras import ops
 from scipy import special
 
 from keras_calibration._rows.columns import take
@@ -29,7 +28,7 @@ def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features
     calibrated = np.empty(logits.shape)
     for part in row_parts(len(logits)):
         outputs = call(logits[part], take(features, part))
-        calibrated[part] = ops.convert_to_numpy(outputs).reshape(logits[part].shape)
+        calibrated[part] = np.asarray(outputs).reshape(logits[part].shape)
     return calibrated
 
 

@@ -224,7 +224,7 @@ class ILPS(HistogramHead):
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
         # the identity wherever the new knots lie beyond the old ones.
         values = piecewise_linear(self.get_knots(), old_knots, old_values)
-        self._assign_values(isotonic_projection(ops.convert_to_numpy(values)))
+        self._assign_values(isotonic_projection(np.asarray(values)))
         self._num_rows.assign(float(len(rows)))
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
@@ -263,12 +263,12 @@ class ILPS(HistogramHead):
     def get_knots(self) -> np.ndarray:
         """Knots a, shape (K,): increasing logits."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._knots)
+        return np.asarray(self._knots).copy()
 
     def get_values(self) -> np.ndarray:
         """Values b at the knots, shape (K,), in logits."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._values())
+        return np.asarray(self._values()).copy()
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -116,12 +116,12 @@ class IsotonicRegression(Head):
     def thresholds(self) -> np.ndarray:
         """Both ends of every step, increasing logits, shape (t,)."""
         self.ensure_built()
-        return np.unique(ops.convert_to_numpy(self._thresholds))
+        return np.unique(np.asarray(self._thresholds))
 
     @property
     def values(self) -> np.ndarray:
         """Calibrated logits at the thresholds, shape (t,), without the slope within steps."""
-        return ops.convert_to_numpy(self._values)[: len(self.thresholds)]
+        return np.asarray(self._values)[: len(self.thresholds)].copy()
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

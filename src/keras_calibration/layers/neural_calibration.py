@@ -165,9 +165,10 @@ class NeuralCalibration(Head):
     def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
         """As `call`, with η in NumPy where it has `host_logits`."""
         logits = logits if self.calibrator is None else head_logits(self.calibrator, logits, {})
-        corrections = [ops.convert_to_numpy(member(features)) for member in self.members]
-        corrections = [column.reshape(logits.shape) for column in corrections] or [0.0]
-        return logits + np.mean(corrections, axis=0) + float(self._bias)
+        corrections = [np.asarray(member(features)) for member in self.members]
+        if corrections:
+            logits = logits + np.mean([c.reshape(logits.shape) for c in corrections], axis=0)
+        return logits + float(self._bias)
 
     def adapt(
         self,
@@ -252,7 +253,7 @@ class NeuralCalibration(Head):
 def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:
     """Makes g = 0: resets the network if a new one returns 0, else sets its weights to 0."""
     fresh = copy_of(network)
-    if np.any(ops.convert_to_numpy(fresh(take(columns, slice(100))))):
+    if np.any(np.asarray(fresh(take(columns, slice(100))))):
         for weight in network.trainable_weights:
             weight.assign(ops.zeros(weight.shape, weight.dtype))
     else:

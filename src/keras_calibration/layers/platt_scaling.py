@@ -94,10 +94,10 @@ class PlattScaling(HistogramHead):
     def scale(self) -> float:
         """The scale a > 0."""
         self.ensure_built()
-        return math.exp(float(ops.convert_to_numpy(self._log_scale)))
+        return math.exp(float(np.asarray(self._log_scale)))
 
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
         self.ensure_built()
-        return float(ops.convert_to_numpy(self._bias))
+        return float(np.asarray(self._bias))

@@ -67,11 +67,11 @@ class Posterior:
     @property
     def is_of_counts(self) -> bool:
         """Whether the weights of the last `fit`, and of all updates since, were counts."""
-        return bool(ops.convert_to_numpy(self["is_of_counts"]))
+        return bool(np.asarray(self["is_of_counts"]))
 
     def check(self) -> None:
         """Raises if the posterior does not belong to the layer's weights."""
-        name, checksum = type(self._layer).__name__, float(ops.convert_to_numpy(self["of"]))
+        name, checksum = type(self._layer).__name__, float(np.asarray(self["of"]))
         if checksum != _checksum(self._layer.weights):
             state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(
@@ -95,7 +95,7 @@ def bounds_of(
     for part in row_parts(max(len(logits), 1)):  # also without rows, so that the head is built
         inputs = logits[part], take(features, part)
         pair = head(*inputs), head.logit_standard_deviation(*inputs)
-        logit, deviation = (ops.convert_to_numpy(output).astype("float64") for output in pair)
+        logit, deviation = (np.asarray(output).astype("float64") for output in pair)
         away = interval_width(level) * deviation
         bounds.append((expit(logit - away), expit(logit + away)))
     for inner in heads_in(head):
@@ -133,6 +133,6 @@ def _checksum(weights: Iterable[keras.Variable]) -> float:
     checksum = 0
     for weight in without_posterior(weights):
         # Flat, because NumPy warns of Keras' conversion of a scalar.
-        values = ops.convert_to_numpy(ops.reshape(weight, (-1,)))
+        values = np.asarray(ops.reshape(weight, (-1,)))
         checksum = zlib.crc32(values.astype("float32").tobytes(), checksum)
     return float(1 + checksum % 2**24)

@@ -54,7 +54,7 @@ def _curves(head: Head) -> list[ILPS]:
 def _table(curve: ILPS) -> np.ndarray:
     """The lines as a table."""
     table = with_following(lines(curve.get_knots(), curve.get_values()))
-    return ops.convert_to_numpy(ops.transpose(table))
+    return np.asarray(ops.transpose(table))
 
 
 def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:

@@ -123,4 +123,4 @@ class TemperatureScaling(HistogramHead):
     def temperature(self) -> float:
         """The temperature T > 0."""
         self.ensure_built()
-        return math.exp(float(ops.convert_to_numpy(self._log_temperature)))
+        return math.exp(float(np.asarray(self._log_temperature)))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
-from keras import ops
 
 from calibration_records._columns import text_of
 from calibration_records._warn import warn
@@ -83,5 +82,5 @@ def _is_unknown(column: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
         return (ids < 0) | (ids >= vocabulary) if ids.dtype.kind in "iu" else np.zeros(0, bool)
     first = int(getattr(vocabulary, "mask_token", None) is not None)
     number = getattr(vocabulary, "num_oov_indices", 0)
-    ids = ops.convert_to_numpy(vocabulary(column)).reshape(-1) if number else np.zeros(0)
+    ids = np.asarray(vocabulary(column)).reshape(-1) if number else np.zeros(0)
     return np.isin(ids, first + np.arange(number))

@@ -87,13 +87,13 @@ class VectorScaling(Head):
     def scales(self) -> np.ndarray:
         """Per-class scales a, shape (K,)."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._scales)
+        return np.asarray(self._scales).copy()
 
     @property
     def biases(self) -> np.ndarray:
         """Per-class biases b in logits, shape (K,)."""
         self.ensure_built()
-        return ops.convert_to_numpy(self._biases)
+        return np.asarray(self._biases).copy()
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

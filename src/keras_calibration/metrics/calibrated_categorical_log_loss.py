@@ -117,7 +117,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     @property
     def temperature(self) -> np.ndarray:
         """The fitted temperature T of each scored part, in [1/16, 16], shape `(parts,)`."""
-        return 1 / ops.convert_to_numpy(self._at_best_temperature()[1])
+        return 1 / np.asarray(self._at_best_temperature()[1])
 
     def _at_best_temperature(self) -> tuple[Tensor, Tensor]:
         """Mean loss at the best inverse temperatures, and these."""

@@ -134,11 +134,11 @@ class CalibratedLogLoss(CrossFittedMetric):
     @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, added to the logit, shape `(parts,)`."""
-        return ops.convert_to_numpy(self._scored()[1])
+        return np.asarray(self._scored()[1]).copy()
 
     def moments_of_all_rows(self) -> np.ndarray:
         """The moments of the logits of all rows by bin, (418, 8), float64."""
-        moments = np.asarray(ops.convert_to_numpy(self._moments.value()), np.float64)
+        moments = np.asarray(self._moments.value(), np.float64)
         return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
 
     def _scored(self) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     @property
     def bias(self) -> np.ndarray:
         """The fitted bias c of each scored part, in units of the label, shape `(parts,)`."""
-        return ops.convert_to_numpy(self._biases())
+        return np.asarray(self._biases()).copy()
 
     def _biases(self) -> Tensor:
         return mean_residual(fitting_sums(self._sums.value(), self.held_out))

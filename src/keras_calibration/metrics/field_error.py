@@ -176,7 +176,7 @@ class FieldError(AdditiveMetric):
         Raises:
             ValueError: If `confidence` is not between 0 and 1.
         """
-        sums = ops.convert_to_numpy(self._sums.value()).astype(np.float64)
+        sums = np.asarray(self._sums.value()).astype(np.float64)
         cells = np.flatnonzero(sums[:, 2] != 0)  # NaN too
         residual, positives, rows, squares = sums[cells, :4].T
         predicted = positives - residual
@@ -230,7 +230,7 @@ def noise_floors_of(
     metrics: Sequence[FieldError], sums: Tensor, num_draws: int, seed: int = 0
 ) -> list[tuple[float, float]]:
     """The noise floor of each metric for the same field sums, from the same draws."""
-    sums = ops.convert_to_numpy(sums)
+    sums = np.asarray(sums)
     sums = sums[sums[:, 2] != 0]  # NaN too
     # Without the squares of the weights, which float32 may not hold, the noise is unknown.
     if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
@@ -238,7 +238,7 @@ def noise_floors_of(
     draws = drawn_field_sums(sums, num_draws, seed)
     size = max(1, _VALUES_TOGETHER // len(sums))
     errors = [
-        [ops.convert_to_numpy(m.error(ops.cast(np.stack(part), m.dtype))) for m in metrics]
+        [np.asarray(m.error(ops.cast(np.stack(part), m.dtype))) for m in metrics]
         for part in iter(lambda: list(itertools.islice(draws, size)), [])
     ]
     metric_errors = np.concatenate(errors, axis=1).astype("float64")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import check_fit
+from keras_calibration.layers.fits import check_fit, unchanged_if_refused
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.refit import refit
@@ -124,7 +125,10 @@ def fit_head(
 
     # The rows of all heads are read and checked before any head is changed.
     read = [(match.head, rows_of(match)) for match in matches]
-    summaries = [_fit(head, rows, settings, verbose, only_if_better) for head, rows in read]
+    with contextlib.ExitStack() as unless_refused:
+        for head, _ in read:
+            unless_refused.enter_context(unchanged_if_refused(head))
+        summaries = [_fit(head, rows, settings, verbose, only_if_better) for head, rows in read]
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import keras
 import numpy as np
-from keras import ops
 
 from calibration_records._limits import FIELD_RCE_EPSILON
 from calibration_records.logs import LogSums, ScoredLog
@@ -107,7 +106,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
     columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)
-    np.add.at(sums, ops.convert_to_numpy(known_ids(ids, metric.num_values)), columns)
+    np.add.at(sums, np.asarray(known_ids(ids, metric.num_values)), columns)
     metric.add_sums({name: sums})
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 from joblib import cpu_count
-from keras import ops
 
 from keras_calibration._keras import build_for_fit
 from keras_calibration._ops.compiled import runs_on_gpu
@@ -97,7 +96,7 @@ def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
         return []
     x, y, *weight = batch
     # A layer that draws random numbers goes on from the same state.
-    states = [(v, ops.convert_to_numpy(v)) for v in model.non_trainable_variables]
+    states = [(v, np.asarray(v)) for v in model.non_trainable_variables]
     predictions = model(x, training=False)
     outputs = keras.tree.flatten(predictions)
     if type(model).train_step is keras.Model.train_step and model.loss is not None:
@@ -105,7 +104,7 @@ def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
         outputs.append(model.compute_loss(**named))
     for variable, value in states:
         variable.assign(value)
-    return [ops.convert_to_numpy(output).astype("float64") for output in outputs]
+    return [np.asarray(output).astype("float64") for output in outputs]
 
 
 def _refuse_other_program(seeds: tuple[int, int], difference: str) -> None:
@@ -155,7 +154,7 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
 def _results(model: keras.Model) -> dict[str, float]:
     """The metrics as in the logs of `fit`."""
     results = model.get_metrics_result()
-    return {name: float(ops.convert_to_numpy(value)) for name, value in results.items()}
+    return {name: float(np.asarray(value)) for name, value in results.items()}
 
 
 def _refuse_stop_within(model: keras.Model, epoch: int) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import select_features
@@ -231,7 +230,7 @@ class _Refreshed(SavedModelFormat):
         head = self.saved.head
         weights = head.weights
         weights = without_posterior(weights) if self.provenance["interval"] is None else weights
-        values = [*map(ops.convert_to_numpy, weights), *tables_of(head)]
+        values = [*map(np.asarray, weights), *tables_of(head)]
         keys = collection_keys(self.source, HEAD_WEIGHTS)
         replace_tensors(path, dict(zip(keys, values, strict=True)))
         self.saved.model.save(path / EXTRA / HEAD_FILE)
