@@ -60,13 +60,13 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     numbers = range(int(is_forward), fold.max() + 1)
     scored = fold >= is_forward
 
-    def bias_of(shares, is_seen):
+    def bias_of(shares):
         """The bias that gives the mean the observed total; in blocks of time, that of its parts."""
         if np.count_nonzero(shares) == 1:
             return 0.0
         target = shares @ expit(columns) if is_forward else labels
-        mean, weight = (shares @ columns)[is_seen], weights[is_seen]
-        total = weight @ target[is_seen]
+        mean, weight = (shares @ columns)[scored], weights[scored]
+        total = weight @ target[scored]
         return optimize.brentq(lambda c: weight @ expit(mean + c) - total, -5, 5, xtol=1e-13)
 
     shares, blends = {}, {}
@@ -75,7 +75,7 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
         clusters = fold[others] if isinstance(folds, str) else None
         rows = Rows(logits[others], labels[others], weights[others])
         shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
-        blends[number] = shares[number] @ columns + bias_of(shares[number], others)
+        blends[number] = shares[number] @ columns + bias_of(shares[number])
     fold_of_row = [k if k in shares else 1 for k in fold]
     stacked = np.array([blends[k][row] for row, k in enumerate(fold_of_row)])
     by_choice = [losses_of(labels, blends[number])[scored] for number in numbers]
@@ -126,7 +126,7 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     sizes = [weights[fold == number].sum() for number in numbers]
     mean = np.average([shares[number] for number in numbers], axis=0, weights=sizes)
     mean = np.where(mean < 0.02, 0, mean) / mean[mean >= 0.02].sum()
-    assert report.bias == pytest.approx((share * bias_of(mean, scored),), abs=1e-4)
+    assert report.bias == pytest.approx((share * bias_of(mean),), abs=1e-4)
     used = share * mean
     used[0] += 1 - share
     for name, part in zip(["identity", *METHODS], used, strict=True):

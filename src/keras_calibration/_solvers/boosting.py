@@ -14,7 +14,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration._solvers.total_bias import bias_of_total, with_total
+from keras_calibration._solvers.total_bias import bias_of_total
 
 _MIN_ROWS_OF_LEAF = 20
 _PARAMETERS = {
@@ -222,16 +222,13 @@ class _Trees:
         return rounds if change < -error else 0
 
     def with_total(self, logits: np.ndarray) -> tuple[np.ndarray, float]:
-        """Logits (n,) of all parts with the observed total of the other parts; the bias of all."""
+        """Logits (n,) of all parts with a bias that gives them the observed total, and the bias."""
         pairs = zip(self.parts, self.models, strict=True)
-        parts = [part for part, model in pairs if model is not None]
-        if len(parts) < 2:
-            return logits, 0.0
-        scored, shifted = np.concatenate(parts), logits.copy()
-        fold = np.repeat(np.arange(len(parts)), list(map(len, parts)))
-        rows = self.rows.take(scored)
-        shifted[scored] = with_total(logits[scored], rows, fold)
-        return shifted, float(bias_of_total(logits[scored], rows)[0])
+        scored = np.concatenate([part for part, model in pairs if model is not None])
+        bias = float(bias_of_total(logits[scored], self.rows.take(scored))[0])
+        shifted = logits.copy()
+        shifted[scored] += bias
+        return shifted, bias
 
     def change(self, parts: Sequence[int], logits: np.ndarray) -> tuple[float, float, float]:
         """The log loss of some parts without trees, its change by logits (n,), and its error."""

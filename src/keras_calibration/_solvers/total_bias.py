@@ -10,7 +10,7 @@ from scipy import special
 from keras_calibration._rows.rows import Rows
 
 _NUM_STEPS, _LONGEST_STEP = 200, 1.0
-_ROUNDING = 1e-13
+_ROUNDING, _SINGULAR = 1e-13, 1e-10
 
 
 def probabilities_of(logits: np.ndarray) -> np.ndarray:
@@ -43,7 +43,7 @@ def bias_of_total(logits: np.ndarray, rows: Rows) -> np.ndarray:
         predicted = shares @ probabilities
         hessian = np.diag(predicted) - (shares[:, None] * probabilities).T @ probabilities
         # Of classes, it is singular: a constant for all of them changes nothing.
-        step = np.linalg.lstsq(hessian, observed - predicted)[0]
+        step = np.linalg.pinv(hessian, _SINGULAR, hermitian=True) @ (observed - predicted)
         bias += np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
         if np.abs(step).max() <= _ROUNDING:
             break
@@ -55,7 +55,10 @@ def bias_of_mean(
 ) -> np.ndarray:
     """The bias (1,) or (K,) that gives a weighted mean of logits the observed total.
 
-    Where rates are low, a mean of logits has a lower mean probability than its parts.
+    Where rates are low, a mean of logits has a lower mean probability than its parts. Of
+    cross-fitted logits, the bias may come from all rows, also to score them: their totals are
+    nearly right, so that the labels of a fold hardly move it. From the other folds alone, it would
+    double the error by chance of each fold, as too many positives here are too few there.
 
     Args:
         weights: The weight of each part, with the sum 1, (m,).
@@ -73,20 +76,3 @@ def bias_of_mean(
         parts = np.stack([probabilities_of(logits) for logits in columns])
         rows = replace(rows, labels=np.tensordot(weights, parts, axes=1))
     return bias_of_total(np.tensordot(weights, columns, axes=1), rows)
-
-
-def with_total(logits: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
-    """Cross-fitted logits with a bias, for each fold (n,) that of the rows outside of it.
-
-    So the bias of a row did not see its label.
-
-    Example:
-        >>> rows = Rows(np.zeros(8), np.array([0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]), None)
-        >>> with_total(rows.logits, rows, np.arange(8) // 4)[[0, -1]].round(4)  # log 3
-        array([1.0986, 1.0986])
-    """
-    shifted = logits.copy()
-    for number in range(int(fold.max()) + 1):
-        outside = np.flatnonzero(fold != number)
-        shifted[fold == number] += bias_of_total(logits[outside], rows.take(outside))
-    return shifted

@@ -25,8 +25,8 @@ _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/
 class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
-    A "blend" scores each fold with the weights and the bias of the other folds, so they did not see
-    the row either. Field errors are computed within each fold, where one fit predicts all rows, and
+    A "blend" scores each fold with the weights of the other folds, so they did not see the row
+    either. Field errors are computed within each fold, where one fit predicts all rows, and
     then averaged: they are those of new rows, as many as a fold has.
 
     Args:

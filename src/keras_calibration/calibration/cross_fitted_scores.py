@@ -46,8 +46,8 @@ class Choice:
     Args:
         weights: Name of each candidate with a weight → its weight.
         reason: Why they were chosen, in one sentence.
-        logits: Weighted means of their logits plus a bias: each fold with the weights and the bias
-            of the other folds.
+        logits: Weighted means of their logits plus a bias: each fold with the weights of the other
+            folds.
         bias: What the model adds to the weighted mean, (1,) or (K,), in logits.
         share: The share of the change that is used.
         evidence: The evidence for the change, in standard errors; NaN if none was asked for.
@@ -92,10 +92,9 @@ def combined(
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
     mean = mean_weights(by_fold, rows, fold)
-    fits = []
-    for number, weights in enumerate(by_fold):
-        bias = _bias_of(weights, columns, rows, np.flatnonzero(fold != number), is_forward)
-        fits.append(np.tensordot(weights, columns, axes=1) + bias)
+    biases = [_bias_of(weights, columns, rows, is_forward) for weights in by_fold]
+    pairs = zip(by_fold, biases, strict=True)
+    fits = [np.tensordot(weights, columns, axes=1) + bias for weights, bias in pairs]
     logits = np.stack(fits)[fold, np.arange(len(rows))]
     choice_error = _choice_error(fits, rows)
     slope, error = _slope_of_change(logits, columns[0], rows, clusters)
@@ -106,7 +105,7 @@ def combined(
     change, change_error = _change_of(logits, columns[0], rows, clusters)
     if mean[0] == 1 or share == 0 or change >= -change_error:
         return _no_change(columns, rows, clusters, evidence if mean[0] < 1 else None)
-    bias = _bias_of(mean, columns, rows, np.arange(len(rows)), is_forward)
+    bias = _bias_of(mean, columns, rows, is_forward)
     mean = share * mean + (1 - share) * np.eye(len(mean))[0]
     weights = {name: float(part) for name, part in zip(fitted, mean, strict=True) if part > 0}
     reason = "Each fold is scored with the weights of the other folds; the model uses their mean."
@@ -127,17 +126,15 @@ def combined(
     )
 
 
-def _bias_of(
-    weights: np.ndarray, columns: np.ndarray, rows: Rows, numbers: np.ndarray, is_forward: bool
-) -> np.ndarray:
-    """The bias of a mean of logits, (1,) or (K,), from the rows with some numbers.
+def _bias_of(weights: np.ndarray, columns: np.ndarray, rows: Rows, is_forward: bool) -> np.ndarray:
+    """The bias of a mean of cross-fitted logits, (1,) or (K,).
 
     One fit alone gets no bias: it has a total of its own. On blocks of time, the mean gets the
     total of its parts, because labels of later blocks also differ by what has changed since.
     """
     if np.count_nonzero(weights) == 1:
         return np.zeros(columns[0, 0].size)
-    return bias_of_mean(weights, columns[:, numbers], rows.take(numbers), is_forward)
+    return bias_of_mean(weights, columns, rows, is_forward)
 
 
 def _slope_of_change(

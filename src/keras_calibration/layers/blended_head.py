@@ -13,7 +13,7 @@ from keras import ops
 from calibration_records._check import refused
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
-from keras_calibration._solvers.total_bias import bias_of_mean, with_total
+from keras_calibration._solvers.total_bias import bias_of_mean
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import cross_fitted, enough_for
 from keras_calibration.layers.fit_settings import FitSettings
@@ -135,7 +135,8 @@ class BlendedHead(Head):
             parts = [head_logits(head, rows.logits, rows.features) for head in self.heads]
         weights = np.array([1 - sum(self.head_weights), *self.head_weights])
         columns = np.stack([rows.logits, *parts])
-        self.set_bias(bias_of_mean(weights, columns, rows, self.follows_time))
+        bias = bias_of_mean(weights, columns, rows, self.follows_time)
+        self.set_bias(bias)
         summary = self.summary_of(
             rows,
             num_iterations=sum(fit.num_iterations for fit in fits),
@@ -143,8 +144,8 @@ class BlendedHead(Head):
         )
         if fold is None:
             return summary
-        logits = with_total(np.tensordot(weights, columns, axes=1), rows, fold)
-        return replace(summary, cross_fitted_logits=logits)
+        logits = np.tensordot(weights, columns, axes=1)
+        return replace(summary, cross_fitted_logits=logits + bias)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -15,7 +15,7 @@ from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration._solvers.total_bias import with_total
+from keras_calibration._solvers.total_bias import bias_of_total
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
@@ -125,7 +125,7 @@ def cross_fit(
             corrections, both, both_loss = both - curves, refitted, refitted_loss
     if helps:
         # The networks of the folds have totals of their own.
-        both = with_total(both, rows, folds)
+        both = both + bias_of_total(both, rows)
         both_loss = row_log_losses(rows.labels, both)
     return CrossFit(
         log_loss_curve=float(np.average(curve_loss, weights=weights)),
