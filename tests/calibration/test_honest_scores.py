@@ -163,3 +163,66 @@ def test_a_choice_that_does_not_last_is_not_made():
     seen = combined_weights(columns, Rows(logits, labels, None))
     naive = losses_of(labels, np.tensordot(seen, columns, axes=1))
     assert (naive - losses_of(labels, logits)).mean() <= 1e-12
+
+
+def test_field_errors_hold_for_new_rows():
+    """The rows of a value help to predict each other, so that errors cancel over the folds."""
+    generator = np.random.default_rng(0)
+    effect = generator.normal(0, 0.6, 40)
+    reported, new, floors = [], [], []
+    for _ in range(4):
+
+        def draw(num_rows):
+            site, logits = generator.integers(0, 40, num_rows), generator.normal(-1, 1, num_rows)
+            labels = generator.random(num_rows) < expit(logits + effect[site])
+            return logits, labels.astype(float), site
+
+        logits, labels, site = draw(3000)
+        options = {"from_logits": True, "fields": ["site"], "methods": "field_bias", "verbose": 0}
+        model = kc.calibrate_scores(logits, labels, {"site": site}, **options)
+        reported.append(model.report.after.field_ece["site"])
+        floors.append(model.report.chance_after["site"].field_ece)
+        # As many new rows as a fold has.
+        logits, labels, site = draw(1000)
+        served = {"score": logits, "site": site}
+        probabilities = model.predict(served, batch_size=1000, verbose=0)[:, 0].astype(float)
+        sums = np.bincount(site, probabilities - labels)
+        new.append(np.abs(sums).sum() / 1000)
+    assert np.mean(reported) == pytest.approx(np.mean(new), rel=0.15)
+    # Fits to two thirds of the rows are not right in every site: there is more than chance.
+    assert np.mean(floors) < np.mean(reported) < 1.5 * np.mean(floors)
+
+
+def test_beyond_chance_is_nothing_where_the_model_is_right():
+    generator = np.random.default_rng(0)
+    left = []
+    for _ in range(20):
+        logits, site = generator.normal(-1, 1, 1500), generator.integers(0, 20, 1500)
+        labels = (generator.random(1500) < expit(logits)).astype(float)
+        options = {"from_logits": True, "fields": ["site"], "methods": ["bias"], "verbose": 0}
+        report = kc.calibrate_scores(logits, labels, {"site": site}, **options).report
+        (before, error), _ = report.beyond_chance("site")
+        left.append(before / error)
+        assert report.still_off == () or report.still_off[0].p_value < 0.01
+    assert abs(np.mean(left)) < 3 / np.sqrt(20)
+    assert np.std(left) < 1.3
+    with pytest.raises(ValueError, match="`field`"):
+        report.beyond_chance("shop")
+
+
+def test_the_chance_of_a_report_is_that_of_drawn_labels():
+    logits, labels, _ = make_rows()
+    site = np.arange(NUM_ROWS) % 7
+    options = {"from_logits": True, "fields": ["site"], "methods": "bias", "verbose": 0}
+    report = kc.calibrate_scores(logits, labels, {"site": site}, **options).report
+    fold = fold_of(3, Rows(logits, labels, None, {"site": site}))
+    columns = cross_fitted(logits, labels, np.ones(NUM_ROWS), fold)
+    for chance, eta in ((report.chance_before, columns[0]), (report.chance_after, columns[1])):
+        generator, errors, p = np.random.default_rng(1), [], expit(eta)
+        for _ in range(2000):
+            sums = np.bincount(7 * fold + site, (generator.random(NUM_ROWS) < p) - p)
+            errors.append(np.abs(sums).sum() / NUM_ROWS)
+        assert chance["site"].field_ece == pytest.approx(np.mean(errors), rel=0.05)
+        assert chance["site"].field_ece_deviation == pytest.approx(np.std(errors), rel=0.3)
+        # The error of the figure that was found: at least that of a model that is right.
+        assert np.std(errors) < chance["site"].error < 2 * np.std(errors)

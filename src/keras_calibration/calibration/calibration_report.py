@@ -187,7 +187,11 @@ class CalibrationReport(ShownAsText):
 
         Args:
             field: Name of a field.
+
+        Raises:
+            ValueError: If the report has no field of this name.
         """
+        known("Argument `field` must be one of the fields", [field], self.chance_after)
         pairs = ((self.before, self.chance_before), (self.after, self.chance_after))
         return [
             (score.field_ece[field] - chance[field].field_ece, chance[field].error)

@@ -243,7 +243,7 @@ def scores_of(
         squares = ((labels - probabilities) ** 2).sum(axis=1)
         losses = head_log_losses(rows.labels, logits)
         change, error = _change_of(logits, identity, rows, clusters)
-        ratio, ratio_error = _farthest_ratio(labels, probabilities, rows.weights, clusters)
+        ratio, ratio_error = _farthest_ratio(labels, probabilities, rows, clusters)
         scores.append(
             CandidateScore(
                 name=name,
@@ -333,17 +333,14 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
 
 
 def _farthest_ratio(
-    labels: np.ndarray,
-    probabilities: np.ndarray,
-    weights: np.ndarray | None,
-    clusters: np.ndarray | None,
+    labels: np.ndarray, probabilities: np.ndarray, rows: Rows, clusters: np.ndarray | None
 ) -> tuple[float, float]:
     """Predicted divided by observed, and its error; for classes, the ratio farthest from 1."""
-    ratios = []
+    ratios, weights, groups = [], rows.weights, clusters_of(rows)
     for label, probability in zip(labels.T, probabilities.T, strict=True):
         if (observed := np.average(label, weights=weights)) > 0:
             ratio = float(np.average(probability, weights=weights) / observed)
-            _, error = mean_and_error(probability - ratio * label, weights, clusters)
+            _, error = mean_and_error(probability - ratio * label, weights, clusters, groups)
             ratios.append((ratio, error / float(observed)))
     return max(ratios, key=lambda pair: abs(np.log(pair[0])))
 
