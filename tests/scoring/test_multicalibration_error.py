@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from backends import examples
 from keras_calibration._solvers.cumulative_error import brownian_range_tail
 from keras_calibration.scoring import multicalibration_error
+from keras_calibration.scoring.multicalibration_error import error_in_folds
 
 
 def reference(labels, predictions, features, weights, max_depth, min_rows, min_positives):
@@ -293,3 +295,63 @@ def test_counted_rows_of_a_group_are_its_rows():
         assert one.name == other.name
         assert one.p_value == pytest.approx(other.p_value, rel=1e-9)
     assert counted.smallest_detectable == pytest.approx(single.smallest_detectable, rel=1e-9)
+
+
+def ecce_by_hand(labels, predictions):
+    """The ECCE of rows and its standard deviation, row by row."""
+    order = np.argsort(predictions, kind="stable")
+    sums = np.cumsum((labels - predictions)[order]) / len(labels)
+    deviation = np.sqrt(np.sum(predictions * (1 - predictions))) / len(labels)
+    return max(sums.max(), 0) - min(sums.min(), 0), deviation
+
+
+def test_folds_are_combined_by_fishers_method():
+    rng = np.random.default_rng(0)
+    site, fold = rng.integers(0, 3, 6000), rng.integers(0, 4, 6000)
+    predictions = rng.uniform(0.3, 0.7, 6000)
+    labels = (rng.random(6000) < predictions + 0.05 * (site == 1)).astype(float)
+    columns, ones = {"site": site}, np.ones(6000)
+    result = error_in_folds(labels, predictions, columns, ones, fold, [], 1)
+    assert len(result.segments) == 4
+    for segment in result.segments:
+        in_segment = np.ones(6000, bool)
+        if segment.name != "all rows":
+            in_segment = site == int(segment.name.removeprefix("site = "))
+        errors, p_values = [], []
+        for number in range(4):
+            rows = in_segment & (fold == number)
+            error, deviation = ecce_by_hand(labels[rows], predictions[rows])
+            errors.append(error * rows.sum())
+            p_values.append(brownian_range_tail(error / deviation))
+        assert segment.error == pytest.approx(sum(errors) / in_segment.sum())
+        # Bennett's inequality makes each a little larger.
+        expected = stats.combine_pvalues(p_values, "fisher").pvalue
+        assert expected <= segment.p_value < 2 * expected
+        assert segment.observed_rate == pytest.approx(labels[in_segment].mean())
+    assert result.segments[0].name == "site = 1"
+    assert result.segments[0].p_value < 0.01 < min(s.p_value for s in result.segments[2:])
+
+
+def test_errors_of_folds_do_not_cancel():
+    # Too high in one fold, too low in the other: nothing is left in their sum.
+    labels = np.tile([0.0, 1.0], 2000)
+    fold = np.arange(4000) // 2000
+    predictions = np.where(fold == 0, 0.4, 0.6)
+    columns, ones = {"site": np.zeros(4000, int)}, np.ones(4000)
+    assert multicalibration_error(labels, np.full(4000, 0.5), columns).p_value > 0.5
+    result = error_in_folds(labels, predictions, columns, ones, fold, [], 1)
+    assert result.error == pytest.approx(0.1, rel=0.1)
+    assert result.p_value < 1e-9
+
+
+def test_the_level_in_folds_is_that_of_right_predictions():
+    hits = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        predictions = rng.uniform(0.2, 0.6, 1500)
+        labels = (rng.random(1500) < predictions).astype(float)
+        columns = {"site": rng.integers(0, 8, 1500)}
+        fold = rng.integers(0, 3, 1500)
+        result = error_in_folds(labels, predictions, columns, np.ones(1500), fold, [], 1)
+        hits += result.p_value < 0.05
+    assert 0 < hits <= 16
