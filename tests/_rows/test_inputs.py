@@ -171,7 +171,7 @@ def test_nested_inputs_are_exact_too():
 def test_tables_that_cannot_be_read_say_so():
     frame = pd.DataFrame([[1, 2, 3]], columns=["site", "site", "price"])
     inputs_of(frame, {"price": keras.Input(())})
-    with pytest.raises(ValueError, match=r"Received: no 'site'"):
+    with pytest.raises(ValueError, match="'site'"):
         inputs_of(frame, {"site": keras.Input(())})
     with pytest.raises(ValueError, match=r"in memory.*LazyFrame.*collect"):
         inputs_of(pl.DataFrame({"site": [1]}).lazy(), {"site": keras.Input(())})

@@ -164,6 +164,8 @@ class NeuralCalibration(Head):
 
     def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
         """As `call`, with η in NumPy where it has `host_logits`."""
+        if not self.built:
+            self(logits[:1], take(features, slice(1)))
         logits = logits if self.calibrator is None else head_logits(self.calibrator, logits, {})
         corrections = [np.asarray(member(features)) for member in self.members]
         if corrections:
