@@ -22,8 +22,9 @@ def refused(name: str, expected: str, value: object, remedy: str = "") -> ValueE
         >>> print(refused("rate", "in (0, 1]", 50, "For percent, divide by 100."))
         Argument `rate` must be in (0, 1]. Received: rate=50. For percent, divide by 100.
     """
-    received = f"Received: {name}={value!r}. {remedy}".rstrip()
-    return ValueError(f"Argument `{name}` must be {expected}. {received}")
+    return ValueError(
+        f"Argument `{name}` must be {expected}. Received: {name}={value!r}. {remedy}".rstrip()
+    )
 
 
 def integer(name: str, value: Any, least: int, remedy: str = "") -> int:
@@ -33,28 +34,36 @@ def integer(name: str, value: Any, least: int, remedy: str = "") -> int:
         >>> integer("num_knots", 3, 2)
         3
     """
-    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_whole or value < least:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise refused(name, f"an integer of at least {least}", value, remedy)
     return int(value)
 
 
 def at_least(name: str, value: Any, least: float, remedy: str = "") -> None:
     """Refuses numbers below `least`, NaN, and values that are not numbers."""
-    if not _holds(lambda: value >= least):
-        raise refused(name, f"at least {least:g}", value, remedy)
+    _require(lambda: value >= least, name, f"at least {least:g}", value, remedy)
 
 
 def positive(name: str, value: Any, remedy: str = "", *, also: str = "") -> None:
     """Refuses all but finite numbers above 0; `also` is what else the caller allows."""
-    if not _holds(lambda: 0 < value < math.inf):
-        raise refused(name, f"a positive number below infinity{also}", value, remedy)
+    _require(
+        lambda: 0 < value < math.inf,
+        name,
+        f"a positive number below infinity{also}",
+        value,
+        remedy,
+    )
 
 
 def not_negative(name: str, value: Any, remedy: str = "", *, also: str = "") -> None:
     """Refuses all but finite numbers of at least 0; `also` is what else the caller allows."""
-    if not _holds(lambda: 0 <= value < math.inf):
-        raise refused(name, f"a finite number of at least 0{also}", value, remedy)
+    _require(
+        lambda: 0 <= value < math.inf,
+        name,
+        f"a finite number of at least 0{also}",
+        value,
+        remedy,
+    )
 
 
 def share(name: str, value: Any, remedy: str = "", *, also: str = "", ends: str = "") -> None:
@@ -67,24 +76,34 @@ def share(name: str, value: Any, remedy: str = "", *, also: str = "", ends: str 
         ValueError: Argument `forget` must be in [0, 1]: the share of the old weight to drop.
         Received: forget=2.
     """
-    if not _holds(lambda: 0 < value < 1 or any(value == int(end) for end in ends)):
-        interval = f"{'(['['0' in ends]}0, 1{')]'['1' in ends]}"
-        raise refused(name, f"in {interval}{also}", value, remedy)
+    _require(
+        lambda: 0 < value < 1 or any(value == int(end) for end in ends),
+        name,
+        f"in {'(['['0' in ends]}0, 1{')]'['1' in ends]}{also}",
+        value,
+        remedy,
+    )
 
 
 def confidence_level(name: str, value: Any) -> None:
     """Refuses all but numbers between 0 and 1 that leave an interval with a tail."""
     # If rounding leaves no tail, the intervals would be infinite.
-    if not _holds(lambda: 0 < value < 1 and (1 + value) / 2 < 1):
-        raise refused(name, "between 0 and 1, for example 0.95", value)
+    _require(
+        lambda: 0 < value < 1 and (1 + value) / 2 < 1,
+        name,
+        "between 0 and 1, for example 0.95",
+        value,
+    )
 
 
-def _holds(condition: Callable[[], Any]) -> bool:
-    """Whether a condition holds; false where the value is not a number."""
-    try:
-        return bool(condition())
-    except (TypeError, ValueError):  # of an array, whose truth is ambiguous
-        return False
+def _require(
+    holds: Callable[[], Any], name: str, expected: str, value: Any, remedy: str = ""
+) -> None:
+    """Refuses a value for which a condition does not hold, or that is not a number."""
+    with contextlib.suppress(TypeError, ValueError):  # of an array, whose truth is ambiguous
+        if holds():
+            return
+    raise refused(name, expected, value, remedy)
 
 
 def one_of(name: str, value: Any, allowed: Collection[Any], *, also: str = "") -> None:
@@ -135,13 +154,17 @@ def known(
     if unknown := [name for name in names if name not in available]:
         # A table has left out columns of the same name.
         if repeated := {*unknown} & getattr(available, "repeated", frozenset()):
-            remedy = "Keep one of each name, or rename the others."
             raise ValueError(
-                f"{what}. Received: several columns {_listed(sorted(repeated))}. {remedy}"
+                f"{what}. Received: several columns {_listed(sorted(repeated))}. Keep one of each "
+                "name, or rename the others."
             )
-        no = "no " if missing else ""
-        received = f"Received: {no}{_listed(unknown)}. {_suggestion(unknown, available)}".rstrip()
-        raise ValueError(f"{what}. {received} Available: {_listed(available)}. {remedy}".rstrip())
+        received = (
+            f"{'no ' if missing else ''}{_listed(unknown)}. {_suggestion(unknown, available)}"
+        )
+        raise ValueError(
+            f"{what}. Received: {received.rstrip()} Available: {_listed(available)}. "
+            f"{remedy}".rstrip()
+        )
 
 
 def _suggestion(unknown: Iterable[Any], available: Iterable[Any]) -> str:
@@ -171,8 +194,9 @@ def _listed(names: Collection[Any]) -> str:
 def one_column(name: str, shape: tuple[int | None, ...]) -> None:
     """Refuses a shape other than (n,) or (n, 1)."""
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] not in (1, None)):
-        expected = f"Argument `{name}` must have shape (n,) or (n, 1)"
-        raise ValueError(f"{expected}. Received: shape {shape}.")
+        raise ValueError(
+            f"Argument `{name}` must have shape (n,) or (n, 1). Received: shape {shape}."
+        )
 
 
 def same_rows(name: str, num_rows: int | None, expected: int | None, noun: str) -> None:
@@ -186,15 +210,18 @@ def same_rows(name: str, num_rows: int | None, expected: int | None, noun: str) 
         labels.
     """
     if None not in (num_rows, expected) and num_rows != expected:
-        received = f"Received: {num_rows} entries for {expected} {noun}s"
-        raise ValueError(f"Argument `{name}` must have one entry for each {noun}. {received}.")
+        raise ValueError(
+            f"Argument `{name}` must have one entry for each {noun}. Received: {num_rows} entries "
+            f"for {expected} {noun}s."
+        )
 
 
 def damaged(name: str, path: str | os.PathLike[str], writer: str, remedy: str = "") -> ValueError:
     """The error of a file that cannot be read as what a function of this package writes."""
-    expected = f"Argument `{name}` must name a file that `{writer}` wrote"
-    received = f"Received: {os.fspath(path)!r}, which is damaged, or another file. {remedy}"
-    return ValueError(f"{expected}. {received}".rstrip())
+    return ValueError(
+        f"Argument `{name}` must name a file that `{writer}` wrote. Received: "
+        f"{os.fspath(path)!r}, which is damaged, or another file. {remedy}".rstrip()
+    )
 
 
 @contextlib.contextmanager

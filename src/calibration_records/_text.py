@@ -65,8 +65,7 @@ def as_json(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         # The records of the runs are in the ledger.
-        names = [field.name for field in fields(value) if field.name != "records"]
-        value = {name: getattr(value, name) for name in names}
+        value = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "records"}
     elif hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):

@@ -117,8 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     runs = commands.add_parser("runs", help="list the pipelines of a ledger")
     runs.set_defaults(command=_runs)
-    about = "Tells whether pipeline B is better than A. Exit code: 0 decided, 1 undecided, 2 error."
-    comparison = commands.add_parser("compare", help="compare two pipelines", description=about)
+    comparison = commands.add_parser(
+        "compare",
+        help="compare two pipelines",
+        description="Tells whether pipeline B is better than A. Exit code: 0 decided, 1 undecided, "
+        "2 error.",
+    )
     comparison.set_defaults(command=_compare)
     for command in (runs, comparison):
         command.add_argument("ledger", help="folder of the ledger")
@@ -132,25 +136,43 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     """Adds the options of `seeds.compare`."""
-    metric = (
-        "metric that decides; default: %(default)s, for a model that is calibrated again before it "
-        "is served; otherwise the plain loss, for example loss"
+    command.add_argument(
+        "--metric",
+        default="calibrated_log_loss",
+        help="metric that decides; default: %(default)s, for a model that is calibrated again "
+        "before it is served; otherwise the plain loss, for example loss",
     )
-    command.add_argument("--metric", default="calibrated_log_loss", help=metric)
-    epoch = "kept, last, best or a number; default: %(default)s, whose weights the run kept"
-    command.add_argument("--epoch", type=_epoch, default="kept", help=epoch)
+    command.add_argument(
+        "--epoch",
+        type=_epoch,
+        default="kept",
+        help="kept, last, best or a number; default: %(default)s, whose weights the run kept",
+    )
     for verb in ("maximize", "minimize"):
-        direction = f"{verb} this metric, if its direction is unknown; repeatable"
-        command.add_argument(f"--{verb}", action="append", default=[], help=direction)
-    delta = "largest difference that does not matter, in the unit of the metric"
-    command.add_argument("--delta", type=float, help=delta)
-    level = "confidence level of the intervals; default: %(default)s"
-    command.add_argument("--confidence", type=float, default=0.95, help=level)
-    looks = (
-        "advised, any, or the planned number of looks at the growing ledger; default: %(default)s, "
-        "which lets you train 'about k more seeds each' and look again"
+        command.add_argument(
+            f"--{verb}",
+            action="append",
+            default=[],
+            help=f"{verb} this metric, if its direction is unknown; repeatable",
+        )
+    command.add_argument(
+        "--delta",
+        type=float,
+        help="largest difference that does not matter, in the unit of the metric",
     )
-    command.add_argument("--looks", type=_looks, default="advised", help=looks)
+    command.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="confidence level of the intervals; default: %(default)s",
+    )
+    command.add_argument(
+        "--looks",
+        type=_looks,
+        default="advised",
+        help="advised, any, or the planned number of looks at the growing ledger; default: "
+        "%(default)s, which lets you train 'about k more seeds each' and look again",
+    )
 
 
 def _epoch(text: str) -> int | str:
@@ -183,11 +205,15 @@ def _runs(options: argparse.Namespace) -> tuple[str, int]:
     rows = []
     for pipeline, runs in by_pipeline.items():
         statuses = [run["status"] for run in runs]
-        counts = {name: statuses.count(name) for name in ("finished", "diverged", "started")}
-        counts["seeds"] = len({run["seed"] for run in runs if run["status"] != "started"})
-        counts["epochs"] = max(len(run["epochs"]) for run in runs)
-        last = max(run["created"] for run in runs)[:16].replace("T", " ")
-        rows.append({"pipeline": pipeline, **counts, "last (UTC)": last})
+        rows.append(
+            {
+                "pipeline": pipeline,
+                **{name: statuses.count(name) for name in ("finished", "diverged", "started")},
+                "seeds": len({run["seed"] for run in runs if run["status"] != "started"}),
+                "epochs": max(len(run["epochs"]) for run in runs),
+                "last (UTC)": max(run["created"] for run in runs)[:16].replace("T", " "),
+            }
+        )
     if options.json:
         return json.dumps(rows, indent=1), DECIDED
     if not rows:
@@ -201,7 +227,6 @@ def _compare(options: argparse.Namespace) -> tuple[str, int]:
 
     if both := {*options.maximize} & {*options.minimize}:
         raise refused("--maximize", "of other metrics than --minimize", sorted(both))
-    ways = dict.fromkeys(options.maximize, "max") | dict.fromkeys(options.minimize, "min")
     comparison = compare(
         _open(options),
         options.a,
@@ -211,7 +236,7 @@ def _compare(options: argparse.Namespace) -> tuple[str, int]:
         delta=options.delta,
         confidence=options.confidence,
         num_looks=options.looks,
-        directions=ways,
+        directions=dict.fromkeys(options.maximize, "max") | dict.fromkeys(options.minimize, "min"),
     )
     text = json.dumps(comparison.to_dict(), allow_nan=False) if options.json else str(comparison)
     return text, DECIDED if comparison.verdict.decided else UNDECIDED

@@ -17,11 +17,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         >>> parser.parse_args(["monitor", "log.parquet", "--field", "site"]).field
         ['site']
     """
-    about = (
-        "Checks the calibration of a scored log (Parquet or CSV) over time and by field. Exit "
-        "code: 0 within bounds, 1 alert, 2 error."
+    parser = commands.add_parser(
+        "monitor",
+        help="check a scored log",
+        description="Checks the calibration of a scored log (Parquet or CSV) over time and by "
+        "field. Exit code: 0 within bounds, 1 alert, 2 error.",
     )
-    parser = commands.add_parser("monitor", help="check a scored log", description=about)
     parser.add_argument("log", nargs="+", help="Parquet or CSV files, or a folder of them")
     for name, default, what in (
         ("probability", "probability", "column of predicted probabilities"),
@@ -31,8 +32,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         ("tolerance", 0.05, "largest relative error that does not matter"),
         ("false-alarms-per-year", 0.01, "chance of a false alarm in a year of one call per period"),
     ):
-        text = f"{what}; default: %(default)s"
-        parser.add_argument(f"--{name}", default=default, type=type(default), help=text)
+        parser.add_argument(
+            f"--{name}", default=default, type=type(default), help=f"{what}; default: %(default)s"
+        )
     parser.add_argument("--since", help="start of the time range, included (ISO 8601)")
     parser.add_argument("--until", help="end of the time range, excluded (ISO 8601)")
     parser.add_argument("--field", action="append", default=[], help="column; repeatable")

@@ -125,8 +125,9 @@ def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
     from keras.src.backend.common import global_state
 
     before = global_state.get_global_attribute("object_name_uids")
-    fresh = collections.defaultdict(int, counts or {})
-    global_state.set_global_attribute("object_name_uids", fresh)
+    global_state.set_global_attribute(
+        "object_name_uids", collections.defaultdict(int, counts or {})
+    )
     return dict(before or {})
 
 

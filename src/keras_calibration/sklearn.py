@@ -133,9 +133,11 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             raise ValueError(
                 f"Labels must be of two classes or more, not 1 class: {self.classes_}."
             )
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        weights = (
+            None
+            if sample_weight is None
+            else _check_sample_weight(sample_weight, X, dtype=np.float64)
+        )
         if is_frozen and self.cv is not None:
             warn("Argument `cv` has no effect on a frozen classifier.")
         if is_frozen:
@@ -173,8 +175,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         # First, because the classifier checks the shape of X.
         scores = self._scores(self.estimator_, X).astype("float32")
         validate_data(self, X, reset=False, skip_check_array=True)
-        served = {SCORE: scores, **self._columns(X)}
-        probabilities = self.model_.predict(served, verbose=0).astype(np.float64)
+        probabilities = self.model_.predict({SCORE: scores, **self._columns(X)}, verbose=0).astype(
+            np.float64
+        )
         if probabilities.shape[1] == 1:
             return np.concatenate([1 - probabilities, probabilities], axis=1)
         # Exact in float64: scikit-learn's functions check the sums.
@@ -205,8 +208,13 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             )
         classes = np.asarray(getattr(classifier, "classes_", self.classes_))
         if not np.array_equal(np.sort(classes), self.classes_):
-            expected = "the classifier's `classes_`, because they name the columns of its scores"
-            raise refused("y", f"labels among {expected}", self.classes_, f"It has {classes}.")
+            raise refused(
+                "y",
+                "labels among the classifier's `classes_`, because they name the columns of its "
+                "scores",
+                self.classes_,
+                f"It has {classes}.",
+            )
         columns = columns[:, np.argsort(classes)]
         return columns[:, 1] if num_classes == 2 else columns
 
@@ -223,11 +231,16 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             if (fold[test] >= 0).any():
                 raise refused("cv", "splits with each row in at most one test set", self.cv)
             if len(np.unique(y[train])) < num_classes:
-                remedy = "Merge rare classes, or use stratified splits."
-                raise refused("cv", "splits that train on rows of every class", self.cv, remedy)
+                raise refused(
+                    "cv",
+                    "splits that train on rows of every class",
+                    self.cv,
+                    "Merge rare classes, or use stratified splits.",
+                )
             fold[test] = number
-            fitted = _fitted(self.estimator, X, y, weights, train)
-            scores[test] = self._scores(fitted, _safe_indexing(X, test))
+            scores[test] = self._scores(
+                _fitted(self.estimator, X, y, weights, train), _safe_indexing(X, test)
+            )
         return scores, fold
 
     def _columns(self, X: Any) -> dict[str, np.ndarray]:
@@ -235,8 +248,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         rows, columns = X if hasattr(X, "shape") else np.asarray(X), {}
         for column in dict.fromkeys([*self.fields, *self.numeric]):
             values = _safe_indexing(rows, column, axis=1)
-            dense = values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
-            columns[_name(column)] = dense
+            columns[_name(column)] = (
+                values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
+            )
         return columns
 
 

@@ -131,9 +131,11 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     )
     runs = (a, b)
     plan = make_plan(runs, question)
-    noise = None
-    if 0 < plan.num_runs < MIN_RUNS:
-        noise = seed_noise(records, runs, deciding, question, maximize=maximize)
+    noise = (
+        seed_noise(records, runs, deciding, question, maximize=maximize)
+        if 0 < plan.num_runs < MIN_RUNS
+        else None
+    )
     common = [name for name in ordered if all(pipeline.complete(name) for pipeline in runs)]
     # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
     metrics = {
@@ -181,15 +183,14 @@ def _compare_metric(
     a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
     paired_a, paired_b = plan.values(metric, *runs)
     sign = -1 if direction == "max" else 1
-    beats = same = difference = judged = None
+    beats = same = None
     if direction is not None and plan.paired:
         sides = (sign * paired_b, sign * paired_a)
         beats = independent_seed_accuracy(*sides, confidence=plan.shown)
         same = same_seed_accuracy(*sides, confidence=plan.shown)
     elif direction is not None and min(a.size, b.size) > 0:
         beats = accuracy_interval(sign * b, sign * a, confidence=plan.shown)
-    if min(a.size, b.size) > 0:
-        difference, judged = plan.differences(paired_a, paired_b)
+    difference, judged = plan.differences(paired_a, paired_b)
     return MetricComparison(
         metric=metric,
         maximize=None if direction is None else direction == "max",
@@ -231,15 +232,15 @@ def _calibration(
 
 def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
     """The variance of the difference between single runs."""
-    if plan.paired:
-        return float(np.var(b - a, ddof=1))
-    return float(a.var(ddof=1) + b.var(ddof=1))
+    return float(np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1))
 
 
 def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
     """Seeds of each pipeline that detect a difference of this size."""
-    needed = seeds_needed(effect, variance, paired=plan.paired, confidence=plan.level)
-    return max(plan.fewest, needed)
+    return max(
+        plan.fewest,
+        seeds_needed(effect, variance, paired=plan.paired, confidence=plan.level),
+    )
 
 
 def _power(
@@ -263,10 +264,9 @@ def _power(
     else:
         return {}
     effect = delta if delta is not None else float(b.mean() - a.mean())
-    needed = _seeds_needed(effect, variance, plan)
     return {
         "standard_error": error,
         "degrees": degrees,
         "minimum_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
-        "more_seeds": max(1, needed - plan.num_runs),
+        "more_seeds": max(1, _seeds_needed(effect, variance, plan) - plan.num_runs),
     }

@@ -124,20 +124,24 @@ class Comparison(ShownAsText):
             ValueError: There are too few runs, or an argument is out of its range.
         """
         if self.standard_error is None or self.degrees is None:
-            numbers = f"Received: {len(self.a)} and {len(self.b)}"
-            raise ValueError(f"A posterior requires at least two runs of each pipeline. {numbers}.")
+            raise ValueError(
+                "A posterior requires at least two runs of each pipeline. Received: "
+                f"{len(self.a)} and {len(self.b)}."
+            )
         means = self.deciding.mean_b - self.deciding.mean_a
         value = means if self.difference is None else self.difference.value
         value = -value if self.deciding.maximize else value
-        noise = (self.standard_error, self.degrees)
-        return probability_better(value, *noise, margin=margin, prior_scale=prior_scale)
+        return probability_better(
+            value, self.standard_error, self.degrees, margin=margin, prior_scale=prior_scale
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All results as JSON values, without records; `None` for values that are not finite."""
         values: dict[str, Any] = as_json(self)
         values["verdict"]["decided"] = self.verdict.decided
-        has_error = self.standard_error is not None
-        values["probability_b_better"] = self.probability_b_better() if has_error else None
+        values["probability_b_better"] = (
+            None if self.standard_error is None else self.probability_b_better()
+        )
         return values
 
     def __str__(self) -> str:

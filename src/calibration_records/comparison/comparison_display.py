@@ -59,18 +59,29 @@ class ComparisonDisplay(Display):
         ticks = []
         for place, (name, values) in enumerate(self.runs.items()):
             style = STYLES[place]
-            points = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
-            ax.plot(np.full(len(values), place), values, alpha=0.8, markersize=5, **points)
+            ax.plot(
+                np.full(len(values), place),
+                values,
+                alpha=0.8,
+                markersize=5,
+                **{**style, "linestyle": ""},
+            )
             if len(values):
-                ends = (place - 0.2, place + 0.2)
-                ax.hlines(np.mean(values), *ends, color=style["color"], linewidth=2.5)
+                ax.hlines(
+                    np.mean(values), place - 0.2, place + 0.2, color=style["color"], linewidth=2.5
+                )
             ticks.append(f"{'AB'[place]}: {shorten(name, _WIDTH)}\n{len(values)} runs")
         if self.difference is not None:
             value, low, high, confidence, _ = self.difference
             zero = float(np.mean(next(iter(self.runs.values()))))
-            lengths = [[value - low], [high - value]]
-            style = {"color": STYLES[3]["color"], "fmt": "D", "capsize": 4}
-            ax.errorbar([2], [zero + value], lengths, **style)
+            ax.errorbar(
+                [2],
+                [zero + value],
+                [[value - low], [high - value]],
+                color=STYLES[3]["color"],
+                fmt="D",
+                capsize=4,
+            )
             ax.hlines(zero, 0.2, 2.4, color=GUIDE_COLOR, linestyle=":", zorder=0)
             scale = (lambda metric: metric - zero, lambda difference: difference + zero)
             ax.secondary_yaxis("right", functions=scale).set_ylabel(f"B − A{self.unit}")

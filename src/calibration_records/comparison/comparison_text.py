@@ -28,13 +28,13 @@ def comparison_text(comparison: Comparison) -> str:
 
 def _heading(comparison: Comparison) -> str:
     """One line that names the pipelines, their numbers of runs and the pairing."""
-    sides = (comparison.a, comparison.b)
     number = len(set(comparison.a.seeds) & set(comparison.b.seeds))
-    noun = "seed" if number == 1 else "seeds"
-    pairing = f"{number} shared {noun}" if number else "independent seeds"
+    pairing = f"{number} shared seed{'s' * (number > 1)}" if number else "independent seeds"
     if number and not comparison.shared_seeds:
         pairing += ", compared as if independent"
-    a, b = (f"{shorten(runs.pipeline, 26)} (m = {len(runs)})" for runs in sides)
+    a, b = (
+        f"{shorten(runs.pipeline, 26)} (m = {len(runs)})" for runs in (comparison.a, comparison.b)
+    )
     return f"A = {a}, B = {b}, {pairing}"
 
 
@@ -48,10 +48,15 @@ def _figures(comparison: Comparison) -> list[str]:
     share = comparison.surviving_share
     bias, loss = comparison.bias_share, comparison.plain_metric
     if share is not None and math.isfinite(share.value):
-        is_known = math.isfinite(share.low)
-        part = interval(share, ".0%") if is_known else f"{share.value:.0%} (no bounds: seed noise)"
-        survives = f"calibration: {part} of the difference in {loss} survives it"
-        lines.append(f"{survives}; to show this difference, {_seeds_text(comparison)}")
+        part = (
+            interval(share, ".0%")
+            if math.isfinite(share.low)
+            else f"{share.value:.0%} (no bounds: seed noise)"
+        )
+        lines.append(
+            f"calibration: {part} of the difference in {loss} survives it; to show this "
+            f"difference, {_seeds_text(comparison)}"
+        )
     if bias is not None and math.isfinite(bias.low):
         lines.append(f"bias: {interval(bias, '.0%')} of the seed variance of {loss}")
     return lines
@@ -65,8 +70,10 @@ def _probability_line(comparison: Comparison) -> str:
     text = f"P(B is better) {shown}, by {comparison.metric}"
     if (noise := comparison.seed_noise) is None:
         return f"{text} and a flat prior"
-    runs = f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
-    return f"{text}, a flat prior and a seed standard deviation of {noise.std:.2g}, from {runs}"
+    return (
+        f"{text}, a flat prior and a seed standard deviation of {noise.std:.2g}, from "
+        f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
+    )
 
 
 def _seeds_text(comparison: Comparison) -> str:

@@ -20,7 +20,6 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
         optimistic'
     """
     runs = (comparison.a, comparison.b)
-    records = [run for pipeline in runs for run in pipeline.records]
     notes = _calibration_notes(comparison)
     if comparison.question.epoch == "best":
         notes.append(
@@ -29,7 +28,7 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
         )
     notes += [note for pipeline in runs for note in _excluded_notes(pipeline)]
     notes += [note for pipeline in runs for note in _seed_notes(pipeline, comparison.metric)]
-    if len({run["num_rows"] for run in records if run["num_rows"] is not None}) > 1:
+    if len({run["num_rows"] for pipeline in runs for run in pipeline.records} - {None}) > 1:
         notes.append("the runs were evaluated on different numbers of rows")
     return tuple(notes)
 

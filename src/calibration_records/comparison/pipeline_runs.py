@@ -88,18 +88,23 @@ def gather_runs(
             num_without_metric += 1
         else:
             used[seed] = (index, run)
-    values = {
-        metric: tuple(
-            run["metrics"][metric][index] if metric in run["metrics"] else None
-            for index, run in used.values()
-        )
-        for metric in metrics
-    }
-    epochs = tuple(run["epochs"][index] for index, run in used.values())
-    records = [run for _, run in used.values()]
-    num_unfinished, num_repeated = len(mine) - len(ended), len(ended) - len(latest)
-    excluded = (num_diverged, num_unfinished, num_repeated, num_without_metric)
-    return PipelineRuns(pipeline, tuple(used), epochs, values, records, *excluded)
+    return PipelineRuns(
+        pipeline,
+        seeds=tuple(used),
+        epochs=tuple(run["epochs"][index] for index, run in used.values()),
+        values={
+            metric: tuple(
+                run["metrics"][metric][index] if metric in run["metrics"] else None
+                for index, run in used.values()
+            )
+            for metric in metrics
+        },
+        records=[run for _, run in used.values()],
+        num_diverged=num_diverged,
+        num_unfinished=len(mine) - len(ended),
+        num_repeated=len(ended) - len(latest),
+        num_without_metric=num_without_metric,
+    )
 
 
 def _choose(

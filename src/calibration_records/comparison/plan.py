@@ -49,8 +49,10 @@ class Plan(NamedTuple):
 
         The second is `None` if it equals the first; both are `None` with too few runs.
         """
-        judged = None if self.shown == self.level else self._difference(a, b, self.level)
-        return self._difference(a, b, self.shown), judged
+        return (
+            self._difference(a, b, self.shown),
+            None if self.shown == self.level else self._difference(a, b, self.level),
+        )
 
     def _difference(self, a: RunValues, b: RunValues, confidence: float) -> Estimate | None:
         """The mean of B − A with its interval; `None` with too few runs."""
@@ -84,9 +86,10 @@ class Plan(NamedTuple):
         numbers = " and ".join(str(len(runs)) for runs in pipelines)
         if self.fewest == MIN_RUNS:
             return f"{numbers} runs; train at least {MIN_RUNS} seeds each"
-        pairs = f"{self.num_runs} of the {self.fewest} pairs that an exact paired test needs"
-        advice = f"train at least {self.fewest} seeds each ({MIN_RUNS} if they share none)"
-        return f"{numbers} runs make {pairs}; {advice}"
+        return (
+            f"{numbers} runs make {self.num_runs} of the {self.fewest} pairs that an exact paired "
+            f"test needs; train at least {self.fewest} seeds each ({MIN_RUNS} if they share none)"
+        )
 
 
 def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Plan:

@@ -40,8 +40,11 @@ def check_question(question: Question) -> None:
     if delta is not None:
         positive("delta", delta, also=", in the unit of the metric, or None")
     if question.num_looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
-        expected = f"{ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any number of looks"
-        raise refused("num_looks", expected, question.num_looks)
+        raise refused(
+            "num_looks",
+            f"{ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any number of looks",
+            question.num_looks,
+        )
     for direction in (question.directions or {}).values():
         one_of("directions", direction, DIRECTIONS)
 
@@ -50,8 +53,12 @@ def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[s
     """The metrics of the runs of either pipeline."""
     pipelines = sorted({record["pipeline"] for record in records})
     both = (question.a, question.b)
-    remedy = "" if pipelines else "It has no runs: check its path."
-    known("Arguments `a` and `b` must be pipelines of the ledger", both, pipelines, remedy)
+    known(
+        "Arguments `a` and `b` must be pipelines of the ledger",
+        both,
+        pipelines,
+        "" if pipelines else "It has no runs: check its path.",
+    )
     compared = [record for record in records if record["pipeline"] in both]
     return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
 
@@ -78,11 +85,13 @@ def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str
     """The direction of the deciding metric, which must be known."""
     direction = directions[metric]
     if direction is None:
-        remedy = (
+        raise refused(
+            "metric",
+            "of known direction",
+            metric,
             f"Pass directions={{{metric!r}: 'max'}} or 'min'; on the command line, --maximize "
-            f"{metric} or --minimize {metric}."
+            f"{metric} or --minimize {metric}.",
         )
-        raise refused("metric", "of known direction", metric, remedy)
     return direction
 
 

@@ -66,11 +66,15 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
     name, kind = quoted(column), _kind_of(column, types)
     if kind in _NUMBERS:
         seconds = f"{name}::DOUBLE"
-        is_time = f"abs({seconds}) <= {_LARGEST_TIME}"
-        return f"make_timestamp(CASE WHEN {is_time} THEN (floor({seconds}) * 1e6)::BIGINT END)"
+        return (
+            f"make_timestamp(CASE WHEN abs({seconds}) <= {_LARGEST_TIME} "
+            f"THEN (floor({seconds}) * 1e6)::BIGINT END)"
+        )
     if kind in ("VARCHAR", '"NULL"'):
-        iso = f"CASE WHEN regexp_full_match({name}, '{_ISO_TIME}') THEN {name} END"
-        return f"try_cast({iso} AS TIMESTAMPTZ)::TIMESTAMP"
+        return (
+            f"try_cast(CASE WHEN regexp_full_match({name}, '{_ISO_TIME}') THEN {name} END "
+            "AS TIMESTAMPTZ)::TIMESTAMP"
+        )
     if kind == "TIMESTAMPTZ_NS":  # DuckDB has no cast of these
         return f"({name} AT TIME ZONE 'UTC')::TIMESTAMP"
     if kind == "DATE" or kind.startswith("TIMESTAMP"):

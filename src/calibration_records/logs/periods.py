@@ -11,7 +11,6 @@ from calibration_records._check import one_of
 
 # Length → unit of NumPy.
 _UNITS = {"hour": "h", "day": "D", "week": "D", "month": "M", "year": "Y"}
-LENGTHS = tuple(_UNITS)
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Periods:
 
     def __post_init__(self) -> None:
         """Refuses an unknown length, or ends that are not times."""
-        one_of("period", self.length, LENGTHS)
+        one_of("period", self.length, tuple(_UNITS))
         _ = self.ends
 
     def start(self, time: str | datetime.date) -> int:

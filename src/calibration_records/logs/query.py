@@ -107,9 +107,12 @@ _CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id", "
 
 def total_sums() -> Query:
     """Numbers of rows, and of invalid and odd ones by kind."""
-    invalid = {f"invalid_{kind}": f"(NOT valid_{kind})::INT" for kind in _CHECKED}
-    odd = {f"odd_{kind}": f"(odd_{kind} IS TRUE)::INT" for kind in _DOUBTED}
-    return Query({}, {"rows": "1", **invalid, **odd})
+    sums = {
+        "rows": "1",
+        **{f"invalid_{kind}": f"(NOT valid_{kind})::INT" for kind in _CHECKED},
+        **{f"odd_{kind}": f"(odd_{kind} IS TRUE)::INT" for kind in _DOUBTED},
+    }
+    return Query({}, sums)
 
 
 def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
@@ -213,8 +216,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
             f"2.0 ** (({far} + 1) / {per_octave})) END"
         },
     ]
-    keys = {"bin": "bin::INT"}
-    keys |= field_keys(columns)
+    keys = {"bin": "bin::INT", **field_keys(columns)}
     sums = {
         f"{label}_{power}": f"w * ({share}){' * d' * power}"
         for label, share in (("negatives", "1 - y"), ("positives", "y"))
@@ -229,9 +231,11 @@ SAMPLED = 256
 
 def num_groups(query: Query) -> Query:
     """A sample of the groups of a query: those whose hash is divisible by `SAMPLED`."""
-    chosen = {"key": f"hash({', '.join(query.keys.values())})"}
-    keys = {"hash": f"CASE WHEN key % {SAMPLED} = 0 THEN key END"}
-    return Query(keys, {"rows": "1"}, [*query.steps, chosen])
+    return Query(
+        {"hash": f"CASE WHEN key % {SAMPLED} = 0 THEN key END"},
+        {"rows": "1"},
+        [*query.steps, {"key": f"hash({', '.join(query.keys.values())})"}],
+    )
 
 
 def _hash_steps(seed: int) -> list[dict[str, str]]:

@@ -113,11 +113,11 @@ def _with_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
             "valid_prediction": "(isfinite(given) AND given >= 0 AND given <= 1) IS TRUE",
         }
     else:
-        log1p = _log1p("exp(-abs(given))")
         columns |= {
             "l": "given",
             "p": "1 / (1 + exp(-given))",
-            "loss": f"(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + {log1p}",
+            "loss": "(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + "
+            + _log1p("exp(-abs(given))"),
             "valid_prediction": "isfinite(given) IS TRUE",
         }
     return f"SELECT *, {_selected(columns)} FROM ({rows})"
@@ -161,9 +161,15 @@ def check_columns(log: ScoredLog, columns: Sequence[str]) -> None:
     """Raises if the log names columns that are not there, or two have one name for DuckDB."""
     if "" in used_columns(log):
         raise ValueError("Columns of a log must have names. Received: ''. Rename the column.")
-    remedy = "Name them: ScoredLog(…, label=…, probability=…, timestamp=…)."
-    known("A ScoredLog must name columns of its source", used_columns(log), columns, remedy)
+    known(
+        "A ScoredLog must name columns of its source",
+        used_columns(log),
+        columns,
+        "Name them: ScoredLog(…, label=…, probability=…, timestamp=…).",
+    )
     folded = [name.casefold() for name in columns]
     if twice := sorted({name for name in columns if folded.count(name.casefold()) > 1}):
-        expected = "Columns must have different names, whether in upper or lower case"
-        raise ValueError(f"{expected}. Received twice: {twice}.")
+        raise ValueError(
+            "Columns must have different names, whether in upper or lower case. Received twice: "
+            f"{twice}."
+        )

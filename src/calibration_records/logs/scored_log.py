@@ -90,9 +90,12 @@ class ScoredLog:
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]
         are_names = all(isinstance(name, str) for names in columns for name in names)
         if isinstance(self.fields, str) or not are_names:
-            expected = "a list of names of columns, or of tuples of names"
-            remedy = "Pass, for example, fields=['site'], and '0' for a column 0 of a data frame."
-            raise refused("fields", expected, self.fields, remedy)
+            raise refused(
+                "fields",
+                "a list of names of columns, or of tuples of names",
+                self.fields,
+                "Pass, for example, fields=['site'], and '0' for a column 0 of a data frame.",
+            )
         fields = tuple(names if len(names) > 1 else names[0] for names in columns)
         if len({*map(field_name, fields)}) < len(fields):
             raise refused("fields", "fields of different names", self.fields)

@@ -16,7 +16,6 @@ from calibration_records.logs.scored_log import ScoredLog
 if TYPE_CHECKING:
     import duckdb
 
-_COUNTED = "row_number() OVER () - 1"
 # Nothing is guessed from the first rows alone: neither types, nor comments, nor lines to skip.
 # Times stay texts, which are read as ISO 8601: DuckDB would take 03/01/2026 for January.
 _CSV_OPTIONS = (
@@ -78,10 +77,11 @@ def _needed(log: ScoredLog, columns: Sequence[str]) -> list[str]:
     ]
 
 
-def _counted(rows: duckdb.DuckDBPyRelation, number: str = _COUNTED) -> duckdb.DuckDBPyRelation:
+def _counted(rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """The rows with their numbers."""
     return rows.query(
-        "source", f"SELECT *, ({number})::UBIGINT AS {quoted(ROW_NUMBER)} FROM source"
+        "source",
+        f"SELECT *, (row_number() OVER () - 1)::UBIGINT AS {quoted(ROW_NUMBER)} FROM source",
     )
 
 
@@ -103,13 +103,13 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
     options = f"union_by_name = true, hive_partitioning = false, filename = {text(FILE_NAME)}"
     if csv:
         return _counted(connection.sql(f"FROM read_csv({files}, {options}, {_CSV_OPTIONS})"))
-    rows = connection.sql(f"FROM read_parquet({files}, {options})")
+    read = f"FROM read_parquet({files}, {options})"
+    rows = connection.sql(read)
     if {"file_index", "file_row_number"} & set(map(str.casefold, rows.columns)):
         return _counted(rows)
     # Unlike a count of the rows, this is known in each thread.
     counts = connection.sql(f"SELECT num_rows FROM parquet_file_metadata({files})").fetchall()
     starts = [*itertools.accumulate((count for (count,) in counts), initial=0)]
-    read = f"FROM read_parquet({files}, {options})"
     number = f"{starts}[(file_index + 1)::BIGINT] + file_row_number"
     return connection.sql(f"SELECT *, ({number})::UBIGINT AS {quoted(ROW_NUMBER)} {read}")
 
@@ -123,8 +123,9 @@ def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     ).fetchall()
     paths = [path for (path,) in files]
     if not paths:
-        expected = "Argument `source` must name existing files"
-        raise ValueError(f"{expected}. Received: {name!r}, which names none.")
+        raise ValueError(
+            f"Argument `source` must name existing files. Received: {name!r}, which names none."
+        )
     if not is_folder:
         return paths
     # Names that begin with . or _ belong to unfinished files or to metadata.

@@ -97,8 +97,10 @@ class LogSums:
             return cls()
         for part in parts[1:]:
             if part.names != parts[0].names:
-                received = f"{parts[0].names} and {part.names}"
-                raise ValueError(f"Sums must come from the same queries. Received: {received}.")
+                raise ValueError(
+                    "Sums must come from the same queries. Received: "
+                    f"{parts[0].names} and {part.names}."
+                )
         return cls({n: merged([part._tables[n] for part in parts]) for n in parts[0].names})
 
     def to_bytes(self) -> bytes:

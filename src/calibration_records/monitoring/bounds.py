@@ -81,9 +81,11 @@ class PeriodLosses:
         """The bias c at which predictions sum to labels; NaN if rows do not determine it."""
         if not (self._negatives > 0 and self._positives > 0):
             return np.nan
-        start = (0.0, -LARGEST_BIAS, LARGEST_BIAS, LARGEST_BIAS, 0.0)
-        sums = (self._negatives, self._positives, *self._weights[[0, -1]])
-        search = BiasSearch(*(np.array([value]) for value in (*start, *sums)))
+        start = (
+            *(0.0, -LARGEST_BIAS, LARGEST_BIAS, LARGEST_BIAS, 0.0),
+            *(self._negatives, self._positives, *self._weights[[0, -1]]),
+        )
+        search = BiasSearch(*(np.array([value]) for value in start))
         with np.errstate(divide="ignore", invalid="ignore"):
             for _ in range(LARGEST_NUM_STEPS):
                 search = search.improved(np, _total, self._terms, "float64")

@@ -63,22 +63,31 @@ def report_of(
     fields = [name for name in sums.names if name.startswith(FIELD)]
     # Shifts of all rows, rates, losses; and for each field, its values and its error.
     num_kinds = 3 + 2 * len(fields)
-    risk = false_alarms_per_year / num_kinds / PER_YEAR[length]
-    budget = Budget(tolerance, false_alarms_per_year, num_kinds, risk)
-    names = [Periods(length).name(start) for start in starts]
+    budget = Budget(
+        tolerance,
+        false_alarms_per_year,
+        num_kinds,
+        risk=false_alarms_per_year / num_kinds / PER_YEAR[length],
+    )
     reports, bias = [], math.nan  # the bias of the last period that determines one
-    rates = _rates(names, period_rows, budget)
+    rates = _rates([Periods(length).name(start) for start in starts], period_rows, budget)
     for rate, moments in zip(rates, period_moments(sums), strict=True):
         losses = PeriodLosses(moments)
         reports.append(_period_report(rate, losses, bias, budget))
         bias = bias if math.isnan(losses.bias) else losses.bias
     every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
     (overall,) = _shifted_rates(every, length, budget)
-    by_field = {
-        name.removeprefix(FIELD): _field_report(value_sums(sums, name), length, budget)
-        for name in fields
-    }
-    return MonitorReport(length, false_alarms_per_year, tolerance, overall, reports, by_field)
+    return MonitorReport(
+        length,
+        false_alarms_per_year,
+        tolerance,
+        overall,
+        reports,
+        fields={
+            name.removeprefix(FIELD): _field_report(value_sums(sums, name), length, budget)
+            for name in fields
+        },
+    )
 
 
 def _period_report(
@@ -105,8 +114,15 @@ def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport
     error = field_rce(values.totals)
     mean, deviation, bound = field_rce_bound(values.totals, budget.risk)
     high = bound + budget.tolerance
-    rates = _shifted_rates(values, block_length(length), budget)
-    return FieldReport(error, mean, deviation, high, error > high, rates, len(values.names))
+    return FieldReport(
+        error,
+        mean,
+        deviation,
+        high,
+        is_off=error > high,
+        values=_shifted_rates(values, block_length(length), budget),
+        num_values=len(values.names),
+    )
 
 
 def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:

@@ -81,17 +81,27 @@ def monitor(
     not_negative("tolerance", tolerance, also=", for example 0.05 for 5 %")
     per_year = PER_YEAR[periods.length]
     if not 0 < false_alarms_per_year < per_year:
-        expected = f"above 0 and less than the number of periods in a year, {per_year:.4g}"
-        raise refused("false_alarms_per_year", expected, false_alarms_per_year)
+        raise refused(
+            "false_alarms_per_year",
+            f"above 0 and less than the number of periods in a year, {per_year:.4g}",
+            false_alarms_per_year,
+        )
     if isinstance(log, ScoredLog):
         log = monitor_sums(log, periods, verbose)
     elif not isinstance(log, LogSums) or ROWS + periods.length not in log.names:
-        expected = "a ScoredLog, or the result of `monitor_sums` for the same period"
-        raise refused("log", expected, log)
+        raise refused(
+            "log", "a ScoredLog, or the result of `monitor_sums` for the same period", log
+        )
     elif periods.ends != (None, None):
-        remedy = "Pass them to `monitor_sums`."
-        raise refused("period", "without since= and until= for sums", period, remedy)
+        raise refused(
+            "period",
+            "without since= and until= for sums",
+            period,
+            "Pass them to `monitor_sums`.",
+        )
     if not log.num_rows:
-        between = f"since={periods.since!r} and until={periods.until!r}"
-        raise ValueError(f"The log has no rows with {between}. Check the file and the times.")
+        raise ValueError(
+            f"The log has no rows with since={periods.since!r} and until={periods.until!r}. Check "
+            "the file and the times."
+        )
     return report_of(log, periods.length, tolerance, false_alarms_per_year)

@@ -44,9 +44,15 @@ class RateCheck:
 
     def _cells(self) -> list[str]:
         ratio = self.predicted / self.observed if self.observed else math.inf
-        rates = [f"{self.num_rows:,}", f"{self.predicted:.4g}", f"{self.observed:.4g}"]
-        name = shorten(self.name, _MAX_NAME)
-        return [name, *rates, _number(ratio), self._interval, "!" * self.is_off]
+        return [
+            shorten(self.name, _MAX_NAME),
+            f"{self.num_rows:,}",
+            f"{self.predicted:.4g}",
+            f"{self.observed:.4g}",
+            _number(ratio),
+            self._interval,
+            "!" * self.is_off,
+        ]
 
     @property
     def _interval(self) -> str:
@@ -58,8 +64,10 @@ class RateCheck:
             since = f" since {rows.name}"
             why = f"less often than once in {min(self.years, 1e6):,.0f} years by chance"
         verb = "over" if rows.predicted > rows.observed else "under"
-        rates = f"{rows.predicted:.4g} predicted, {rows.observed:.4g} observed"
-        return f"{self.name}: {verb}-predicts{since}: {rates}, {rows.num_rows:,} rows; {why}"
+        return (
+            f"{self.name}: {verb}-predicts{since}: {rows.predicted:.4g} predicted, "
+            f"{rows.observed:.4g} observed, {rows.num_rows:,} rows; {why}"
+        )
 
 
 @dataclass(frozen=True)
@@ -87,13 +95,19 @@ class PeriodReport(RateCheck):
         rolling = "" if self.rolling_loss is None else f"{self.rolling_loss:.4f}"
         if math.isnan(self.loss):
             return [rolling, "", "", ""]
-        bounds = f"{self.low_loss:.4f}–{self.high_loss:.4f}"
-        return [rolling, f"{self.loss:.4f}", bounds, "!" * self.is_loss_off]
+        return [
+            rolling,
+            f"{self.loss:.4f}",
+            f"{self.low_loss:.4f}–{self.high_loss:.4f}",
+            "!" * self.is_loss_off,
+        ]
 
     def _loss_sentence(self) -> str:
-        bounds = f"is not within {self.low_loss:.4g}–{self.high_loss:.4g}"
-        expected = f"correct probabilities would give {self.expected_loss:.4g}"
-        return f"{self.name}: Calibrated Log Loss {self.loss:.4g} {bounds}; {expected}"
+        return (
+            f"{self.name}: Calibrated Log Loss {self.loss:.4g} is not within "
+            f"{self.low_loss:.4g}–{self.high_loss:.4g}; correct probabilities would give "
+            f"{self.expected_loss:.4g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -149,8 +163,9 @@ class MonitorReport(ShownAsText):
             alerts += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
             if field.is_off:
-                error = f"{field.field_rce:.4g} is above its bound {field.high:.4g}"
-                alerts.append(f"{name}: Field-RCE {error}")
+                alerts.append(
+                    f"{name}: Field-RCE {field.field_rce:.4g} is above its bound {field.high:.4g}"
+                )
             alerts += [f"{name} {value._sentence()}" for value in field.values if value.is_off]
         return alerts
 
@@ -173,11 +188,15 @@ class MonitorReport(ShownAsText):
             lines += grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])
             if hidden := field.num_values - len(rows):
                 lines.append(f"and {hidden:,} more values without a shift")
-            noise = f"noise floor {field.noise_floor:.4g} ± {field.noise_deviation:.2g}"
-            error = f"Field-RCE {field.field_rce:.4g}; {noise}, bound {field.high:.4g}"
-            lines += [error + " !" * field.is_off, ""]
-        risk = f"false alarms a year: {self.false_alarms_per_year:.3g}"
-        lines += [f"Relative errors up to {self.tolerance:.2g} do not matter; {risk}; times: UTC."]
+            lines += [
+                f"Field-RCE {field.field_rce:.4g}; noise floor {field.noise_floor:.4g} ± "
+                f"{field.noise_deviation:.2g}, bound {field.high:.4g}{' !' * field.is_off}",
+                "",
+            ]
+        lines += [
+            f"Relative errors up to {self.tolerance:.2g} do not matter; false alarms a year: "
+            f"{self.false_alarms_per_year:.3g}; times: UTC."
+        ]
         alerts = self.alerts
         lines += [f"ALERT, {len(alerts)} out of bounds:" if alerts else "No alert."]
         return "\n".join([*lines, *(line for alert in alerts for line in wrap(f"! {alert}"))])

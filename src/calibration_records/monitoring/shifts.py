@@ -107,8 +107,8 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     """
     rows, positives, mean, squares = (column[:, None] for column in sums)
     squares = np.clip(squares, mean**2 / rows, mean)
-    down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance), np.expm1(SHIFTS[SHIFTS > 0])
-    up = up * (1 + tolerance)
+    down = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)
+    up = np.expm1(SHIFTS[SHIFTS > 0]) * (1 + tolerance)
     trials, share = _divided(mean**2, squares), _divided(squares, mean)
     falls = trials * np.log1p(share * down)
     ones = _divided(rows * squares - mean**2, rows - 2 * mean + squares, mean)

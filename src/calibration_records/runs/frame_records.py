@@ -41,9 +41,14 @@ def frame_records(frame: Any, directions: Mapping[str, str] | None = None) -> li
     records = []
     for (pipeline, seed), rows in runs.items():
         chosen = [rows[epoch] for epoch in sorted(rows)]
-        series = {name: [values[row] for row in chosen] for name, values in metrics.items()}
-        record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": sorted(rows)}
-        record |= {"metrics": series, "directions": dict(directions or {})}
+        record = {
+            "pipeline": pipeline,
+            "seed": seed,
+            "status": "finished",
+            "epochs": sorted(rows),
+            "metrics": {name: [values[row] for row in chosen] for name, values in metrics.items()},
+            "directions": dict(directions or {}),
+        }
         records.append(validate_record(record))
     return records
 
@@ -79,6 +84,8 @@ def _integers(frame: Any, name: str) -> list[int]:
     if values.dtype.kind == "f":
         is_exact = bool(np.all((np.abs(values) < 2**53) & (np.floor(values) == values)))
     if not is_exact:
-        expected = f"Argument `frame` must hold integers in the column {name!r}"
-        raise ValueError(f"{expected}. Received: other values, of type {values.dtype}.")
+        raise ValueError(
+            f"Argument `frame` must hold integers in the column {name!r}. Received: other values, "
+            f"of type {values.dtype}."
+        )
     return [int(value) for value in values.tolist()]

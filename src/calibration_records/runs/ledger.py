@@ -137,9 +137,10 @@ class Ledger:
         recorded = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
         for record in records:
             if (record["pipeline"], record["seed"]) in recorded:
-                run = f"pipeline={record['pipeline']!r}, seed={record['seed']}"
-                expected = "Argument `frame` must hold runs that the ledger does not have"
-                raise ValueError(f"{expected}. Received: {run}.")
+                raise ValueError(
+                    "Argument `frame` must hold runs that the ledger does not have. Received: "
+                    f"pipeline={record['pipeline']!r}, seed={record['seed']}."
+                )
         for record in records:
             ledger.append(record)
         return ledger
@@ -182,8 +183,12 @@ class Ledger:
         path = self._file(run_id)
         started = from_json(path.read_bytes(), str(path)) if path.is_file() else None
         if started is None or started["status"] != "started":
-            expected = f"a run with status='started' of the ledger {str(self.path)!r}"
-            raise refused("run_id", expected, run_id, "Use `append` for a new run.")
+            raise refused(
+                "run_id",
+                f"a run with status='started' of the ledger {str(self.path)!r}",
+                run_id,
+                "Use `append` for a new run.",
+            )
         self._write(run_id, started["created"], record)
 
     def runs(

@@ -93,8 +93,7 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
     with_metric = [pair for pair in [*alike, *pairs] if metric in pair]
     # A loss without a partner gets none. For a metric that is not a loss, the run's pair is shown.
     likely = with_metric if with_metric or direction_of(metric) == "min" else pairs
-    recorded = (pair for pair in likely if {*pair} <= {*names})
-    return next(recorded, (None, None))
+    return next((pair for pair in likely if {*pair} <= {*names}), (None, None))
 
 
 def main_metric(names: Collection[str]) -> str | None:

@@ -52,8 +52,10 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
     if missing or unknown:
-        needed = f"A record must have the fields {_REQUIRED} and may have {[*_OPTIONAL]}"
-        raise ValueError(f"{needed}. Received: {[*record]}. Add {missing} and remove {unknown}.")
+        raise ValueError(
+            f"A record must have the fields {_REQUIRED} and may have {[*_OPTIONAL]}. Received: "
+            f"{[*record]}. Add {missing} and remove {unknown}."
+        )
     record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
     _check_fields(record)
     metrics = _plain_metrics(record["metrics"], len(record["epochs"]))
@@ -125,14 +127,19 @@ def _is_integer(value: Any, least: float = -math.inf) -> bool:
 def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:
     plain: dict[str, list[float | None]] = {}
     for name, values in metrics.items():
-        is_series = isinstance(values, list) and len(values) == num_epochs
         # The exact type first: this runs for every number of a ledger.
-        are_numbers = is_series and all(
-            type(v) is float or v is None or isinstance(v, Real) for v in values
+        are_numbers = (
+            isinstance(values, list)
+            and len(values) == num_epochs
+            and all(type(v) is float or v is None or isinstance(v, Real) for v in values)
         )
         if not isinstance(name, str) or not are_numbers:
-            remedy = f"There are {num_epochs} epochs. Pass None for missing values."
-            raise refused("metrics", _FORMS["metrics"], {name: values}, remedy)
+            raise refused(
+                "metrics",
+                _FORMS["metrics"],
+                {name: values},
+                f"There are {num_epochs} epochs. Pass None for missing values.",
+            )
         plain[name] = [None if value is None else float(value) for value in values]
     return plain
 
@@ -141,5 +148,9 @@ def _plain_json(name: str, value: object) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False, default=operator.index))
     except (TypeError, ValueError, RecursionError) as error:
-        remedy = f"Convert other values, for example arrays with .tolist(): {error}."
-        raise refused(name, "of JSON values, with finite numbers", value, remedy) from error
+        raise refused(
+            name,
+            "of JSON values, with finite numbers",
+            value,
+            f"Convert other values, for example arrays with .tolist(): {error}.",
+        ) from error

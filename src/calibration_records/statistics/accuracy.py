@@ -136,10 +136,10 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     apart = float(above.var() + below.var())
     if a.size < _MIN_SHARED or apart == 0:
         z = special.stdtrit(a.size**2, (1 + confidence) / 2)
-        return _newcombe(accuracy, a.size, a.size, confidence, z)
-    shared = min(1.0, float(np.var(above + below)) / apart)
-    t = special.stdtrit(a.size - 1, (1 + confidence) / 2)
-    return _newcombe(accuracy, a.size, a.size, confidence, t * float(np.sqrt(shared)))
+    else:
+        shared = min(1.0, float(np.var(above + below)) / apart)
+        z = special.stdtrit(a.size - 1, (1 + confidence) / 2) * float(np.sqrt(shared))
+    return _newcombe(accuracy, a.size, a.size, confidence, z)
 
 
 def _placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

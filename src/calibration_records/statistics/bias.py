@@ -8,7 +8,7 @@ from scipy import special
 
 from calibration_records._check import confidence_level
 from calibration_records.statistics.difference import standard_error
-from calibration_records.statistics.estimate import Estimate, RunValues, check_runs
+from calibration_records.statistics.estimate import Estimate, RunValues, check_runs, t_estimate
 
 Array = NDArray[np.float64]
 
@@ -73,8 +73,7 @@ def bias_share(
         ratios = [above / below for above, below in left]
         error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
     degrees = sum(ratio.size - 1 for ratio in ratios)
-    half = float(special.stdtrit(degrees, (1 + confidence) / 2) * error)
-    return Estimate(value, value - half, value + half, confidence)
+    return t_estimate(value, error, degrees, confidence, is_tested=False)
 
 
 def surviving_share(

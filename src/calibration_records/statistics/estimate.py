@@ -83,8 +83,10 @@ def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.fl
     """
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or array.size < at_least:
-        expected = f"Argument `{name}` must have shape (num_runs,) with at least {at_least} runs"
-        raise ValueError(f"{expected}. Received: {name}.shape={array.shape}.")
+        raise ValueError(
+            f"Argument `{name}` must have shape (num_runs,) with at least {at_least} runs. "
+            f"Received: {name}.shape={array.shape}."
+        )
     if not np.isfinite(array).all():
         raise refused(name, "finite", array.tolist(), "Leave out diverged runs.")
     return array

@@ -34,8 +34,9 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
-        expected = "Argument `values` must have shape (num_runs,)"
-        raise ValueError(f"{expected}. Received: values.shape={array.shape}.")
+        raise ValueError(
+            f"Argument `values` must have shape (num_runs,). Received: values.shape={array.shape}."
+        )
     finite = array[np.isfinite(array)]
     count = finite.size
     mean, std, low, high = np.nan, np.nan, np.nan, np.nan
@@ -52,5 +53,11 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
         with np.errstate(over="ignore"):
             spread = np.sqrt(np.sum(np.square(scaled - centre)) / (count - 1))
             std = float(np.ldexp(spread, exponent))
-    figures = {"count": count, "mean": mean, "std": std, "min": low, "max": high}
-    return {**figures, "num_diverged": array.size - count}
+    return {
+        "count": count,
+        "mean": mean,
+        "std": std,
+        "min": low,
+        "max": high,
+        "num_diverged": array.size - count,
+    }

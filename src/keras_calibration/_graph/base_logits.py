@@ -149,21 +149,26 @@ class BaseLogits(keras.layers.Layer):
     def _structured(self, logits: Tensor, others: list[Tensor]) -> Inputs:
         if not self.all_outputs:
             return logits
-        outputs = [*others[: self.position], logits, *others[self.position :]]
-        return keras.tree.pack_sequence_as(symbolic_output(self.base_model), outputs)
+        return keras.tree.pack_sequence_as(
+            symbolic_output(self.base_model),
+            [*others[: self.position], logits, *others[self.position :]],
+        )
 
     def compute_output_spec(self, inputs: Inputs) -> Inputs:
         """Symbolic logits, or all outputs with them."""
-        logits = keras.KerasTensor(self.compute_output_shape(()), self.compute_dtype)
-        others = [keras.KerasTensor(t.shape, t.dtype, sparse=t.sparse) for t in self._others()]
-        return self._structured(logits, others)
+        return self._structured(
+            keras.KerasTensor(self.compute_output_shape(()), self.compute_dtype),
+            [keras.KerasTensor(t.shape, t.dtype, sparse=t.sparse) for t in self._others()],
+        )
 
     def compute_output_shape(
         self, input_shape: Shape | Mapping[str, Shape] | Sequence[Shape]
     ) -> tuple[int | None, int]:
         """`(batch, 1)` or `(batch, K)`."""
-        tensor = output_tensor(self.base_model, self.calibrated_output)
-        return (tensor.shape[0], num_logits(self.base_model, self.calibrated_output))
+        return (
+            output_tensor(self.base_model, self.calibrated_output).shape[0],
+            num_logits(self.base_model, self.calibrated_output),
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -178,8 +183,9 @@ class BaseLogits(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> BaseLogits:
         """Creates the layer from its `get_config`."""
-        base_model = keras.saving.deserialize_keras_object(config["base_model"])
-        return cls(**{**config, "base_model": base_model})
+        return cls(
+            **{**config, "base_model": keras.saving.deserialize_keras_object(config["base_model"])}
+        )
 
 
 def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Model:
@@ -207,12 +213,14 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
         name = free_name(source_of(old)[0].name, taken)
         taken.add(name)
         if position == base.position:
-            logit = head(outputs[position], features)
-            outputs[position] = probability_of(logit, head, name, is_column=len(old.shape) == 2)
+            outputs[position] = probability_of(
+                head(outputs[position], features), head, name, is_column=len(old.shape) == 2
+            )
         else:
             # With its default dtype, a layer would convert floats to float32.
-            dtype = old.dtype if "float" in old.dtype else None
-            outputs[position] = keras.layers.Identity(dtype=dtype, name=name)(outputs[position])
+            outputs[position] = keras.layers.Identity(
+                dtype=old.dtype if "float" in old.dtype else None, name=name
+            )(outputs[position])
     outputs = keras.tree.pack_sequence_as(structure, outputs)
     return keras.Model(inputs, outputs, name=base.base_model.name)
 

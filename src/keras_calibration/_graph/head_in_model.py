@@ -88,8 +88,9 @@ class HeadInModel:
 
     def structured(self, columns: Mapping[str, Tensor]) -> Inputs:
         """Inputs by name, in the structure that the model takes."""
-        flat = [columns[name] for name in self.inputs]
-        return keras.tree.pack_sequence_as(symbolic_input(self.model), flat)
+        return keras.tree.pack_sequence_as(
+            symbolic_input(self.model), [columns[name] for name in self.inputs]
+        )
 
     @cached_property
     def base_outputs(self) -> dict[str, Any]:
@@ -97,8 +98,10 @@ class HeadInModel:
         logit, dtype = self.logit, self.head.compute_dtype
         logit = logit if len(logit.shape) == 2 else ops.expand_dims(logit, 1)
         logit = logit if logit.dtype == dtype else ops.cast(logit, dtype)
-        computed = {f: t for f, t in self.features.items() if f not in self.input_of}
-        return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in computed.items()}}
+        return {
+            LOGIT_OUTPUT: logit,
+            **{f"feature_{f}": t for f, t in self.features.items() if f not in self.input_of},
+        }
 
     @cached_property
     def base_part(self) -> LogitModel:
@@ -178,8 +181,10 @@ def find_heads(model: keras.Model) -> list[HeadInModel]:
             "model symbolic inputs: keras.Model(inputs, model(inputs)), with a head after its "
             "logit, or use kc.calibrate."
         )
-    outputs = enumerate(keras.tree.flatten(symbolic_output(model)))
-    matches = (_head_before(tensor, model, position) for position, tensor in outputs)
+    matches = (
+        _head_before(tensor, model, position)
+        for position, tensor in enumerate(keras.tree.flatten(symbolic_output(model)))
+    )
     return [match for match in matches if match is not None]
 
 

@@ -95,8 +95,7 @@ def _source_of_output(output: keras.KerasTensor) -> LogitSource:
         operation, node = source_of(tensor)
     nested = _nested_model(operation, tensor)
     if nested is not None:
-        inner_output = keras.tree.flatten(symbolic_output(nested))[position_of(tensor)]
-        inner = _source_of_output(inner_output)
+        inner = _source_of_output(keras.tree.flatten(symbolic_output(nested))[position_of(tensor)])
         if inner.to_logits is None:
             return LogitSource(inner.kind, inner.operation, output)
         inputs = (*node.arguments.args, *node.arguments.kwargs.values())[0]
@@ -111,8 +110,11 @@ def _source_of_output(output: keras.KerasTensor) -> LogitSource:
     if num_columns > 1 and _is_sigmoid(operation, num_columns):
         return LogitSource("sigmoids", operation, output)
     if _is_probability(operation, node, num_columns):
-        is_dense = isinstance(operation, keras.layers.Dense)
-        to_logits = functools.partial(_dense_logits, operation) if is_dense else identity
+        to_logits = (
+            functools.partial(_dense_logits, operation)
+            if isinstance(operation, keras.layers.Dense)
+            else identity
+        )
         return LogitSource("probability", operation, node.input_tensors[0], to_logits)
     is_linear = type(operation) is keras.layers.Dense and _computes(operation, identity)
     return LogitSource("logit" if is_linear else "other", operation, output)
@@ -144,8 +146,9 @@ def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
 
 def is_final_activation(operation: keras.Operation, node: Any, tensor: keras.KerasTensor) -> bool:
     """Whether an operation is a sigmoid of one logit per row or a softmax, and nothing else."""
-    num_columns = math.prod(tensor.shape[1:])
-    return not _is_dense(operation) and _is_probability(operation, node, num_columns)
+    return not _is_dense(operation) and _is_probability(
+        operation, node, math.prod(tensor.shape[1:])
+    )
 
 
 def _is_probability(operation: keras.Operation, node: Any, num_columns: int) -> bool:
@@ -162,8 +165,11 @@ def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
 def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:
     if _is_dense(operation) or type(operation) is keras.layers.Activation:
         return _computes(operation, ops.softmax, num_columns)
-    is_of_columns = getattr(operation, "axis", None) in (-1, 1) and len(node.input_tensors) == 1
-    return type(operation).__name__ == "Softmax" and is_of_columns
+    return (
+        type(operation).__name__ == "Softmax"
+        and getattr(operation, "axis", None) in (-1, 1)
+        and len(node.input_tensors) == 1
+    )
 
 
 def _computes(

@@ -29,8 +29,7 @@ def _is_built_sequential(model: keras.Model) -> bool:
 
 
 def _symbolic(model: keras.Model, name: str) -> Inputs:
-    is_functional = getattr(model, "inputs", None) is not None
-    return getattr(model, name) if is_functional else None
+    return None if getattr(model, "inputs", None) is None else getattr(model, name)
 
 
 def output_names(model: keras.Model) -> list[str]:
@@ -88,8 +87,8 @@ def output_name(model: keras.Model, calibrated_output: str | int | None) -> str:
 
 def output_expression(model: keras.Model, calibrated_output: str | int | None) -> str:
     """Python code for the symbolic tensor of the calibrated output, for messages."""
-    paths = [path for path, _ in keras.tree.flatten_with_path(symbolic_output(model))]
-    keys = paths[output_position(model, calibrated_output)]
+    paths = keras.tree.flatten_with_path(symbolic_output(model))
+    keys, _ = paths[output_position(model, calibrated_output)]
     return "base_model.output" + "".join(f"[{key!r}]" for key in keys)
 
 

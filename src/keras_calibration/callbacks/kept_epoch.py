@@ -16,9 +16,11 @@ Checksum: TypeAlias = tuple[int, ...]
 
 def checksum_of(model: keras.Model) -> Checksum:
     """A checksum of each weight of a model."""
-    arrays = map(np.asarray, model.weights)
     # CRC-32 reads 5 GB/s, ten times as much as a hash that has to withstand attacks.
-    return tuple(zlib.crc32(np.ascontiguousarray(a).reshape(-1).view("uint8").data) for a in arrays)
+    return tuple(
+        zlib.crc32(np.ascontiguousarray(a).reshape(-1).view("uint8").data)
+        for a in map(np.asarray, model.weights)
+    )
 
 
 def kept_epoch(checksums: Mapping[int, Checksum], final: Checksum) -> int | str | None:
@@ -34,5 +36,4 @@ def kept_epoch(checksums: Mapping[int, Checksum], final: Checksum) -> int | str 
         return None
     # Weights that no longer change, such as NaN, are those of the last epoch too. Otherwise, the
     # first of several equal epochs is the one that was trained; a callback restored the others.
-    unchanged_since = [epoch for epoch in checksums if epoch >= same[0]]
-    return LAST if same == unchanged_since else same[0]
+    return LAST if same == [epoch for epoch in checksums if epoch >= same[0]] else same[0]

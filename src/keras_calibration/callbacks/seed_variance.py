@@ -172,8 +172,9 @@ class SeedVariance(keras.callbacks.Callback):
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
         others = [run for run in runs if run["seed"] != self._record["seed"]]
         self._warn_of_equal_weights(others)
-        latest = {run["seed"]: run for run in others if run["status"] != "started"}
-        self._others = list(latest.values())
+        self._others = list(
+            {run["seed"]: run for run in others if run["status"] != "started"}.values()
+        )
         self._is_chief = is_chief()
         self._run_id = begin_run(self.ledger, self._record) if self._is_chief else None
         self._ends_last = call_after_callbacks(self.model, self._end)
@@ -258,10 +259,10 @@ class SeedVariance(keras.callbacks.Callback):
 
     def _rows(self, epoch: int | None = None) -> list[dict[str, float]]:
         """The values of the runs that have any: at an epoch, or at each run's kept epoch."""
-        runs = [*self._others, self._values()]
-        if epoch is None:
-            return list(filter(None, map(_kept_values, runs)))
-        rows = [_at_epoch(run["metrics"], run["epochs"], epoch) for run in runs]
+        rows = [
+            _kept_values(run) if epoch is None else _at_epoch(run["metrics"], run["epochs"], epoch)
+            for run in (*self._others, self._values())
+        ]
         return list(filter(None, rows))
 
     def _fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
@@ -322,8 +323,7 @@ class SeedVariance(keras.callbacks.Callback):
         )
         cells = [["metric", *_STATISTICS]]
         for name, summary in self.statistics().items():
-            figures = [summary[statistic] for statistic in _STATISTICS]
-            cells.append([name, *("-" if math.isnan(f) else f"{f:.6g}" for f in figures)])
+            cells.append([name, *("-" if math.isnan(f) else f"{f:.6g}" for f in summary.values())])
         return "\n".join([title, *grid(cells)])
 
 
@@ -333,8 +333,7 @@ def _at_epoch(
     if epoch not in epochs:
         return {}
     index = epochs.index(epoch)
-    row = {name: values[index] for name, values in metrics.items()}
-    return {name: value for name, value in row.items() if value is not None}
+    return {name: value for name, values in metrics.items() if (value := values[index]) is not None}
 
 
 def _kept_values(run: RunRecord) -> dict[str, float]:

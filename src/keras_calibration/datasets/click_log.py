@@ -125,12 +125,11 @@ def _draw_ids(
     late = np.cumsum(weights)
     uniform = generator.random(redesigned.size)
     is_late = generator.random(redesigned.size) < redesigned
-    drawn = np.where(
+    return np.where(
         is_late,
         np.searchsorted(late, uniform * late[-1], side="right"),
         np.searchsorted(early, uniform * early[-1], side="right"),
-    )
-    return drawn.astype(np.int32)
+    ).astype(np.int32)
 
 
 def _interaction(
@@ -139,6 +138,8 @@ def _interaction(
     """Inner products of two-dimensional normal factors, of standard deviation 0.35."""
     # The inner product of two such factors has variance 2 s⁴ for entries of variance s².
     scale = (0.35**2 / 2.0) ** 0.25
-    site_factors = generator.normal(scale=scale, size=(NUM_VALUES["site_id"], 2))
-    advertiser_factors = generator.normal(scale=scale, size=(NUM_VALUES["advertiser_id"], 2))
-    return np.einsum("nk,nk->n", site_factors[sites], advertiser_factors[advertisers])
+    return np.einsum(
+        "nk,nk->n",
+        generator.normal(scale=scale, size=(NUM_VALUES["site_id"], 2))[sites],
+        generator.normal(scale=scale, size=(NUM_VALUES["advertiser_id"], 2))[advertisers],
+    )

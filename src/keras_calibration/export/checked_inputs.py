@@ -33,11 +33,7 @@ def with_checked_inputs(
         specs: Input → its shape in the signature. Inputs with one value per row may come as
             `(batch,)` or `(batch, 1)`; others must have this shape.
     """
-
-    def checked(inputs: Features) -> Any:
-        return function(_checked(inputs, specs))
-
-    return checked
+    return lambda inputs: function(_checked(inputs, specs))
 
 
 def _checked(inputs: Features, specs: Mapping[str, tf.TensorSpec]) -> dict[str, Tensor]:

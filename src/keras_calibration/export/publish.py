@@ -113,5 +113,4 @@ def named_errors(runtime: str) -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """The first line of an error that is not empty, shortened."""
-    words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-    return words[:300]
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))[:300]

@@ -99,8 +99,15 @@ class Spec:
         others = _other_outputs(match)
         base = keras.Model(symbolic_input(match.model), {**match.base_outputs, **others})
         trained = model if match.base_layer is None else match.base_layer.base_model
-        report = getattr(model, "report", None)
-        spec = cls(match, sample, interval, base, tuple(others), trained.name, report)
+        spec = cls(
+            match,
+            sample,
+            interval,
+            base,
+            other_outputs=tuple(others),
+            base_name=trained.name,
+            report=getattr(model, "report", None),
+        )
         _ = spec.inputs, spec.head_inputs  # raises if their names cannot be those of a signature
         return spec
 
@@ -141,9 +148,12 @@ class Spec:
         """
         values = self.base(self.match.structured(rows), training=False)
         logit = values[LOGIT_OUTPUT]
-        others = {name: values[name] for name in self.other_outputs}
-        raw = {"uncalibrated_probability": probabilities_from_logits(logit), LOGIT_OUTPUT: logit}
-        return {**raw, **others}, {LOGIT_OUTPUT: logit, **self.match.features_from(rows, values)}
+        raw = {
+            "uncalibrated_probability": probabilities_from_logits(logit),
+            LOGIT_OUTPUT: logit,
+            **{name: values[name] for name in self.other_outputs},
+        }
+        return raw, {LOGIT_OUTPUT: logit, **self.match.features_from(rows, values)}
 
     def outputs(self, rows: Features) -> _Columns:
         """All outputs, for inputs by name."""
@@ -194,8 +204,7 @@ class Spec:
             with tf.device("CPU:0"):
                 yield
         except (tf.errors.OpError, ValueError) as error:
-            random = f"random rows (ids below {MAX_RANDOM_IDS})"
-            kind = random if self.sample is None else "sample"
+            kind = f"random rows (ids below {MAX_RANDOM_IDS})" if self.sample is None else "sample"
             raise ValueError(
                 f"The model fails on the {kind} with which the export is verified: "
                 f"{str(error).splitlines()[0]} Pass `sample`, input rows that the model accepts."

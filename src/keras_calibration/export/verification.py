@@ -176,9 +176,8 @@ def _run_in_new_process(path: str, requests_file: str, answers_file: str) -> Non
 
 def _main(path: str, requests_file: str, answers_file: str) -> None:
     requests = _read(requests_file)
-    answers = _answers(path, requests)
-    named = zip((signature for signature, _ in requests), answers, strict=True)
-    _write(list(named), answers_file)
+    signatures = (signature for signature, _ in requests)
+    _write(list(zip(signatures, _answers(path, requests), strict=True)), answers_file)
 
 
 if __name__ == "__main__":

@@ -66,9 +66,6 @@ class FitSummary(ShownAsText):
         is_used: Whether the head uses the fit. If not, `fit_head` kept the previous head, because
             `change` is above 0.
 
-    Attributes:
-        log_loss_after: Cross-fitted log loss, `log_loss_before + change`; NaN if `change` is.
-
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
         1,000 rows: log loss 0.310000 before, 0.287500 on the rows of the fit (-0.022500); converged
@@ -103,7 +100,7 @@ class FitSummary(ShownAsText):
 
     @property
     def log_loss_after(self) -> float:
-        """Cross-fitted log loss; NaN without a comparison."""
+        """Cross-fitted log loss, `log_loss_before + change`; NaN without a comparison."""
         return self.log_loss_before + self.change
 
     def to_dict(self) -> dict[str, Any]:

@@ -90,8 +90,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         name: str = "calibrated_categorical_log_loss",
         dtype: str | None = None,
     ) -> None:
-        arguments = {"from_logits": bool(from_logits)}
-        super().__init__(num_folds, bias_fraction, seed, name, dtype, **arguments)
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, from_logits=bool(from_logits))
         self._temperature_sums = self.add_sum(
             (self.num_groups, NUM_TEMPERATURES, 3), "temperature_sums"
         )
@@ -121,8 +120,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
     def _at_best_temperature(self) -> tuple[Tensor, Tensor]:
         """Mean loss at the best inverse temperatures, and these."""
-        sums = self._temperature_sums.value(), self._label_sums.value()
-        return _compiled_loss(*sums, self.held_out)
+        return _compiled_loss(
+            self._temperature_sums.value(), self._label_sums.value(), self.held_out
+        )
 
 
 def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:

@@ -84,8 +84,12 @@ class FieldError(AdditiveMetric):
     ) -> None:
         num_values = integer("num_values", num_values, 1)
         if num_values > _LARGEST_NUM_VALUES:
-            remedy = "Hash more ids into fewer values."
-            raise refused("num_values", f"at most {_LARGEST_NUM_VALUES}", num_values, remedy)
+            raise refused(
+                "num_values",
+                f"at most {_LARGEST_NUM_VALUES}",
+                num_values,
+                "Hash more ids into fewer values.",
+            )
         arguments |= {"num_values": num_values, "from_logits": bool(from_logits)}
         super().__init__(name, dtype, **arguments)
         self._sums = self.add_sum((num_values + 1, 7), name="field_sums")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keras_calibration._ops.folds import num_groups_of
-
 
 class LabelSums(NamedTuple):
     """Sums of weights, labels, predictions and log loss.
@@ -29,8 +27,3 @@ class LogitMoments(NamedTuple):
     num_folds: int
     bias_fraction: float | None
     seed: int
-
-    @property
-    def num_groups(self) -> int:
-        """Number of groups of rows."""
-        return num_groups_of(self.num_folds, self.bias_fraction)

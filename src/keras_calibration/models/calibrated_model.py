@@ -132,15 +132,24 @@ class CalibratedModel(FieldMetricsModel):
             match = find_head(self)
             self.base, self.head = match.base_layer, match.head  # type: ignore[assignment]
             return
-        remedy = "Use one of this package, ILPS() for example, or subclass layers.Head."
-        instance("head", head, Head, "a `Head`", remedy)
+        instance(
+            "head",
+            head,
+            Head,
+            "a `Head`",
+            "Use one of this package, ILPS() for example, or subclass layers.Head.",
+        )
         check_base_model(base_model, calibrated_output)
         inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)
         names = features if head.feature_names is None else head.feature_names
-        expected = "Argument `base_model` must have an input for each feature of the head"
-        remedy = "Add the input, even if the model does not use it."
-        known(expected, names, features, remedy, missing=True)
+        known(
+            "Argument `base_model` must have an input for each feature of the head",
+            names,
+            features,
+            "Add the input, even if the model does not use it.",
+            missing=True,
+        )
         features = {name: features[name] for name in names}
         taken = layer_names(inputs)
         if head.name in taken:
@@ -235,8 +244,9 @@ class CalibratedModel(FieldMetricsModel):
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.save`, to a `.keras` file."""
         if str(filepath).endswith((".h5", ".hdf5")):
-            received = f"Received: filepath={str(filepath)!r}."
-            raise ValueError(f"Argument `filepath` must end in `.keras`. {received}")
+            raise ValueError(
+                f"Argument `filepath` must end in `.keras`. Received: filepath={str(filepath)!r}."
+            )
         super().save(filepath, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

@@ -21,8 +21,9 @@ def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | Non
             "Argument `field_metrics` of `compile` is for models with one output. Received: a "
             f"model with {number}. Evaluate a FieldMetricsModel with one of them."
         )
-    parts = (y, y_pred, sample_weight)
-    return [part if part is None else keras.tree.flatten(part)[0] for part in parts]
+    return [
+        part if part is None else keras.tree.flatten(part)[0] for part in (y, y_pred, sample_weight)
+    ]
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -82,9 +83,10 @@ class FieldMetricsModel(keras.Model):
                 input may have features that only these read, such as the ids of pairs.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
-        combined = FieldMetrics(field_metrics) if field_metrics else None
         # Bypasses Keras' tracking, which would also keep the metrics of an earlier `compile`.
-        object.__setattr__(self, "_field_metrics", combined)
+        object.__setattr__(
+            self, "_field_metrics", FieldMetrics(field_metrics) if field_metrics else None
+        )
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def fit(self, x: Data = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
@@ -137,8 +139,10 @@ class FieldMetricsModel(keras.Model):
         """Ids (n,) of a field: the feature of that name in the input; raises without it."""
         if not isinstance(x, Mapping) or field not in x:
             received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
-            expected = f"The input must be a dictionary with the feature {field!r} of field metrics"
-            raise ValueError(f"{expected}. Received: {received}.")
+            raise ValueError(
+                f"The input must be a dictionary with the feature {field!r} of field metrics. "
+                f"Received: {received}."
+            )
         return ops.reshape(x[field], (-1,))
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -149,8 +153,9 @@ class FieldMetricsModel(keras.Model):
             # The optimizer of a loaded model is built, and Keras warns if the saved one was not.
             optimizer.build(self.trainable_variables)
         if config and self._field_metrics is not None:
-            by_field = self._field_metrics.by_field
-            config["field_metrics"] = keras.saving.serialize_keras_object(by_field)
+            config["field_metrics"] = keras.saving.serialize_keras_object(
+                self._field_metrics.by_field
+            )
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

@@ -151,8 +151,7 @@ def _fit(
     """Fits a head to checked rows; warns if mean prediction and mean label differ."""
     summary = refit(head, rows, settings, int(bool(verbose)), only_if_better)
     if summary.is_used and not head.follows_time:  # else it has the level of the last rows
-        calibrated = head_logits(head, rows.logits, rows.features)
-        _warn_of_bias(totals_of(calibrated, rows))
+        _warn_of_bias(totals_of(head_logits(head, rows.logits, rows.features), rows))
     if verbose:
         print(summary)
     return summary

@@ -78,9 +78,9 @@ def interval(
         [0.24 0.32]
     """
     if is_batches(x):
-        expected = "Argument `x` of `interval` must hold arrays or be a data frame"
         raise ValueError(
-            f"{expected}. Received: {type(x).__name__}. Call `interval` for each batch."
+            "Argument `x` of `interval` must hold arrays or be a data frame. Received: "
+            f"{type(x).__name__}. Call `interval` for each batch."
         )
     match = find_head(model, calibrated_output)
     logits, features = match.reader.values(x)

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from calibration_records._check import at_least, same_rows
 from calibration_records._columns import warn_of_other_order
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
-from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import values_of
 from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.segments import distinct_values
@@ -95,7 +94,7 @@ class FieldDisplay(Display):
             >>> display.value_names, display.curves["predicted"].num_rows
             (('7', '3'), array([2, 1]))
         """
-        y, columns, weights = checked_columns(labels, predictions, sample_weight)
+        y, columns, weights = checked_columns(labels, predictions, sample_weight, from_logits)
         warn_of_other_order(labels=labels, field=field)
         ids = values_of(field, repr(field_name)).reshape(-1)
         same_rows("field", ids.size, y.size, "label")
@@ -104,11 +103,10 @@ class FieldDisplay(Display):
         names, groups = distinct_values(ids if numbers is None else ids[numbers])
         counts = np.bincount(groups, weights > 0, len(names))
         shown = np.argsort(-counts, kind="stable")[:num_values_shown]
-        curves = {}
-        for name, values in columns.items():
-            probabilities = probabilities_of(values, from_logits, f"predictions[{name!r}]")
-            rates = group_rates(y, probabilities, groups, len(names), weights)
-            curves[name] = Rates._make(array[shown] for array in rates)
+        curves = {
+            name: Rates._make(a[shown] for a in group_rates(y, p, groups, len(names), weights))
+            for name, p in columns.items()
+        }
         return cls(field_name, tuple(names[value] for value in shown), curves)
 
     def draw(self, ax: Axes) -> None:
@@ -117,8 +115,14 @@ class FieldDisplay(Display):
         height = 0.76 / num_curves
         for index, (name, rates) in enumerate(self.curves.items()):
             at, error = places + (index - (num_curves - 1) / 2.0) * height, rates.interval_lengths()
-            style = {"color": STYLES[index % len(STYLES)]["color"], "label": name}
-            ax.barh(at, rates.observed - rates.predicted, height, xerr=error, **style)
+            ax.barh(
+                at,
+                rates.observed - rates.predicted,
+                height,
+                xerr=error,
+                color=STYLES[index % len(STYLES)]["color"],
+                label=name,
+            )
         ax.axvline(0.0, color=GUIDE_COLOR, linewidth=1.0)
         num_rows = next(iter(self.curves.values())).num_rows
         named = zip(self.value_names, num_rows, strict=True)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._check import at_least, refused, same_rows
 from calibration_records._columns import warn_of_other_order
+from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import numbers_of, take
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import rows_that_count
@@ -139,8 +140,7 @@ def group_rates(
         (array([0.5, 1. ]), array([0.4, 0.9]))
     """
     labels, groups = np.asarray(labels, np.float64), np.asarray(groups)
-    is_whole = groups.dtype.kind in "iu"
-    if not (is_whole and ((groups >= 0) & (groups < num_groups)).all()):
+    if groups.dtype.kind not in "iu" or not ((groups >= 0) & (groups < num_groups)).all():
         raise refused("groups", f"whole numbers from 0 to {num_groups - 1}", groups)
     weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
 
@@ -151,19 +151,26 @@ def group_rates(
     # The rate of an empty group is NaN, without a division by zero.
     divisor = np.where(mass > 0.0, mass, np.nan)
     observed = total(weights * labels) / divisor
-    predicted = total(weights * np.asarray(probabilities, np.float64)) / divisor
     # In units of the largest weight, no square is too small or too large.
     relative = weights / weights.max(initial=0.0) if weights.any() else weights
     squares = np.where(mass > 0.0, total(relative**2), 1.0)
     lower, upper = wilson_interval(observed, total(relative) ** 2 / squares)
-    num_rows = np.bincount(groups[weights > 0.0], minlength=num_groups)
-    return Rates(predicted, observed, lower, upper, num_rows)
+    return Rates(
+        total(weights * np.asarray(probabilities, np.float64)) / divisor,
+        observed,
+        lower,
+        upper,
+        np.bincount(groups[weights > 0.0], minlength=num_groups),
+    )
 
 
 def checked_columns(
-    labels: ArrayLike, columns: ArrayLike | Mapping[str, ArrayLike], sample_weight: ArrayLike | None
+    labels: ArrayLike,
+    columns: ArrayLike | Mapping[str, ArrayLike],
+    sample_weight: ArrayLike | None,
+    from_logits: bool,
 ) -> tuple[Floats, dict[str, Floats], Floats]:
-    """Labels, columns by name, and weights as float64 arrays (n,); one column is "predicted".
+    """Labels, probabilities by name and weights, float64 (n,); one column is "predicted".
 
     Rows of weight 0 get the values of another row: see `rows_that_count`.
     """
@@ -184,7 +191,11 @@ def checked_columns(
             f"labels with the values {np.unique(y)[:5]}. Pass the labels first, then the "
             f"predictions. {label_advice(y)}".rstrip()
         )
-    return y, arrays, weights
+    probabilities = {
+        name: probabilities_of(values, from_logits, f"predictions[{name!r}]")
+        for name, values in arrays.items()
+    }
+    return y, probabilities, weights
 
 
 def _flat(values: ArrayLike, what: str) -> Floats:

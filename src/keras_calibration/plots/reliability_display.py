@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
-from calibration_records._predictions import probabilities_of
 from keras_calibration.plots.rates import Rates, bin_by_mass, checked_columns, group_rates
 
 if TYPE_CHECKING:
@@ -80,10 +79,9 @@ class ReliabilityDisplay(Display):
             >>> display.curves["predicted"].predicted
             array([0.45])
         """
-        y, columns, weights = checked_columns(labels, predictions, sample_weight)
+        y, columns, weights = checked_columns(labels, predictions, sample_weight, from_logits)
         curves = {}
-        for name, values in columns.items():
-            probabilities = probabilities_of(values, from_logits, f"predictions[{name!r}]")
+        for name, probabilities in columns.items():
             bins = bin_by_mass(probabilities, num_bins, weights)
             curves[name] = group_rates(y, probabilities, bins, int(bins.max()) + 1, weights)
         return cls(curves)

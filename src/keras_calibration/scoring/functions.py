@@ -76,8 +76,9 @@ def field_ece(
         >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
         0.25
     """
-    rows = (labels, predictions, field, sample_weight)
-    return _field_error(rows, FieldECE, from_logits=from_logits)
+    return _field_error(
+        (labels, predictions, field, sample_weight), FieldECE, from_logits=from_logits
+    )
 
 
 def field_rce(
@@ -108,8 +109,12 @@ def field_rce(
         >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)
         0.2475
     """
-    rows = (labels, predictions, field, sample_weight)
-    return _field_error(rows, FieldRCE, epsilon=epsilon, from_logits=from_logits)
+    return _field_error(
+        (labels, predictions, field, sample_weight),
+        FieldRCE,
+        epsilon=epsilon,
+        from_logits=from_logits,
+    )
 
 
 def _field_error(rows: tuple, metric_class: type[FieldECE | FieldRCE], **arguments: Any) -> float:

@@ -19,13 +19,12 @@ from calibration_records.logs.query import (
     moments_of,
 )
 from calibration_records.logs.scored_log import field_name
-from calibration_records.logs.sums import whole_numbers
+from calibration_records.logs.sums import TOTALS, whole_numbers
 from keras_calibration._ops.field_sums import field_ece_from_sums, field_rce_from_sums, known_ids
+from keras_calibration._ops.folds import num_groups_of
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.log_sums import LogitMoments
-
-_LABELS = "totals"
 
 
 def log_queries(
@@ -62,10 +61,11 @@ def log_queries(
                 columns += sums.columns
     weighted = log.sample_weight is not None
     if columns:
-        queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
+        queries = {TOTALS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
     for field in log.fields:
-        names = [field] if isinstance(field, str) else field
-        queries[FIELD + field_name(field)] = field_sums(names, weighted)
+        queries[FIELD + field_name(field)] = field_sums(
+            [field] if isinstance(field, str) else field, weighted
+        )
     return queries
 
 
@@ -80,10 +80,10 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     for name, needed in metric.log_sums().items():
         if isinstance(needed, LogitMoments):
             table = sums.table(_moments_name(needed))
-            groups = moments_of(table, table.get("key_group", 0), needed.num_groups)
-            state[name] = np.concatenate(groups)
+            num_groups = num_groups_of(needed.num_folds, needed.bias_fraction)
+            state[name] = np.concatenate(moments_of(table, table.get("key_group", 0), num_groups))
         else:
-            table = sums.table(_LABELS)
+            table = sums.table(TOTALS)
             state[name] = np.array([table[column][0] for column in needed.columns])
     metric.add_sums(state)
     metric.add_row_count(sums.num_rows % 2**31)
@@ -105,8 +105,11 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     metric.check_ids(ids)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
-    columns = np.stack([table[name] for name in FIELD_SUMS], axis=1)
-    np.add.at(sums, np.asarray(known_ids(ids, metric.num_values)), columns)
+    np.add.at(
+        sums,
+        np.asarray(known_ids(ids, metric.num_values)),
+        np.stack([table[name] for name in FIELD_SUMS], axis=1),
+    )
     metric.add_sums({name: sums})
 
 

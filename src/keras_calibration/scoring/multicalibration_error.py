@@ -85,8 +85,8 @@ class SegmentError(ShownAsText):
 
     def _cells(self) -> list[str]:
         rates = (self.mean_prediction, self.observed_rate, self.error)
-        significance = [f"{self.deviations:.1f}", f"{self.p_value:.2g}"]
-        return [self.name, f"{self.num_rows:,}", *(f"{rate:.4f}" for rate in rates), *significance]
+        figures = [f"{self.num_rows:,}", *(f"{rate:.4f}" for rate in rates)]
+        return [self.name, *figures, f"{self.deviations:.1f}", f"{self.p_value:.2g}"]
 
 
 class SegmentErrors(tuple[SegmentError, ...], ShownAsText):
@@ -279,8 +279,9 @@ def error_in_folds(
     """
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
     order = _order_of(predictions, weights)
-    arrays = (labels, predictions, weights, counts.astype(np.int64), group, fold)
-    rows = _Scored(*take(arrays, order))
+    rows = _Scored(
+        *take((labels, predictions, weights, counts.astype(np.int64), group, fold), order)
+    )
     return _error_of(rows, _columns(features, numeric, len(labels)), order, max_depth)
 
 
@@ -331,17 +332,20 @@ def _error_of(
         segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
     segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
     most, deviation = segments[0].deviations, float(all_rows.deviation[0])
-    error = most * deviation if np.isfinite(most) else most
-    p_value = min(1.0, len(segments) * min(segment.p_value for segment in segments))
-    rate, detectable = overall.observed_rate, _DETECTABLE * deviation
-    return MulticalibrationError(error, p_value, detectable, rate, overall, tuple(segments))
+    return MulticalibrationError(
+        error=most * deviation if np.isfinite(most) else most,
+        p_value=min(1.0, len(segments) * min(segment.p_value for segment in segments)),
+        smallest_detectable=_DETECTABLE * deviation,
+        rate=overall.observed_rate,
+        overall=overall,
+        segments=tuple(segments),
+    )
 
 
 def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentError]:
     rates = (figures.num_rows, figures.mean_prediction, figures.observed_rate)
     columns = (*rates, figures.error, figures.deviations, figures.p_value)
-    rows = zip(names, *(column.tolist() for column in columns), strict=True)
-    return [SegmentError(*row) for row in rows]
+    return [SegmentError(*row) for row in zip(names, *(c.tolist() for c in columns), strict=True)]
 
 
 def _rows(
@@ -352,10 +356,11 @@ def _rows(
     if not len(p):
         raise refused("predictions", "of one or more rows", predictions)
     y = _flat(numbers_of(labels, "Labels").astype(np.float64), "labels", len(p))
-    w = np.ones(len(p))
-    if sample_weight is not None:
-        weights = numbers_of(sample_weight, "Weights").astype(np.float64)
-        w = _flat(weights, "sample_weight", len(p))
+    w = (
+        np.ones(len(p))
+        if sample_weight is None
+        else _flat(numbers_of(sample_weight, "Weights").astype(np.float64), "sample_weight", len(p))
+    )
     if not (np.isfinite(w) & (w >= 0)).all() or not w.any():
         raise refused("sample_weight", "finite and not negative, and not all 0", w)
     expected, advice = "Argument `labels` must be in [0, 1].", label_advice(y[w > 0])

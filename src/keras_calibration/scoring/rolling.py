@@ -59,10 +59,17 @@ def rolling_quadratic_loss(
     counted, drop = w > 0, "Leave these rows out."
     refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", drop)
     for name, column in (("labels", y), ("predictions", p)):
-        expected = f"Argument `{name}` must hold finite numbers."
-        refuse_rows(~np.isfinite(column), column, expected, drop, counted)
-    gaps = [is_missing(time) for time in times] if times.dtype == object else times != times
-    missing = np.array(gaps, bool)  # NaN and NaT differ from themselves
+        refuse_rows(
+            ~np.isfinite(column),
+            column,
+            f"Argument `{name}` must hold finite numbers.",
+            drop,
+            counted,
+        )
+    # NaN and NaT differ from themselves.
+    missing = np.array(
+        [is_missing(time) for time in times] if times.dtype == object else times != times, bool
+    )
     refuse_rows(missing, times, "Argument `period` must have no missing value.", drop, counted)
     names, number = np.unique(times[counted], return_inverse=True)
     residual, w = (y - p)[counted], w[counted].astype(np.float64)

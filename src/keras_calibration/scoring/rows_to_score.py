@@ -65,8 +65,9 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
     for field in fields:
         values = column_that_counts(available[field], repr(field), numbers)
         ids[field] = np.asarray(field_values(values, repr(field))).reshape(-1)
-    lengths = {name: len(column) for name, column in (columns | ids).items()}
-    check_same_rows("The columns of `rows`", lengths)
+    check_same_rows(
+        "The columns of `rows`", {name: len(column) for name, column in (columns | ids).items()}
+    )
     return RowsToScore(**columns, fields=ids)
 
 

@@ -109,6 +109,7 @@ def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
     if bad := [metric for _, metric in named if not isinstance(metric, keras.Metric)]:
         raise refused("metrics", "Keras metrics, for example [CalibratedLogLoss()]", bad[0])
     if len(dict(named)) < len(named):
-        names = [name for name, _ in named]
-        raise refused("metrics", "of different names", names, "Or pass name → metric.")
+        raise refused(
+            "metrics", "of different names", [name for name, _ in named], "Or pass name → metric."
+        )
     return dict(named)

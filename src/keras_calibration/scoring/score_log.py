@@ -47,8 +47,9 @@ def update_from_log(
     if isinstance(log, LogSums):
         sums = log
     else:
-        fields = list(dict.fromkeys([*log.fields, *by_field.by_field]))
-        with_all = dataclasses.replace(log, fields=fields)
+        with_all = dataclasses.replace(
+            log, fields=list(dict.fromkeys([*log.fields, *by_field.by_field]))
+        )
         sums = log_sums(with_all, log_queries(with_all, direct), verbose=verbose)
     if not sums.num_rows:
         raise ValueError("The log has no rows to score, or all have weight 0.")
@@ -62,8 +63,9 @@ def update_from_log(
     for column, from_logits in (("p", False), ("l", True)):
         group = [m for m in others if getattr(m, "from_logits", False) == from_logits]
         if group:
-            parts = _rows_of_log(log, column)
-            update_metrics(group, FieldMetrics({}), parts, sums.num_rows, verbose)
+            update_metrics(
+                group, FieldMetrics({}), _rows_of_log(log, column), sums.num_rows, verbose
+            )
     return field_errors(sums, map(field_name, log.fields))
 
 

@@ -23,8 +23,10 @@ def worker_environment() -> dict[str, str]:
     Both are fixed when a module of the user is imported. Numbers of threads that the user has set
     stay.
     """
-    threads = {name: os.environ.get(name, "1") for name in _THREADS}
-    return {"KERAS_BACKEND": keras.backend.backend(), **threads}
+    return {
+        "KERAS_BACKEND": keras.backend.backend(),
+        **{name: os.environ.get(name, "1") for name in _THREADS},
+    }
 
 
 def current_settings() -> dict[str, Any]:

@@ -49,5 +49,9 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
 def check_seed(name: str, seed: object) -> None:
     """Refuses values that are not seeds."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        remedy = "Derive it by numpy.random.SeedSequence(...).generate_state(1) from other values."
-        raise refused(name, "an int in [0, 2³²)", seed, remedy)
+        raise refused(
+            name,
+            "an int in [0, 2³²)",
+            seed,
+            "Derive it by numpy.random.SeedSequence(...).generate_state(1) from other values.",
+        )

@@ -28,8 +28,9 @@ def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None
     others.
     """
     with _cluster() as ray:
-        environment = {"env_vars": worker_environment()}
-        train = ray.remote(num_cpus=1, max_retries=0, runtime_env=environment)(_train)
+        train = ray.remote(
+            num_cpus=1, max_retries=0, runtime_env={"env_vars": worker_environment()}
+        )(_train)
         try:
             shared_task = ray.put(task)
         except Exception as error:  # whatever an object of the user raises
@@ -67,10 +68,8 @@ def _cluster() -> Iterator[ModuleType]:
         yield ray
         return
     address = os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {}
-    if not address:
-        options = {"num_cpus": cpu_count(), "include_dashboard": False}
-    ray.init(address, log_to_driver=False, **options)
+    own: dict[str, Any] = {"num_cpus": cpu_count(), "include_dashboard": False}
+    ray.init(address, log_to_driver=False, **({} if address else own))
     try:
         yield ray
     finally:

@@ -74,16 +74,16 @@ class SeedTask:
         for epoch in itertools.count():
             order = self.row_order(seed, epoch)
             for start in range(0, len(order), self.batch_size):
-                batch = tensors(take_rows(self.rows, order[start : start + self.batch_size]))
-                yield _in_tuples(batch)
+                yield _in_tuples(
+                    tensors(take_rows(self.rows, order[start : start + self.batch_size]))
+                )
 
 
 def _in_tuples(part: Any) -> Any:
     """A structure with tuples in place of lists, which TensorFlow's data sets do not allow."""
     if isinstance(part, list | tuple):
         return tuple(map(_in_tuples, part))
-    is_named = isinstance(part, Mapping)
-    return {name: _in_tuples(part[name]) for name in part} if is_named else part
+    return {name: _in_tuples(part[name]) for name in part} if isinstance(part, Mapping) else part
 
 
 def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:

@@ -73,11 +73,8 @@ def _pass_over(
 ) -> Callable[[Tensor], Any]:
     """A function that takes the order of the rows and makes one step of a model for each batch."""
 
-    def take_step(batch: Rows) -> None:
-        _refuse_own_logs(model, step(batch))
-
     def take_steps(order: Tensor) -> None:
-        _for_each_batch(take_step, rows, order, batch_size)
+        _for_each_batch(lambda batch: _refuse_own_logs(model, step(batch)), rows, order, batch_size)
 
     order = tf.TensorSpec((num_rows_of(rows),), "int64")
     # Traced here, because Keras' settings are local to this thread: the lanes' threads lack them.
@@ -105,8 +102,7 @@ def _refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
 
 def _check_randomness(model: keras.Model, graph: Any) -> None:
     """Refuses programs with state besides the variables of the model: seeds would share it."""
-    variables = [*_variables_of(model), *model.metrics_variables]
-    ids = {id(variable.value) for variable in variables}
+    ids = {id(variable.value) for variable in (*_variables_of(model), *model.metrics_variables)}
     reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in ids), None)
     definition = graph.graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]

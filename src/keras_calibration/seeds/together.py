@@ -81,12 +81,14 @@ def _check_same_outputs(
     Such a model draws something that its configuration lacks, such as the constants of a function.
     """
     batch = _first_batch(task)
-    pairs = zip(_outputs_of(program, batch), _outputs_of(model, batch), strict=True)
-    for expected, outputs in pairs:
+    for expected, outputs in zip(
+        _outputs_of(program, batch), _outputs_of(model, batch), strict=True
+    ):
         if not np.allclose(outputs, expected, rtol=1e-4, atol=1e-6, equal_nan=True):
-            difference = np.max(np.abs(outputs - expected))
             _refuse_other_program(
-                seeds, f"outputs that differ by {difference:.3g}, though their weights are equal"
+                seeds,
+                f"outputs that differ by {np.max(np.abs(outputs - expected)):.3g}, though their "
+                "weights are equal",
             )
 
 
@@ -100,8 +102,9 @@ def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
     predictions = model(x, training=False)
     outputs = keras.tree.flatten(predictions)
     if type(model).train_step is keras.Model.train_step and model.loss is not None:
-        named = {"x": x, "y": y, "y_pred": predictions, "sample_weight": next(iter(weight), None)}
-        outputs.append(model.compute_loss(**named))
+        outputs.append(
+            model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=next(iter(weight), None))
+        )
     for variable, value in states:
         variable.assign(value)
     return [np.asarray(output).astype("float64") for output in outputs]
@@ -153,8 +156,7 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
 
 def _results(model: keras.Model) -> dict[str, float]:
     """The metrics as in the logs of `fit`."""
-    results = model.get_metrics_result()
-    return {name: float(np.asarray(value)) for name, value in results.items()}
+    return {name: float(np.asarray(value)) for name, value in model.get_metrics_result().items()}
 
 
 def _refuse_stop_within(model: keras.Model, epoch: int) -> None:

@@ -144,20 +144,15 @@ def train(
         model = new_model(build_model, seeds[0])
         described = describe_model(model)
     rows = as_rows("data", data, model)
-    held_out = None
-    if validation_data is not None:
-        held_out = as_rows("validation_data", validation_data, model)
+    held_out = (
+        None if validation_data is None else as_rows("validation_data", validation_data, model)
+    )
     training = {
         **described,
         "data": hash_rows(rows),
         "validation_data": None if held_out is None else hash_rows(held_out),
         "epochs": epochs,
         "batch_size": batch_size,
-    }
-    record = {
-        "configuration": configuration,
-        "num_rows": None if held_out is None else num_rows_of(held_out),
-        "training": {**training, "engine": engine},
     }
     task = SeedTask(
         build_model=build_model,
@@ -168,7 +163,11 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         callbacks=callbacks,
-        record=record,
+        record={
+            "configuration": configuration,
+            "num_rows": None if held_out is None else num_rows_of(held_out),
+            "training": {**training, "engine": engine},
+        },
     )
     # Refuses invalid fields of the record before anything is trained.
     task.recorder(seeds[0])
@@ -199,9 +198,12 @@ def _check_functions(build_model: Any, callbacks: Any) -> None:
     if not callable(build_model):
         raise refused("build_model", "a function", build_model)
     if callbacks is not None and not callable(callbacks):
-        expected = "a function of a seed that returns new callbacks, because callbacks have state"
-        remedy = "Pass, for example, lambda seed: [EarlyStopping()]."
-        raise refused("callbacks", expected, callbacks, remedy)
+        raise refused(
+            "callbacks",
+            "a function of a seed that returns new callbacks, because callbacks have state",
+            callbacks,
+            "Pass, for example, lambda seed: [EarlyStopping()].",
+        )
 
 
 def _ended(ledger: Ledger, pipeline: str, seeds: Sequence[int]) -> dict[int, RunRecord]:

@@ -78,13 +78,14 @@ def to_onnx(
         # The converter's code gives warnings about NumPy.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
-        written = {**handlers(), **lookups}
         converted, _ = tf2onnx.convert.from_function(
             traced,
             [dict(inputs)],
             opset=OPSET,
             extra_opset=[helper.make_opsetid(ML_DOMAIN, ML_OPSET)],
-            custom_op_handlers={name: (handler, []) for name, handler in written.items()},
+            custom_op_handlers={
+                name: (handler, []) for name, handler in (handlers() | lookups).items()
+            },
         )
         concrete = traced.get_concrete_function(dict(inputs))
     _keep_inputs(converted, inputs, concrete)

@@ -52,12 +52,12 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
         match = re.search(rf"{_SCOPE}(\d+)_", node.name)
         if match is None:
             raise ValueError(f"the lookup {node.name!r} is no StringLookup or IntegerLookup")
-        shape, output = context.get_shape(node.input[1]), list(node.output)
-        inputs = [node.input[1]]
+        values, output = node.input[1], list(node.output)
+        shape = context.get_shape(values)
         context.remove_node(node.name)
         context.make_node(
             "LabelEncoder",
-            inputs,
+            [values],
             name=node.name,
             outputs=output,
             domain=ML_DOMAIN,
@@ -74,9 +74,8 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
 
 def _table(layer: keras.layers.Layer) -> dict[str, Any]:
     """The attributes of the encoder: the position of each token in the vocabulary."""
-    vocabulary = layer.get_vocabulary()
     unknown = 0 if layer.mask_token is None else 1
-    tokens = {token: place for place, token in enumerate(vocabulary) if place != unknown}
+    tokens = {t: place for place, t in enumerate(layer.get_vocabulary()) if place != unknown}
     is_text = isinstance(layer, keras.layers.StringLookup)
     keys = [str(key) if is_text else int(key) for key in tokens]
     return {

@@ -152,9 +152,13 @@ class SavedModelFormat(Format):
 
     def sign(self, path: Path, differences: Mapping[str, float]) -> None:
         """Writes the provenance, with the hash of the files and the differences."""
-        verification = {"rows": self.rows_are, "largest_differences": differences}
-        hashed = {"files_sha256": files_sha256(path), "verification": verification}
-        text = provenance_text({**self.provenance, **describe_versions(), **hashed})
+        provenance = {
+            **self.provenance,
+            **describe_versions(),
+            "files_sha256": files_sha256(path),
+            "verification": {"rows": self.rows_are, "largest_differences": differences},
+        }
+        text = provenance_text(provenance)
         (path / EXTRA / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
 
 

@@ -25,9 +25,8 @@ def collection_keys(savedmodel: Path, collection: str) -> list[str]:
     def children(node: Any) -> dict[str, Any]:
         return {child.local_name: graph.nodes[child.node_id] for child in node.children}
 
-    collected = children(children(graph.nodes[0])[collection])
-    weights = {int(name): node for name, node in collected.items()}
-    return [weights[number].attributes[0].checkpoint_key for number in sorted(weights)]
+    weights = children(children(graph.nodes[0])[collection])
+    return [weights[name].attributes[0].checkpoint_key for name in sorted(weights, key=int)]
 
 
 def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:

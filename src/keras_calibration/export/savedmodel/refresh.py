@@ -31,7 +31,7 @@ from keras_calibration.export.publish import CALIBRATE, Request, publish
 from keras_calibration.export.sample import first_rows
 from keras_calibration.export.savedmodel.export import SavedModelFormat
 from keras_calibration.export.savedmodel.files import EXTRA, collection_keys, replace_tensors
-from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS
+from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, served_weights
 from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
 from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
@@ -39,7 +39,6 @@ from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import rows_to_fit
-from keras_calibration.layers.posterior import without_posterior
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
@@ -153,14 +152,22 @@ def refresh_savedmodel(
             f"predictions of shape {np.shape(predictions)}. Pass the logged `logit`."
         )
     # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
-    time = time if saved.head.follows_time else None
-    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-    read |= {"time": time, "argument": "predictions"}
-    rows = rows_to_fit(saved.head, predictions, labels, features, sample_weight, **read)
+    rows = rows_to_fit(
+        saved.head,
+        predictions,
+        labels,
+        features,
+        sample_weight,
+        from_logits=from_logits,
+        weights_are=weights_are,
+        time=time if saved.head.follows_time else None,
+        argument="predictions",
+    )
     rows = with_groups(_entering(saved, rows), groups, features)
     progress = ProgressBar(2, "steps", verbose)
-    how = (settings, int(bool(verbose)), only_if_better, before["logits"])
-    summary = refit(saved.head, rows, *how)
+    summary = refit(
+        saved.head, rows, settings, int(bool(verbose)), only_if_better, before["logits"]
+    )
     _warn_of_other_logits(summary.logits, before["logits"])
     progress.add()
     is_written = summary.is_used and not dry_run
@@ -186,9 +193,12 @@ def _publish(
         "logits": summary.logits,
         "refreshed_from": {"version": source.name, **{n: before[n] for n in _KEPT if n in before}},
     }
-    request = Request(CALIBRATE, by_signature(sample), lambda _: expected)
-    form = _Refreshed(source, saved, provenance)
-    return publish(Target(source.parent, NEXT), form, [request], tolerance_for(sample["logit"]))
+    return publish(
+        Target(source.parent, NEXT),
+        _Refreshed(source, saved, provenance),
+        [Request(CALIBRATE, by_signature(sample), lambda _: expected)],
+        tolerance_for(sample["logit"]),
+    )
 
 
 @dataclass(frozen=True)
@@ -227,10 +237,8 @@ class _Refreshed(SavedModelFormat):
     def write(self, path: Path) -> None:
         """Copies the SavedModel and replaces the weights and the saved head."""
         shutil.copytree(self.source, path)
-        head = self.saved.head
-        weights = head.weights
-        weights = without_posterior(weights) if self.provenance["interval"] is None else weights
-        values = [*map(np.asarray, weights), *tables_of(head)]
+        weights = served_weights(self.saved.head, self.provenance["interval"])
+        values = [*map(np.asarray, weights), *tables_of(self.saved.head)]
         keys = collection_keys(self.source, HEAD_WEIGHTS)
         replace_tensors(path, dict(zip(keys, values, strict=True)))
         self.saved.model.save(path / EXTRA / HEAD_FILE)

@@ -13,6 +13,7 @@ from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.publish import CALIBRATE, RAW, SERVING
 from keras_calibration.export.spec import Spec, head_outputs
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior import without_posterior
 from keras_calibration.layers.served_curve import curves_as_tables
 
@@ -54,6 +55,11 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
     return xla
 
 
+def served_weights(head: Head, interval: float | None) -> list[keras.Variable]:
+    """The weights of a head that an export reads; those of intervals only if it has one."""
+    return without_posterior(head.weights) if interval is None else head.weights
+
+
 def _write(
     endpoints: Mapping[str, _Function], spec: Spec, tables: list[tf.Variable], path: Path
 ) -> None:
@@ -65,8 +71,7 @@ def _write(
     parts = tf.Module()
     parts.base, parts.head, parts.tables = spec.base, spec.head, tables
     archive.track(parts)
-    weights = spec.head.weights
-    weights = without_posterior(weights) if spec.interval is None else weights
+    weights = served_weights(spec.head, spec.interval)
     archive.add_variable_collection(HEAD_WEIGHTS, [*(weight.value for weight in weights), *tables])
     for name, endpoint in endpoints.items():
         inputs = dict(spec.head_inputs if name == CALIBRATE else spec.inputs)
