@@ -289,17 +289,16 @@ def _fit_curves(
     # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
     scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
     scales = scales if len(tables[0].function_numbers) > 1 else scales * [1.0, 0.0, 0.0]
-    level_before, levels_before = fit.beta[0], [table.coefficients[:, :1] for table in tables]
-    fit.hold_shapes(tables)
-    num_further, converged_again = fit.run(learn_scales=False)
+    levels = _levels_of(fit, tables)
+    num_further, converged_again = levels.run(learn_scales=False)
     result = FieldCurves(
-        values=values + (fit.beta[0] - level_before),
+        values=values + (levels.beta[0] - fit.beta[0]),
         deviations=[
-            (curves + (table.coefficients - before))[:-1]
-            for curves, table, before in zip(drawn, tables, levels_before, strict=True)
+            (curves + (level.coefficients - table.coefficients[:, :1]))[:-1]
+            for curves, table, level in zip(drawn, tables, levels.effects, strict=True)
         ],
         scales=scales,
-        log_loss=fit.loss / fit.total_weight,
+        log_loss=levels.loss / levels.total_weight,
         num_iterations=num_passes + num_further,
         converged=converged and converged_again,
     )
@@ -308,6 +307,24 @@ def _fit_curves(
         not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, drawn, strict=True)
     )
     return result, is_drawn
+
+
+def _levels_of(fit: FieldEffects, tables: Sequence[TableEffect]) -> FieldEffects:
+    """A fit of the levels alone (the first function, a constant), in which all else is fixed."""
+    blocks, levels = (
+        [],
+        [TableEffect(len(table.coefficients) - 1, np.zeros(1, int)) for table in tables],
+    )
+    for level, table in zip(levels, tables, strict=True):
+        level.coefficients, level.deviations = table.coefficients[:, :1], table.deviations[:1]
+    for block in fit.blocks:
+        fixed = fit.beta[1:] @ block.functions[1:]
+        for table, places in zip(tables, block.places, strict=True):
+            shapes = table.coefficients * (np.arange(len(table.group)) > 0)
+            table.add_to(fixed, places, block.functions, shapes)
+        blocks.append(replace(block, functions=block.functions[:1], fixed=fixed))
+    level = CommonCurve(fit.beta[:1], fit.ridge[:1], fit.lower[:1])
+    return FieldEffects(blocks, levels, fit.log_prior, level)
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:

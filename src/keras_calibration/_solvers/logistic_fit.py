@@ -14,14 +14,8 @@ from threadpoolctl import ThreadpoolController
 from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY
 from keras_calibration._solvers.covariance import covariance_factor
-from keras_calibration._solvers.logit_histogram import Atoms, LogitHistogram
-
-# Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
-_LARGEST_NUM_STEPS = 200
-_LARGEST_NUM_HALVINGS = 40
-# Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
-_TOLERANCE = 1e-15
-_CONVERGED = 1e-11
+from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.newton import newton, solve_scaled
 
 # Range of the scale of the logit that a fit may end at.
 SMALLEST_SCALE = 1e-6
@@ -67,13 +61,10 @@ def fit_logistic(
 
     X are the rows that `design` returns for logits within the bins of given means; they are affine
     in the logits of one bin. μ is `centre`, P `precision` (0 by default), s `offset`, and o are the
-    offsets of the histogram. The problem is convex. It is solved by projected Newton steps: a
-    parameter at its bound stays there while it would leave, and a step is halved until the
-    objective falls.
+    offsets of the histogram. The problem is convex, and solved by `newton`.
 
     Reference:
-        Bertsekas (1982), *Projected Newton Methods for Optimization Problems with Simple
-        Constraints*. For `leave_one_out`: Takeuchi (1976).
+        Takeuchi (1976), for `leave_one_out`.
     """
     atoms = histogram.atoms()
     logits = np.concatenate([atoms.means - atoms.spreads, atoms.means + atoms.spreads])
@@ -86,9 +77,7 @@ def fit_logistic(
     offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
     fixed_by_label = atoms.positives @ (offset * atoms.positive_means + offsets)
     fixed = offset * logits + np.concatenate([offsets, offsets])
-    theta = np.array(start, np.float64)
-    lower = np.broadcast_to(np.asarray(lower, np.float64), theta.shape)
-    precision = np.zeros((len(theta), len(theta))) if precision is None else precision
+    precision = np.zeros((len(by_label), len(by_label))) if precision is None else precision
 
     def loss_sum(theta: np.ndarray) -> float:
         softplus = weights @ np.logaddexp(0.0, rows @ theta + fixed)
@@ -98,38 +87,26 @@ def fit_logistic(
         away = theta - centre
         return loss_sum(theta) + 0.5 * float(away @ precision @ away)
 
-    value, gain, step_number = objective(theta), np.inf, 0
-    while True:
-        one = special.expit(rows @ theta + fixed)
+    def probabilities(theta: np.ndarray) -> np.ndarray:
+        return special.expit(rows @ theta + fixed)
+
+    def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        one = probabilities(theta)
         gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
-        hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
-        # A parameter at its bound stays there if the step would cross it.
-        free = (theta > lower) | (gradient < 0)
-        step = np.zeros_like(theta)
-        step[free] = solve_scaled(hessian[np.ix_(free, free)], gradient[free])
-        gain = float(gradient @ step / total)
-        if gain <= _TOLERANCE or step_number == _LARGEST_NUM_STEPS:
-            break
-        step_number += 1
-        for halvings in range(_LARGEST_NUM_HALVINGS):
-            candidate = np.maximum(theta - 0.5**halvings * step, lower)
-            candidate_value = objective(candidate)
-            if candidate_value < value:
-                break
-        else:
-            break  # only rounding is left
-        theta, value = candidate, candidate_value
-    log_loss = float(loss_sum(theta) / total)
-    spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
+        return gradient, rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
+
+    start = np.array(start, np.float64)
+    lower = np.broadcast_to(np.asarray(lower, np.float64), start.shape)
+    theta, num_steps, converged, hessian, free = newton(objective, derivatives, start, lower, total)
+    one, rate = probabilities(theta), np.tile(atoms.positives / atoms.weights, 2)
+    # `Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows.
+    squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
+    spread = (rows.T @ (rows * squares[:, None]))[np.ix_(free, free)]
     effective = np.trace(solve_scaled(hessian[np.ix_(free, free)], spread))
-    return LogisticFit(
-        parameters=theta,
-        log_loss=log_loss,
-        num_iterations=step_number,
-        converged=bool(gain <= _CONVERGED),
-        leave_one_out=float(log_loss + effective / total),
-        factor=covariance_factor(hessian, free),
-    )
+    log_loss = float(loss_sum(theta) / total)
+    leave_one_out = float(log_loss + effective / total)
+    factor = covariance_factor(hessian, free)
+    return LogisticFit(theta, log_loss, num_steps, converged, leave_one_out, factor)
 
 
 def warn_of_no_ranking(scale: float, taker: str) -> None:
@@ -194,24 +171,3 @@ def starting_bias(histogram: LogitHistogram, scale: float) -> float:
         above = share @ special.expit(logits + middle) > target
         low, high = (low, middle) if above else (middle, high)
     return float(0.5 * (low + high))
-
-
-def solve_scaled(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The solution of a linear system whose unknowns can differ by orders of magnitude."""
-    if not len(matrix):
-        return np.zeros_like(right)
-    # Scaled, and regularised for directions that the rows do not determine.
-    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
-    scaled = matrix * scale[:, None] * scale
-    scaled[np.diag_indices_from(scaled)] += 1e-14
-    column = scale if right.ndim == 1 else scale[:, None]
-    return column * np.linalg.solve(scaled, column * right)
-
-
-def _gradient_spread(
-    atoms: Atoms, weights: np.ndarray, rows: np.ndarray, one: np.ndarray
-) -> np.ndarray:
-    """`Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows."""
-    rate = np.tile(atoms.positives / atoms.weights, 2)
-    squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
-    return rows.T @ (rows * squares[:, None])
