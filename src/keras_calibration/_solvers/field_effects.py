@@ -172,10 +172,9 @@ class FieldEffects:
             if number is not None:
                 places, effect = block.places[number], self.effects[number]
                 if kept is None:
-                    part = effect.sums(residual, curvature, places, functions)
+                    sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
                 else:
-                    part = (effect.by_coefficient(residual, places, functions),)
-                sums = add_sums(sums, part)
+                    sums = add_sums(sums, [effect.by_coefficient(residual, places, functions)])
         if kept is not None:
             return Derivatives(gradient, kept.hessian, (*sums, *kept.sums[1:]))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)

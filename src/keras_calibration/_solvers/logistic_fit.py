@@ -15,7 +15,7 @@ from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY
 from keras_calibration._solvers.covariance import covariance_factor
 from keras_calibration._solvers.logit_histogram import LogitHistogram
-from keras_calibration._solvers.newton import newton, solve_scaled
+from keras_calibration._solvers.newton import Solved, newton, solve_scaled
 
 # Range of the scale of the logit that a fit may end at.
 SMALLEST_SCALE = 1e-6
@@ -29,20 +29,18 @@ one_thread: Callable[[_F], _F] = ThreadpoolController().wrap(limits=1, user_api=
 
 
 @dataclass(frozen=True)
-class LogisticFit:
-    """The minimum of a penalised log loss: parameters θ (p,), and how it was found.
+class LogisticFit(Solved):
+    """The minimum of a penalised log loss.
 
-    `log_loss` is the mean in nats, without the prior. `converged` means that a further step would
-    gain less than 1e-11 nats per row. `leave_one_out` estimates the mean log loss on rows left out
-    of the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
-    gradients of the rows. `factor` is F (p, p): in the Laplace approximation, the posterior
-    covariance of θ is `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
+    Args:
+        parameters: θ (p,).
+        leave_one_out: Estimate of the mean log loss on rows left out of the fit: the log loss plus
+            `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared gradients of the rows.
+        factor: F (p, p): in the Laplace approximation, the posterior covariance of θ is
+            `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
     """
 
     parameters: np.ndarray
-    log_loss: float
-    num_iterations: int
-    converged: bool
     leave_one_out: float
     factor: np.ndarray
 
@@ -106,7 +104,7 @@ def fit_logistic(
     log_loss = float(loss_sum(theta) / total)
     leave_one_out = float(log_loss + effective / total)
     factor = covariance_factor(hessian, free)
-    return LogisticFit(theta, log_loss, num_steps, converged, leave_one_out, factor)
+    return LogisticFit(log_loss, num_steps, converged, theta, leave_one_out, factor)
 
 
 def warn_of_no_ranking(scale: float, taker: str) -> None:

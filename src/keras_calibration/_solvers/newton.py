@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,21 @@ _LARGEST_NUM_HALVINGS = 40
 # Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
 _TOLERANCE = 1e-15
 _CONVERGED = 1e-11
+
+
+@dataclass(frozen=True)
+class Solved:
+    """How a fit ended.
+
+    Args:
+        log_loss: Mean log loss, in nats per row, without the priors.
+        num_iterations: Number of steps, or of passes over the effects.
+        converged: Whether a further step, or pass, would gain next to nothing.
+    """
+
+    log_loss: float
+    num_iterations: int
+    converged: bool
 
 
 def newton(

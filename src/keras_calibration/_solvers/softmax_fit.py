@@ -14,7 +14,7 @@ import scipy.optimize
 
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
-from keras_calibration._solvers.newton import newton
+from keras_calibration._solvers.newton import Solved, newton
 
 # The precision of the prior, in units of the log likelihood of a row of weight 1.
 PRECISION = 0.1
@@ -23,14 +23,11 @@ _FEW_ROWS = 10
 
 
 @dataclass(frozen=True)
-class SoftmaxFit:
+class SoftmaxFit(Solved):
     """The minimum of a penalised class log loss: scales and biases, of shape () or (K,)."""
 
     scales: np.ndarray
     biases: np.ndarray
-    log_loss: float
-    num_iterations: int
-    converged: bool
 
 
 def mean_class_log_loss(rows: Rows, scales: np.ndarray, biases: np.ndarray) -> float:
@@ -68,7 +65,7 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
         scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
     loss = mean_class_log_loss(rows, scale, np.zeros(()))
-    return SoftmaxFit(scale, np.zeros(()), loss, num_steps, True)
+    return SoftmaxFit(loss, num_steps, True, scale, np.zeros(()))
 
 
 def fit_vector(rows: Rows) -> SoftmaxFit:
@@ -112,7 +109,7 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     scales, biases = theta.reshape(2, num_classes)
     biases = biases - biases.mean()
     loss = mean_class_log_loss(rows, scales, biases)
-    return SoftmaxFit(scales, biases, loss, num_steps, converged)
+    return SoftmaxFit(loss, num_steps, converged, scales, biases)
 
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -318,7 +318,9 @@ class FieldBias(FieldHead):
         columns = [numeric_column(*pair) for pair in zip(numbers, knots, strict=True)]
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         columns += [] if level is None else [level[1]]
-        offset_rows = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
+        offset_rows = OffsetRows(
+            curve, rows.labels, rows.weights, ids=self._ids_in(rows), columns=columns
+        )
         if like is None:
             for pair in coinciding(dict(zip(self.fields, offset_rows.ids, strict=True))):
                 warn(
