@@ -183,6 +183,21 @@ def test_no_row_of_many_falls(run, num_rows):
     assert (np.diff(received) >= 0).all()
 
 
+@pytest.mark.skipif(not ON_TENSORFLOW or ON_GPU, reason="reads XLA's program for a CPU")
+def test_search_and_reads_are_loops_of_their_own():
+    # Together, they are not vectorized without AVX-512, and take ten times as long.
+    import tensorflow as tf
+
+    rows, line = tf.zeros(1000), tf.linspace(-1.0, 1.0, 100)
+    program = tf.function(lambda *tensors: piecewise_linear(*tensors), jit_compile=True)
+    text = program.experimental_get_compiler_ir(rows, line, line)(stage="optimized_hlo")
+    loops = text.split("\n\n")
+    searches = [loop for loop in loops if loop.count(" compare(") >= 7]
+    reads = [loop for loop in loops if loop.count(" gather(") >= 3]
+    assert len(searches) == len(reads) == 1
+    assert searches != reads
+
+
 NEAR = np.nextafter(np.float32(0.3), np.float32(1))
 SPREAD = np.linspace(-3, 4, 40)
 HARD_KNOTS = {

@@ -55,9 +55,8 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     starts = pooled.blocks[:-1]
     if len(starts) > max_num_steps:
         starts = starts[np.arange(max_num_steps) * len(starts) // max_num_steps]
-    positives, weights = (
-        np.add.reduceat(part, starts) for part in (weights * rows.labels, weights)
-    )
+    positives = np.add.reduceat(weights * rows.labels, starts)
+    weights = np.add.reduceat(weights, starts)
     half_positive = np.minimum(0.5, 0.5 / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first, last = rates[0], rates[-1]

@@ -35,7 +35,7 @@ class LogisticFit(Solved):
     Args:
         parameters: θ (p,).
         leave_one_out: Estimate of the mean log loss on rows left out of the fit: the log loss plus
-            `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared gradients of the rows.
+            `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the rows' squared gradients.
         factor: F (p, p): in the Laplace approximation, the posterior covariance of θ is
             `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
     """
