@@ -77,31 +77,28 @@ def fit_logistic(
     fixed = offset * logits + np.concatenate([offsets, offsets])
     precision = np.zeros((len(by_label), len(by_label))) if precision is None else precision
 
-    def loss_sum(theta: np.ndarray) -> float:
-        softplus = weights @ np.logaddexp(0.0, rows @ theta + fixed)
-        return float(softplus - by_label @ theta - fixed_by_label)
+    def loss_sum(theta: np.ndarray, curve: np.ndarray) -> float:
+        return float(weights @ np.logaddexp(0.0, curve) - by_label @ theta - fixed_by_label)
 
-    def objective(theta: np.ndarray) -> float:
-        away = theta - centre
-        return loss_sum(theta) + 0.5 * float(away @ precision @ away)
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        curve, away = rows @ theta + fixed, theta - centre
+        return loss_sum(theta, curve) + 0.5 * float(away @ precision @ away), curve
 
-    def probabilities(theta: np.ndarray) -> np.ndarray:
-        return special.expit(rows @ theta + fixed)
-
-    def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        one = probabilities(theta)
+    def derivatives(theta: np.ndarray, curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        one = special.expit(curve)
         gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
         return gradient, rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
 
     start = np.array(start, np.float64)
     lower = np.broadcast_to(np.asarray(lower, np.float64), start.shape)
     theta, num_steps, converged, hessian, free = newton(objective, derivatives, start, lower, total)
-    one, rate = probabilities(theta), np.tile(atoms.positives / atoms.weights, 2)
+    curve = rows @ theta + fixed
+    one, rate = special.expit(curve), np.tile(atoms.positives / atoms.weights, 2)
     # `Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows.
     squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
     spread = (rows.T @ (rows * squares[:, None]))[np.ix_(free, free)]
     effective = np.trace(solve_scaled(hessian[np.ix_(free, free)], spread))
-    log_loss = float(loss_sum(theta) / total)
+    log_loss = float(loss_sum(theta, curve) / total)
     leave_one_out = float(log_loss + effective / total)
     factor = covariance_factor(hessian, free)
     return LogisticFit(log_loss, num_steps, converged, theta, leave_one_out, factor)

@@ -31,8 +31,8 @@ class Solved:
 
 
 def newton(
-    objective: Callable[[np.ndarray], float],
-    derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    derivatives: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
     start: np.ndarray,
     lower: np.ndarray | float = -np.inf,
     total: float = 1.0,
@@ -43,8 +43,8 @@ def newton(
     objective falls.
 
     Args:
-        objective: From θ (p,) to the objective.
-        derivatives: From θ to the gradient (p,) and the Hessian (p, p).
+        objective: From θ (p,) to the objective, and an array that the derivatives need too.
+        derivatives: From θ and this array to the gradient (p,) and the Hessian (p, p).
         start: Where to start.
         lower: Lower bounds of θ.
         total: Number of rows that the objective sums over; 1 for a mean.
@@ -57,9 +57,10 @@ def newton(
         Bertsekas (1982), *Projected Newton Methods for Optimization Problems with Simple
         Constraints*.
     """
-    theta, value, num_steps = start, objective(start), 0
+    theta, num_steps = start, 0
+    value, shared = objective(theta)
     while True:
-        gradient, hessian = derivatives(theta)
+        gradient, hessian = derivatives(theta, shared)
         # A parameter at its bound stays there if the step would cross it.
         free = (theta > lower) | (gradient < 0)
         step = np.zeros_like(theta)
@@ -70,12 +71,12 @@ def newton(
         num_steps += 1
         for halvings in range(_LARGEST_NUM_HALVINGS):
             candidate = np.maximum(theta - 0.5**halvings * step, lower)
-            candidate_value = objective(candidate)
+            candidate_value, candidate_shared = objective(candidate)
             if candidate_value < value:
                 break
         else:
             break  # only rounding is left
-        theta, value = candidate, candidate_value
+        theta, value, shared = candidate, candidate_value, candidate_shared
     return theta, num_steps, bool(gain <= _CONVERGED), hessian, free
 
 

@@ -89,15 +89,12 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     centre = np.repeat([1.0, 0.0], num_classes)
     centre[:num_classes] += (towards - 1) * missing / (PRECISION + missing)
 
-    def loss_and_probabilities(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
         scales, biases = theta.reshape(2, num_classes)
-        return _loss_and_probabilities(rows, scales * rows.logits + biases)
+        loss, probabilities = _loss_and_probabilities(rows, scales * rows.logits + biases)
+        return loss + 0.5 * float(precision @ (theta - centre) ** 2), probabilities
 
-    def objective(theta: np.ndarray) -> float:
-        return loss_and_probabilities(theta)[0] + 0.5 * float(precision @ (theta - centre) ** 2)
-
-    def derivatives(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        _, probabilities = loss_and_probabilities(theta)
+    def derivatives(theta: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         residual = share[:, None] * (probabilities - rows.labels)
         gradient = np.r_[(residual * rows.logits).sum(axis=0), residual.sum(axis=0)]
         hessian = _hessian(rows.logits, probabilities, share)
@@ -117,7 +114,8 @@ def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -
     expected = np.concatenate([probabilities * logits, probabilities], axis=1)
     hessian = -expected.T @ (share[:, None] * expected)
     # Sums by class of p l², p l and p.
-    squares, firsts, sums = (np.diag(share @ (probabilities * logits**k)) for k in (2, 1, 0))
+    products = np.concatenate([probabilities * logits**2, expected], axis=1)
+    squares, firsts, sums = map(np.diag, np.split(share @ products, 3))
     return hessian + np.block([[squares, firsts], [firsts, sums]])
 
 
