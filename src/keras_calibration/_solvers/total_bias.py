@@ -67,7 +67,7 @@ def bias_of_mean(
         >>> columns = np.array([[-1.0, -1.0], [-5.0, -5.0]])
         >>> rows = Rows(columns[0], np.zeros(2), None)
         >>> bias_of_mean(np.array([0.5, 0.5]), columns, rows, is_of_parts=True).round(4)
-        array([1.1682])
+        array([1.1665])
     """
     if is_of_parts:
         parts = np.stack([probabilities_of(logits) for logits in columns])
