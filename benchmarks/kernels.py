@@ -1,6 +1,7 @@
 """Time of the ILPS kernel beside a sigmoid and rivals: `./dev run python benchmarks/kernels.py`.
 
-For each number of rows and each dtype of the logits: the time of the forward pass and of forward +
+For each number of rows and of knots and each dtype of the logits, for the kernel and for the layer
+as a user calls it: the time of the forward pass and of forward +
 backward (gradients by the logits and by the values at the knots), all compiled by XLA; the bytes
 that must move (logits and upstream gradient in, curve and gradient out); the share of the bandwidth
 that a copy reaches in the same process; the ratio to a sigmoid in the same round, its median and
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-NUM_KNOTS = 20
+NUM_KNOTS = [20, 100]
 COPY, SIGMOID = "copy", "sigmoid"
 NUM_BYTES = {"float32": 4, "bfloat16": 2}
 Function = Callable[..., Any]
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--lattice", metavar="PYTHON", help="Python with tensorflow_lattice")
     parser.add_argument("--torch", metavar="PYTHON", help="Python with torch")
-    parser.add_argument("--knots", type=int, default=NUM_KNOTS)
+    parser.add_argument("--knots", type=int, nargs="+", default=NUM_KNOTS)
     parser.add_argument("--part", choices=PARTS, help="internal: measure this, in this process")
     arguments = parser.parse_args()
     if arguments.part:
@@ -99,7 +100,7 @@ def print_part(name: str, arguments: argparse.Namespace) -> None:
             print(f"{'':<58}{'MB':>8}{'ms':>10}{'ns/row':>8}{'of copy':>9}", end="")
             print(f"{'/sigmoid':>9} (range)".ljust(24), "error")
         elif "rows" in line:
-            print(f"{line['rows']:,} rows, {line['dtype']}")
+            print(f"{line['rows']:,} rows, {line['dtype']}, {line['knots']} knots")
         else:
             error = f"{line['error']:.1e}" if line["error"] is not None else ""
             print(f"  {line['name']:<56}{line['megabytes']:>8.1f}{line['ms']:>10.3f}", end="")
@@ -115,25 +116,27 @@ def measure(arguments: argparse.Namespace) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-arguments.cores :])
     on_one_core = arguments.device == "cpu" and arguments.cores == 1
     clock = time.process_time if on_one_core else time.perf_counter
-    part = PARTS[arguments.part]()
-    say(device=part.device)
-    for dtype in arguments.dtypes:
-        for num_rows in map(int, arguments.rows):
-            say(rows=num_rows, dtype=dtype)
-            measure_rows(part, num_rows, dtype, arguments, clock)
+    for num_knots in arguments.knots:
+        part = PARTS[arguments.part](num_knots)
+        say(device=part.device)
+        for dtype in arguments.dtypes:
+            for num_rows in map(int, arguments.rows):
+                say(rows=num_rows, dtype=dtype, knots=num_knots)
+                measure_rows(part, num_rows, dtype, num_knots, arguments.rounds, clock)
 
 
 def measure_rows(
     part: Part,
     num_rows: int,
     dtype: str,
-    arguments: argparse.Namespace,
+    num_knots: int,
+    num_rounds: int,
     clock: Callable[[], float],
 ) -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(-1.2, 1.7, num_rows).astype(np.float32)
     upstream = generator.normal(size=num_rows).astype(np.float32)
-    levels = (np.arange(arguments.knots) + 0.5) / arguments.knots
+    levels = (np.arange(num_knots) + 0.5) / num_knots
     knots = np.quantile(logits[:100_000], levels)
     arrays = [logits, knots.astype(np.float32), 0.8 * knots - 0.2, upstream]
     dtypes = (dtype, "float32", "float32", "float32")
@@ -150,7 +153,7 @@ def measure_rows(
         if key[1] != "forward" and key[0] != SIGMOID:
             errors[key] = gradient_error(*map(part.array, (result[2], *tensors)), key[0])
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in passes}
-    for _ in range(arguments.rounds):
+    for _ in range(num_rounds):
         for key, function in passes.items():
             start = clock()
             part.wait(function(*(tensors[:3] if key[1] == "forward" else tensors)))
@@ -204,7 +207,7 @@ def say(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
-def tensorflow_part() -> Part:
+def tensorflow_part(num_knots: int) -> Part:
     import tensorflow as tf
     import tensorflow_probability as tfp
 
@@ -212,11 +215,11 @@ def tensorflow_part() -> Part:
         logits = tf.cast(logits, tf.float32)
         return tfp.math.interp_regular_1d_grid(logits, knots[0], knots[-1], values)
 
-    formulas = {**common_formulas(), "tfp.math.interp_regular_1d_grid": tfp_interp}
+    formulas = {**common_formulas(num_knots), "tfp.math.interp_regular_1d_grid": tfp_interp}
     return with_tensorflow(tf, formulas)
 
 
-def lattice_part() -> Part:
+def lattice_part(num_knots: int) -> Part:
     import tensorflow as tf
     import tensorflow_lattice as tfl
 
@@ -243,7 +246,7 @@ def lattice_part() -> Part:
     return with_tensorflow(tf, formulas, weights)
 
 
-def torch_part() -> Part:
+def torch_part(num_knots: int) -> Part:
     import torch
 
     def interpolation(logits: Any, knots: Any, values: Any) -> Any:
@@ -317,7 +320,7 @@ def with_tensorflow(
     )
 
 
-def jax_part() -> Part:
+def jax_part(num_knots: int) -> Part:
     import jax
 
     def jnp_interp(logits: Any, knots: Any, values: Any) -> Any:
@@ -335,7 +338,7 @@ def jax_part() -> Part:
     device = jax.devices()[0]
     return Part(
         device=f"{device.device_kind} ({device_name()}), JAX {jax.__version__}",
-        formulas={**common_formulas(), "jnp.interp": jnp_interp},
+        formulas={**common_formulas(num_knots), "jnp.interp": jnp_interp},
         with_gradients=with_gradients,
         compiled=jax.jit,
         tensor=lambda array, dtype: jax.device_put(jax.numpy.asarray(array, dtype)),
@@ -343,10 +346,18 @@ def jax_part() -> Part:
     )
 
 
-def common_formulas() -> dict[str, Function]:
+def common_formulas(num_knots: int) -> dict[str, Function]:
     from keras import ops
 
     from keras_calibration._ops import piecewise_linear
+    from keras_calibration.layers import ILPS
+
+    layer = ILPS(num_knots, "sigmoid")
+    layer.build((None, 1))
+
+    def called(logits: Any, knots: Any, values: Any) -> Any:
+        others = layer.non_trainable_variables[1:]
+        return layer.stateless_call([values], [knots, *others], logits)[0]
 
     def ilps(logits: Any, knots: Any, values: Any) -> Any:
         return piecewise_linear(ops.cast(logits, "float32"), knots, values)
@@ -363,6 +374,7 @@ def common_formulas() -> dict[str, Function]:
         COPY: lambda logits, knots, values: -logits,
         SIGMOID: lambda logits, knots, values: ops.sigmoid(logits),
         "ops.piecewise_linear": ilps,
+        "ILPS, a layer": called,
         "the plain formula": plain,
     }
 

@@ -81,7 +81,7 @@ def one_data_set(
         np.tile(logits, 2),
         np.repeat([1.0, 0.0], len(logits)),
         np.concatenate([counts, num_rows - counts]).astype(float),
-        [np.tile(np.repeat(np.arange(num_values), len(LOGITS)), 2)],
+        ids=[np.tile(np.repeat(np.arange(num_values), len(LOGITS)), 2)],
     )
 
     def fitted(log_prior: Any) -> tuple[Array, Array]:

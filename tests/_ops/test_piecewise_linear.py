@@ -21,6 +21,7 @@ from backends import (
 from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     hat_basis,
+    isotonic_values,
     piecewise_linear,
     slope_change_penalty,
     slopes,
@@ -181,6 +182,21 @@ def test_no_row_of_many_falls(run, num_rows):
 
     received = run(curve, logits, knots, np.float32(0), values)
     assert (np.diff(received) >= 0).all()
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW or ON_GPU, reason="reads XLA's program for a CPU")
+def test_search_and_reads_are_loops_of_their_own():
+    # Together, they are not vectorized without AVX-512, and take ten times as long.
+    import tensorflow as tf
+
+    rows, line = tf.zeros(1000), tf.linspace(-1.0, 1.0, 100)
+    program = tf.function(lambda *tensors: piecewise_linear(*tensors), jit_compile=True)
+    text = program.experimental_get_compiler_ir(rows, line, line)(stage="optimized_hlo")
+    loops = text.split("\n\n")
+    searches = [loop for loop in loops if loop.count(" compare(") >= 7]
+    reads = [loop for loop in loops if loop.count(" gather(") >= 3]
+    assert len(searches) == len(reads) == 1
+    assert searches != reads
 
 
 NEAR = np.nextafter(np.float32(0.3), np.float32(1))
@@ -374,3 +390,21 @@ def test_hat_basis_of_repeated_knots(knots, values):
     np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=1e-5)
     assert (hats >= 0).all()
     np.testing.assert_allclose(hats.sum(axis=1), np.where(np.isnan(values), 0, 1), atol=1e-6)
+
+
+def closest_distance(values):
+    """No non-decreasing sequence is nearer than half the deepest fall."""
+    falls = [values[i] - min(values[i:]) for i in range(len(values))]
+    return max(falls) / 2
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(-1_000_000, 1_000_000), min_size=1, max_size=20))
+def test_isotonic_values_are_the_closest_that_never_fall(values):
+    values = np.float32(values)
+    received = np.asarray(isotonic_values(values))
+    assert (np.diff(received) >= 0).all()
+    distance = np.abs(received.astype(float) - values).max()
+    assert distance == pytest.approx(closest_distance(values.astype(float)), abs=0.1)
+    np.testing.assert_array_equal(np.asarray(isotonic_values(np.sort(values))), np.sort(values))
+    assert received.dtype == np.float32

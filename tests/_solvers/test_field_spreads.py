@@ -35,7 +35,7 @@ def fitted(part, num_values):
 def fit_of_rows(logits, labels, weights, ids, num_values):
     rows = Rows(logits, labels, weights, dict(enumerate(ids)))
     return fit_field_offsets(
-        OffsetRows(logits, labels, weights, ids),
+        OffsetRows(logits, labels, weights, ids=ids),
         [num_values] * len(ids),
         half_cauchy(1.0),
         functools.partial(weights_in_folds, rows=rows),

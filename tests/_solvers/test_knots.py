@@ -1,7 +1,6 @@
 """Where knots go."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -105,20 +104,3 @@ def test_numeric_knots_of_hostile_columns(values, num_knots):
     elif num_knots >= 4:
         assert knots[0] == present.min()
         assert knots[-1] == present.max()
-
-
-def closest_distance(values):
-    """No non-decreasing sequence is nearer than half the deepest fall."""
-    falls = [values[i] - min(values[i:]) for i in range(len(values))]
-    return max(falls) / 2
-
-
-@settings(max_examples=50)
-@given(arrays.arrays(np.float64, st.integers(1, 20), elements=st.floats(-1e6, 1e6)))
-def test_isotonic_projection_is_the_closest_that_never_falls(values):
-    projected = kernels.isotonic_projection(values)
-    assert (np.diff(projected) >= 0).all()
-    distance = np.abs(projected - values).max()
-    assert distance == pytest.approx(closest_distance(values), rel=1e-9, abs=1e-9)
-    np.testing.assert_array_equal(kernels.isotonic_projection(np.sort(values)), np.sort(values))
-    assert kernels.isotonic_projection(values.astype(np.float32)).dtype == np.float32

@@ -25,7 +25,7 @@ def rows_of(levels, seed=0, noise=0.0, num_rows=4000):
 
 def fit_level(rows, times):
     level = level_column(times, rows.weights)
-    block = OffsetRows(rows.logits, rows.labels, rows.weights, [], [level[1]])
+    block = OffsetRows(rows.logits, rows.labels, rows.weights, columns=[level[1]])
     return level, fit_field_offsets(block, [], half_cauchy(1.0))
 
 

@@ -27,7 +27,7 @@ def test_finds_the_optimum(weighted):
     logits, site, labels, _ = made_clicks(3000, 8)
     device = np.arange(3000) % 5
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 3000) if weighted else np.ones(3000)
-    rows = OffsetRows(logits, labels, weights if weighted else None, [site, device])
+    rows = OffsetRows(logits, labels, weights if weighted else None, ids=[site, device])
     fit = fit_field_offsets(rows, [8, 5], half_cauchy(1.0))
     assert fit.converged
 
@@ -49,7 +49,7 @@ def test_finds_the_optimum(weighted):
 
 def test_spread_is_the_mode_of_the_marginal_likelihood():
     logits, site, labels, _ = made_clicks(4000, 40)
-    fit = fit_field_offsets(OffsetRows(logits, labels, None, [site]), [40], half_cauchy(1.0))
+    fit = fit_field_offsets(OffsetRows(logits, labels, None, ids=[site]), [40], half_cauchy(1.0))
     line = fit.slope * logits + fit.bias
     nodes, node_weights = np.polynomial.hermite_e.hermegauss(41)
     onehot = np.eye(40)[site]
@@ -106,7 +106,7 @@ def test_few_clicks(data):
     labels[: data.draw(st.integers(1, min(2, num_rows - 1)))] = 1
     weights = np.array(data.draw(numbers), float)
     weights[[0, -1]] = 1
-    fit = fit_field_offsets(OffsetRows(logits, labels, weights, [site]), [4], half_cauchy(1.0))
+    fit = fit_field_offsets(OffsetRows(logits, labels, weights, ids=[site]), [4], half_cauchy(1.0))
     assert fit.slope > 0
     assert np.isfinite(fit.bias)
     assert fit.converged

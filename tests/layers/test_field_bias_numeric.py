@@ -88,7 +88,7 @@ def test_finds_the_optimum(weighted):
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 1500) if weighted else None
     knots = [np.quantile(x[~np.isnan(x)], np.linspace(0, 1, 6)), np.linspace(-2, 2, 4)]
     columns = [numeric_column(column, k) for column, k in zip((x, z), knots, strict=True)]
-    rows = OffsetRows(logits, labels, weights, [site], columns)
+    rows = OffsetRows(logits, labels, weights, ids=[site], columns=columns)
     fit = fit_field_offsets(rows, [6], half_cauchy(1.0))
     assert fit.converged
     designs = [hats(x, knots[0]), hats(z, knots[1])]
@@ -111,7 +111,7 @@ def test_spreads_are_modes_of_the_marginal_likelihood():
     chances = sigmoid(0.8 * logits + 0.6 * x + np.sin(2 * x))
     labels = (np.random.default_rng(1).random(3000) < chances).astype(float)
     columns = [numeric_column(x, knots)]
-    rows = OffsetRows(logits, labels, None, [], columns)
+    rows = OffsetRows(logits, labels, None, columns=columns)
     fit = fit_field_offsets(rows, [], half_cauchy(1.0))
     design = np.column_stack([logits, np.ones(3000), hats(x, knots)[:, :-1]])
 

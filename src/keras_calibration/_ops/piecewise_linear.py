@@ -6,7 +6,8 @@ operations into one loop over memory, but neither searches nor sums. So where XL
 one of the remaining knots rules out half of them.
 
 - On a CPU, up to 32 knots are halved together with their values and slopes, and no table is read.
-  Up to 256 knots are halved to find the line, whose numbers are then read from a table.
+  Up to 256 knots are halved to find the line, and then, in a second loop over the rows, its numbers
+  are read from a table. The lines of more knots are found by a search.
 - On a GPU, a kernel that computes more is faster than two kernels that pass arrays through memory.
   One row of a table holds all numbers of a line. With more than 32 knots, a group of knots is found
   first, whose knots are a row of another table. The sums of the gradient search the lines again.
@@ -100,15 +101,13 @@ def lines(knots: Tensor, values: Tensor) -> Tensor:
 
 def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The curve of the lines, and its gradient."""
-    num_lines, on_gpu = table.shape[1], _is_for_gpu(logits, table)
-    has_few_lines = num_lines <= _FEW_KNOTS and is_compiled(logits)
-    find = _by_comparison if has_few_lines and not on_gpu else _by_table
+    num_lines, find = table.shape[1], _plan(logits, table)
     curve, line_of_rows = find(logits, table)
 
     def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
         (by_curve,) = upstream or by_keyword.values()
         line, knot, slope = line_of_rows()
-        if has_few_lines and on_gpu and not _are_few(logits):
+        if find is _by_search and num_lines <= _FEW_KNOTS and not _are_few(logits):
             by_value = _sums_of_hats(by_curve, logits, table[0])
             by_slope = ops.zeros_like(by_value)  # `by_value` includes it
         else:
@@ -121,8 +120,13 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     return curve, gradient
 
 
-def _is_for_gpu(logits: Tensor, table: Tensor) -> bool:
-    return is_compiled(logits) and runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS
+def _plan(logits: Tensor, table: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
+    """The fastest way to find the lines of the rows, as measured."""
+    if not is_compiled(logits):
+        return _without_xla
+    if runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS:
+        return _by_search
+    return _by_comparison if table.shape[1] <= _FEW_KNOTS else _by_table
 
 
 def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -> Tensor:
@@ -161,44 +165,63 @@ def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
 
 
 def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
-    """Curve, line, knot and slope of each row, read from its row of the table."""
-    knots, on_gpu = table[0], _is_for_gpu(logits, table)
-    line = _search(logits, knots)[0] if on_gpu else _line(logits, knots)
-    if on_gpu or not is_compiled(logits):
-        # Without XLA, every operation is a pass over the rows: the fewer, the better.
-        lines_read = with_following(table)
-        if on_gpu:
-            # Decided for a row instead, XLA would keep the line of each row in memory.
-            bound = ops.where(lines_read[3] < table[1], math.inf, lines_read[3])
-            lines_read = ops.concatenate([table, bound[None]])
-        line_of_row = _rows_read(ops.transpose(lines_read), line)
-        columns = ops.unstack(line_of_row, 4, axis=1)
+    """Curve, line, knot and slope of each row, read from a table after a search."""
+    knots, last = table[0], table.shape[1] - 1
+    if last < _MOST_HALVED_KNOTS:
+        line = _halved(logits, knots)
     else:
-        # All from the table, because XLA may round two computations of a number differently.
-        last = table.shape[1] - 1
-        following = ops.take(table[1], ops.minimum(line + 1, last))
-        following = ops.where(line < last, following, _unbounded(following))
-        columns = [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
+        line = ops.searchsorted(knots[1:], logits, side="right")
+    # All from the table, because XLA may round two computations of a number differently.
+    following = ops.take(table[1], ops.minimum(line + 1, last))
+    following = ops.where(line < last, following, _unbounded(following))
+    columns = [*(ops.take(row, line) for row in ops.unstack(table, 3)), following]
 
     def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
-        if on_gpu:
-            return *_search(logits, knots, again=True), columns[2]
         # Read again: XLA then fuses each of the two into the operation that uses it.
         return line, ops.take(knots, line), ops.take(table[2], line)
 
-    return curve_on(logits, columns, has_bounds=on_gpu), line_of_rows
+    return curve_on(logits, columns), line_of_rows
 
 
-def _line(logits: Tensor, knots: Tensor) -> Tensor:
-    """The number of knots after the first that are at or left of each logit, int32."""
-    num_knots = knots.shape[0]
-    if num_knots <= _MOST_HALVED_KNOTS and is_compiled(logits):
-        line, _ = _last_passed([ops.unstack(knots, num_knots)], lambda knot: logits >= knot)
-        # XLA repeats computations for each use, but not reads from a table.
-        return ops.take(np.arange(num_knots, dtype="int32"), line)
-    if num_knots > _MOST_HALVED_KNOTS or (logits.shape[0] or 0) * num_knots > _MOST_COMPARISONS:
-        return ops.searchsorted(knots[1:], logits, side="right")
-    return ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
+def _halved(logits: Tensor, knots: Tensor) -> Tensor:
+    """The line of each row, int32, for up to 256 knots, in a loop over the rows of its own.
+
+    XLA would put the search and the reads of the line into one loop. For CPUs without AVX-512, the
+    compiler does not vectorize it, and it takes ten to twenty times as long. XLA leaves a loop
+    alone whose number of turns it does not know. It is 1; were a knot NaN, so would be the curve.
+    """
+
+    def search(turn: Tensor, line: Tensor) -> Tensor:
+        place, _ = _last_passed([ops.unstack(knots, knots.shape[0])], lambda knot: logits >= knot)
+        return ops.cast(place, "uint8")  # the fewer bytes pass through memory, the better
+
+    num_turns = ops.cast(knots[0] == knots[0], "int32")
+    start = ops.zeros_like(logits, dtype="uint8")
+    return ops.cast(ops.fori_loop(0, num_turns, search, start), "int32")
+
+
+def _without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+    """Curve, line, knot and slope of each row; every operation is a pass over the rows."""
+    knots, num_knots = table[0], table.shape[1]
+    if num_knots <= _MOST_HALVED_KNOTS and (logits.shape[0] or 0) * num_knots <= _MOST_COMPARISONS:
+        line = ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
+    else:
+        line = ops.searchsorted(knots[1:], logits, side="right")
+    lines_read = _rows_read(ops.transpose(with_following(table)), line)
+    columns = ops.unstack(lines_read, 4, axis=1)
+    return curve_on(logits, columns), lambda: (line, columns[0], columns[2])
+
+
+def _by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+    """Curve, line, knot and slope of each row on a GPU."""
+    following = with_following(table)[3]
+    # Decided for a row instead, XLA would keep the line of each row in memory.
+    bound = ops.where(following < table[1], math.inf, following)
+    line, _ = _search(logits, table[0])
+    lines_read = _rows_read(ops.transpose(ops.concatenate([table, bound[None]])), line)
+    columns = ops.unstack(lines_read, 4, axis=1)
+    curve = curve_on(logits, columns, has_bounds=True)
+    return curve, lambda: (*_search(logits, table[0], again=True), columns[2])
 
 
 def with_following(table: Tensor) -> Tensor:

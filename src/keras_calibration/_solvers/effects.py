@@ -205,11 +205,6 @@ class TableEffect(Effect):
         gradient = self.by_coefficient(residual, places, functions)
         return gradient, cross[:, :, self.function_numbers], cross
 
-    def hold_shapes(self) -> None:
-        """Drops all coefficients except those of the level."""
-        self.function_numbers, self.group = self.function_numbers[:1], self.group[:1]
-        self.coefficients, self.deviations = self.coefficients[:, :1], self.deviations[:1]
-
 
 class CurvesEffect(Effect):
     """Each numeric column has a curve. All curves are one block, as columns are often correlated.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration._solvers.effects import Effect, Sums, TableEffect, add_sums, solve_blocks
+from keras_calibration._solvers.effects import Effect, Sums, add_sums, solve_blocks
 from keras_calibration._solvers.row_blocks import RowBlock
 
 # Each curve rises by at least this share of the curve that it deviates from.
@@ -69,14 +69,6 @@ class Derivatives(NamedTuple):
     sums: Sums
 
 
-class _Hessians(NamedTuple):
-    """Hessians that a step may reuse, and the total move of the curve when they were summed."""
-
-    moved: float
-    hessian: np.ndarray
-    effect_hessians: tuple[np.ndarray, np.ndarray]
-
-
 class FieldEffects:
     """The parameters of a fit, improved by one Newton step at a time.
 
@@ -102,7 +94,8 @@ class FieldEffects:
         self.centre, self.ridge, self.lower = curve.centre, curve.ridge, curve.lower
         self.slopes, self.beta = curve.slopes, curve.centre
         self.total_weight = float(sum(block.weights.sum() for block in blocks))
-        self._kept: dict[int, _Hessians] = {}
+        # Derivatives whose Hessians a step may reuse, and the total move when they were summed.
+        self._kept: dict[int, tuple[float, Derivatives]] = {}
         # Upper bound of the move of any row's curve, summed over all steps.
         self._moved = 0.0
         self.loss = 0.0
@@ -161,18 +154,29 @@ class FieldEffects:
         gain = gradient @ step + float(np.sum(by_block * effect_step))
         return self._take_step(step, gain, number, effect_step)
 
-    def derivatives(self, number: int | None = None) -> Derivatives:
-        """Derivatives by β and the coefficients of an effect, in one pass over the rows."""
-        gradient, hessian = self._prior_gradient(), np.diag(self.ridge)
-        sums: Sums | None = None
+    def derivatives(
+        self, number: int | None = None, kept: Derivatives | None = None
+    ) -> Derivatives:
+        """Derivatives by β and the coefficients of an effect, in one pass over the rows.
+
+        With `kept`, only the gradients are summed, and the Hessians are those of `kept`.
+        """
+        gradient, hessian = self.ridge * (self.beta - self.centre), np.diag(self.ridge)
+        sums: Any = None
         for block in self.blocks:
             residual, curvature = block.derivatives()
             functions = block.functions
             gradient = gradient + functions @ residual
-            hessian = hessian + (functions * curvature) @ functions.T
+            if kept is None:
+                hessian = hessian + (functions * curvature) @ functions.T
             if number is not None:
                 places, effect = block.places[number], self.effects[number]
-                sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
+                if kept is None:
+                    sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
+                else:
+                    sums = add_sums(sums, [effect.by_coefficient(residual, places, functions)])
+        if kept is not None:
+            return Derivatives(gradient, kept.hessian, (*sums, *kept.sums[1:]))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
 
     def _derivatives_for_step(self, number: int) -> Derivatives:
@@ -180,21 +184,14 @@ class FieldEffects:
 
         All parts of a Hessian come from the same curve, else it might not be positive definite.
         """
-        effect, kept = self.effects[number], self._kept.get(number)
-        if kept is None or self._moved - kept.moved > effect.hessian_tolerance:
-            fresh = self.derivatives(number)
-            if effect.hessian_tolerance:
-                self._kept[number] = _Hessians(self._moved, fresh.hessian, fresh.sums[1:])
-            return fresh
-        gradient, by_block = self._prior_gradient(), np.zeros_like(effect.coefficients)
-        for block in self.blocks:
-            residual, functions = block.derivatives()[0], block.functions
-            gradient = gradient + functions @ residual
-            by_block = by_block + effect.by_coefficient(residual, block.places[number], functions)
-        return Derivatives(gradient, kept.hessian, (by_block, *kept.effect_hessians))
-
-    def _prior_gradient(self) -> np.ndarray:
-        return self.ridge * (self.beta - self.centre)
+        tolerance = self.effects[number].hessian_tolerance
+        moved, kept = self._kept.get(number, (0.0, None))
+        if kept is not None and self._moved - moved <= tolerance:
+            return self.derivatives(number, kept)
+        fresh = self.derivatives(number)
+        if tolerance:
+            self._kept[number] = self._moved, fresh
+        return fresh
 
     def _parameters(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """β, and the coefficients of the effects."""
@@ -252,8 +249,9 @@ class FieldEffects:
 
     def _objective(self) -> float:
         """The log loss and all priors, summed over the rows."""
-        common = self._prior(None)
-        return self.loss + common + sum(self._prior(effect) - common for effect in self.effects)
+        prior = self.ridge @ (self.beta - self.centre) ** 2
+        prior += sum(np.sum(effect.coefficients**2 * effect.shrinkage) for effect in self.effects)
+        return self.loss + 0.5 * float(prior)
 
     def tighten(self) -> bool:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
@@ -264,21 +262,6 @@ class FieldEffects:
         if too_little:
             self.ridge = np.r_[self.ridge[:2], _TIGHTENING * self.ridge[2:]]
         return too_little
-
-    def hold_shapes(self, tables: Sequence[TableEffect]) -> None:
-        """Fixes everything except the levels (the first function, a constant) from now on."""
-        for block in self.blocks:
-            self._write_curve(block)
-            block.take_step()
-        for table in tables:
-            table.hold_shapes()
-        self.beta, self.centre = self.beta[:1], self.centre[:1]
-        self.ridge, self.lower, self.slopes = self.ridge[:1], self.lower[:1], None
-        for block in self.blocks:
-            block.functions, block.fixed = block.functions[:1], 0.0
-            self._write_curve(block)
-            block.fixed = block.curve - block.next
-        self._kept, self.loss = {}, sum(block.loss_of(block.curve) for block in self.blocks)
 
     def deviations(self) -> np.ndarray:
         """Standard deviations of all effects."""
@@ -297,36 +280,26 @@ class FieldEffects:
         step[free] = np.linalg.lstsq(hessian[free][:, free], gradient[free], rcond=None)[0]
         return step
 
-    def _prior(self, effect: Effect | None) -> float:
-        """The prior terms that a step on β and one effect changes."""
-        prior = 0.5 * float(self.ridge @ (self.beta - self.centre) ** 2)
-        if effect is not None:
-            prior += 0.5 * float(np.sum(effect.coefficients**2 * effect.shrinkage))
-        return prior
-
     def _take_step(
         self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0
     ) -> float:
         """Takes the step, halved until the objective does not rise; returns the expected gain."""
-        effect = None if number is None else self.effects[number]
-        previous_objective, beta = self.loss + self._prior(effect), self.beta
-        coefficients: np.ndarray = np.zeros(0) if effect is None else effect.coefficients
+        before, loss, (beta, coefficients) = self._objective(), self.loss, self._parameters()
         # A step whose expected gain is below rounding is tried only once.
         is_tiny = gain <= _TOLERANCE * self.total_weight
         for halvings in range(1 if is_tiny else _LARGEST_NUM_HALVINGS):
             size = 0.5**halvings
             self.beta = np.maximum(beta - size * step, self.lower)
-            if effect is not None:
-                effect.coefficients = coefficients - size * effect_step
-            loss, moved = self._try_step(self.beta - beta, number, -size * effect_step)
-            if loss + self._prior(effect) <= previous_objective:
+            if number is not None:
+                self.effects[number].coefficients = coefficients[number] - size * effect_step
+            self.loss, moved = self._try_step(self.beta - beta, number, -size * effect_step)
+            if self._objective() <= before:
                 for block in self.blocks:
                     block.take_step()
-                self.loss, self._moved = loss, self._moved + moved
+                self._moved += moved
                 return gain / self.total_weight
-        self.beta = beta
-        if effect is not None:
-            effect.coefficients = coefficients
+        self.loss = loss
+        self._set_parameters(beta, coefficients)
         return 0.0
 
     def _try_step(

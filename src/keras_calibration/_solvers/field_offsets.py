@@ -18,6 +18,7 @@ from keras_calibration._solvers.field_index import FieldIndex
 from keras_calibration._solvers.field_posterior import FieldPosterior, field_posterior
 from keras_calibration._solvers.field_spreads import improve_spreads
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, one_thread
+from keras_calibration._solvers.newton import Solved
 from keras_calibration._solvers.numeric_column import NumericColumn
 from keras_calibration._solvers.row_blocks import RowBlock, row_parts
 
@@ -42,31 +43,20 @@ class Spreads(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OffsetRows:
+class OffsetRows(Rows):
     """The rows of a fit of offsets and curves.
 
     Args:
-        logits: l (n,).
-        labels: Labels (n,).
-        weights: Sample weights (n,), or None for ones.
         ids: Ids (n,) of each field. An id of `num_values` or more is "other", with the offset 0.
         columns: The numeric columns.
     """
 
-    logits: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None
     ids: Sequence[np.ndarray] = ()
     columns: Sequence[NumericColumn] = ()
 
-    @property
-    def row_weights(self) -> np.ndarray:
-        """The weights (n,), ones if there are none."""
-        return np.ones(len(self.logits)) if self.weights is None else self.weights
-
 
 @dataclass(frozen=True)
-class FieldOffsets:
+class FieldOffsets(Solved):
     """The fit of `η = a l + c + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
 
     Args:
@@ -79,9 +69,6 @@ class FieldOffsets:
         spreads: The s that were fitted, from which fits to parts of the rows start.
         posterior: The covariance of slope, bias, offsets and curves, of all values. One without
             rows has the variance of the offsets, averaged over s.
-        log_loss: Mean log loss, in nats per row, without the priors.
-        num_iterations: Number of passes over the fields.
-        converged: Whether the last pass gained at most 1e-10 nats per row.
     """
 
     slope: float
@@ -91,9 +78,6 @@ class FieldOffsets:
     deviations: np.ndarray
     spreads: Spreads
     posterior: FieldPosterior | None
-    log_loss: float
-    num_iterations: int
-    converged: bool
 
     def logits(self, rows: OffsetRows) -> np.ndarray:
         """η of rows (n,). Their last column may be missing."""
@@ -123,7 +107,7 @@ class FieldOffsets:
 
 
 @dataclass(frozen=True)
-class FieldCurves:
+class FieldCurves(Solved):
     """The fit of `η = b(l) + Σ_f d_f[z_f](l)`, all piecewise linear on the same knots.
 
     Args:
@@ -131,17 +115,11 @@ class FieldCurves:
         deviations: d of each field at the knots (num_values, K).
         scales: s of each field (fields, 3): the standard deviations of levels, slopes and bends.
             Slopes and bends have 0 where the values differ by their levels alone.
-        log_loss: Mean log loss, in nats per row, without the priors.
-        num_iterations: Number of passes over the fields.
-        converged: Whether the last pass gained at most 1e-10 nats per row.
     """
 
     values: np.ndarray
     deviations: list[np.ndarray]
     scales: np.ndarray
-    log_loss: float
-    num_iterations: int
-    converged: bool
 
 
 @one_thread
@@ -289,17 +267,16 @@ def _fit_curves(
     # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
     scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
     scales = scales if len(tables[0].function_numbers) > 1 else scales * [1.0, 0.0, 0.0]
-    level_before, levels_before = fit.beta[0], [table.coefficients[:, :1] for table in tables]
-    fit.hold_shapes(tables)
-    num_further, converged_again = fit.run(learn_scales=False)
+    levels = _levels_of(fit, tables)
+    num_further, converged_again = levels.run(learn_scales=False)
     result = FieldCurves(
-        values=values + (fit.beta[0] - level_before),
+        values=values + (levels.beta[0] - fit.beta[0]),
         deviations=[
-            (curves + (table.coefficients - before))[:-1]
-            for curves, table, before in zip(drawn, tables, levels_before, strict=True)
+            (curves + (level.coefficients - table.coefficients[:, :1]))[:-1]
+            for curves, table, level in zip(drawn, tables, levels.effects, strict=True)
         ],
         scales=scales,
-        log_loss=fit.loss / fit.total_weight,
+        log_loss=levels.loss / levels.total_weight,
         num_iterations=num_passes + num_further,
         converged=converged and converged_again,
     )
@@ -308,6 +285,22 @@ def _fit_curves(
         not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, drawn, strict=True)
     )
     return result, is_drawn
+
+
+def _levels_of(fit: FieldEffects, tables: Sequence[TableEffect]) -> FieldEffects:
+    """A fit of the levels alone (the first function, a constant), in which all else is fixed."""
+    levels = [TableEffect(len(table.coefficients) - 1, np.zeros(1, int)) for table in tables]
+    for level, table in zip(levels, tables, strict=True):
+        level.coefficients, level.deviations = table.coefficients[:, :1], table.deviations[:1]
+    blocks = []
+    for block in fit.blocks:
+        fixed = fit.beta[1:] @ block.functions[1:]
+        for table, places in zip(tables, block.places, strict=True):
+            shapes = table.coefficients * (np.arange(len(table.group)) > 0)
+            table.add_to(fixed, places, block.functions, shapes)
+        blocks.append(replace(block, functions=block.functions[:1], fixed=fixed))
+    constant = CommonCurve(fit.beta[:1], fit.ridge[:1], fit.lower[:1])
+    return FieldEffects(blocks, levels, fit.log_prior, constant)
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:

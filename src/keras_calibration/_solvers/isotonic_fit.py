@@ -13,15 +13,6 @@ from keras_calibration._rows.rows import Rows
 
 
 @dataclass(frozen=True)
-class TiedRows:
-    """Rows summed over equal logits: increasing `logits`, `weights` Σ w, and `positives` Σ w y."""
-
-    logits: np.ndarray
-    weights: np.ndarray
-    positives: np.ndarray
-
-
-@dataclass(frozen=True)
 class Steps:
     """A step function: first and last logit, and value of each step."""
 
@@ -35,21 +26,19 @@ def largest_logit(dtype: str) -> float:
     return 0.25 * float(np.finfo(dtype).max)
 
 
-def tied_rows(rows: Rows, dtype: str) -> TiedRows:
-    """Sums rows over logits that are equal in the dtype of the layer."""
+def tied_rows(rows: Rows, dtype: str) -> Rows:
+    """One row for all that are equal in the dtype of the layer, in the order of the logits."""
     largest = largest_logit(dtype)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
     seen, labels, weights = seen[order], rows.labels[order], rows.row_weights[order]
     starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
-    return TiedRows(
-        seen[starts].astype(np.float64),
-        np.add.reduceat(weights, starts),
-        np.add.reduceat(weights * labels, starts),
-    )
+    sums = np.add.reduceat(weights, starts)
+    positives = np.add.reduceat(weights * labels, starts)
+    return Rows(seen[starts].astype(np.float64), positives / sums, sums)
 
 
-def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
+def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     """Isotonic regression: the non-decreasing rates closest to the labels, as steps.
 
     The same rates minimise log loss and squared error. The first block may have the rate 0 and the
@@ -61,11 +50,13 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
         estimates*, KDD 2002.
     """
-    pooled = scipy.optimize.isotonic_regression(rows.positives / rows.weights, weights=rows.weights)
+    weights = rows.row_weights
+    pooled = scipy.optimize.isotonic_regression(rows.labels, weights=weights)
     starts = pooled.blocks[:-1]
     if len(starts) > max_num_steps:
         starts = starts[np.arange(max_num_steps) * len(starts) // max_num_steps]
-    positives, weights = (np.add.reduceat(part, starts) for part in (rows.positives, rows.weights))
+    positives = np.add.reduceat(weights * rows.labels, starts)
+    weights = np.add.reduceat(weights, starts)
     half_positive = np.minimum(0.5, 0.5 / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first, last = rates[0], rates[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 # Between closer knots, the data would not determine the slope.
 SMALLEST_GAP = 0.01
@@ -107,14 +106,3 @@ def _spread(knots: np.ndarray, smallest_gap: float) -> np.ndarray:
     gap = max(smallest_gap, 1e-5 * np.abs(knots).max()) if smallest_gap else 0.0
     offsets = gap * np.arange(len(knots))
     return np.maximum.accumulate(knots - offsets) + offsets
-
-
-def isotonic_projection(values: ArrayLike) -> np.ndarray:
-    """The closest non-decreasing values in the maximum norm.
-
-    It is the mean of the running maximum from the left and the running minimum from the right.
-    """
-    values = np.asarray(values)
-    from_left = np.maximum.accumulate(values)
-    from_right = np.minimum.accumulate(values[::-1])[::-1]
-    return (from_left + from_right) / 2

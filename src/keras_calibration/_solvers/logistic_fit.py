@@ -14,14 +14,8 @@ from threadpoolctl import ThreadpoolController
 from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY
 from keras_calibration._solvers.covariance import covariance_factor
-from keras_calibration._solvers.logit_histogram import Atoms, LogitHistogram
-
-# Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
-_LARGEST_NUM_STEPS = 200
-_LARGEST_NUM_HALVINGS = 40
-# Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
-_TOLERANCE = 1e-15
-_CONVERGED = 1e-11
+from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.newton import Solved, newton, solve_scaled
 
 # Range of the scale of the logit that a fit may end at.
 SMALLEST_SCALE = 1e-6
@@ -35,20 +29,18 @@ one_thread: Callable[[_F], _F] = ThreadpoolController().wrap(limits=1, user_api=
 
 
 @dataclass(frozen=True)
-class LogisticFit:
-    """The minimum of a penalised log loss: parameters θ (p,), and how it was found.
+class LogisticFit(Solved):
+    """The minimum of a penalised log loss.
 
-    `log_loss` is the mean in nats, without the prior. `converged` means that a further step would
-    gain less than 1e-11 nats per row. `leave_one_out` estimates the mean log loss on rows left out
-    of the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
-    gradients of the rows. `factor` is F (p, p): in the Laplace approximation, the posterior
-    covariance of θ is `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
+    Args:
+        parameters: θ (p,).
+        leave_one_out: Estimate of the mean log loss on rows left out of the fit: the log loss plus
+            `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the rows' squared gradients.
+        factor: F (p, p): in the Laplace approximation, the posterior covariance of θ is
+            `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
     """
 
     parameters: np.ndarray
-    log_loss: float
-    num_iterations: int
-    converged: bool
     leave_one_out: float
     factor: np.ndarray
 
@@ -67,13 +59,10 @@ def fit_logistic(
 
     X are the rows that `design` returns for logits within the bins of given means; they are affine
     in the logits of one bin. μ is `centre`, P `precision` (0 by default), s `offset`, and o are the
-    offsets of the histogram. The problem is convex. It is solved by projected Newton steps: a
-    parameter at its bound stays there while it would leave, and a step is halved until the
-    objective falls.
+    offsets of the histogram. The problem is convex, and solved by `newton`.
 
     Reference:
-        Bertsekas (1982), *Projected Newton Methods for Optimization Problems with Simple
-        Constraints*. For `leave_one_out`: Takeuchi (1976).
+        Takeuchi (1976), for `leave_one_out`.
     """
     atoms = histogram.atoms()
     logits = np.concatenate([atoms.means - atoms.spreads, atoms.means + atoms.spreads])
@@ -86,50 +75,33 @@ def fit_logistic(
     offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
     fixed_by_label = atoms.positives @ (offset * atoms.positive_means + offsets)
     fixed = offset * logits + np.concatenate([offsets, offsets])
-    theta = np.array(start, np.float64)
-    lower = np.broadcast_to(np.asarray(lower, np.float64), theta.shape)
-    precision = np.zeros((len(theta), len(theta))) if precision is None else precision
+    precision = np.zeros((len(by_label), len(by_label))) if precision is None else precision
 
-    def loss_sum(theta: np.ndarray) -> float:
-        softplus = weights @ np.logaddexp(0.0, rows @ theta + fixed)
-        return float(softplus - by_label @ theta - fixed_by_label)
+    def loss_sum(theta: np.ndarray, curve: np.ndarray) -> float:
+        return float(weights @ np.logaddexp(0.0, curve) - by_label @ theta - fixed_by_label)
 
-    def objective(theta: np.ndarray) -> float:
-        away = theta - centre
-        return loss_sum(theta) + 0.5 * float(away @ precision @ away)
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        curve, away = rows @ theta + fixed, theta - centre
+        return loss_sum(theta, curve) + 0.5 * float(away @ precision @ away), curve
 
-    value, gain, step_number = objective(theta), np.inf, 0
-    while True:
-        one = special.expit(rows @ theta + fixed)
+    def derivatives(theta: np.ndarray, curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        one = special.expit(curve)
         gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
-        hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
-        # A parameter at its bound stays there if the step would cross it.
-        free = (theta > lower) | (gradient < 0)
-        step = np.zeros_like(theta)
-        step[free] = solve_scaled(hessian[np.ix_(free, free)], gradient[free])
-        gain = float(gradient @ step / total)
-        if gain <= _TOLERANCE or step_number == _LARGEST_NUM_STEPS:
-            break
-        step_number += 1
-        for halvings in range(_LARGEST_NUM_HALVINGS):
-            candidate = np.maximum(theta - 0.5**halvings * step, lower)
-            candidate_value = objective(candidate)
-            if candidate_value < value:
-                break
-        else:
-            break  # only rounding is left
-        theta, value = candidate, candidate_value
-    log_loss = float(loss_sum(theta) / total)
-    spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
+        return gradient, rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
+
+    start = np.array(start, np.float64)
+    lower = np.broadcast_to(np.asarray(lower, np.float64), start.shape)
+    theta, num_steps, converged, hessian, free = newton(objective, derivatives, start, lower, total)
+    curve = rows @ theta + fixed
+    one, rate = special.expit(curve), np.tile(atoms.positives / atoms.weights, 2)
+    # `Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows.
+    squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
+    spread = (rows.T @ (rows * squares[:, None]))[np.ix_(free, free)]
     effective = np.trace(solve_scaled(hessian[np.ix_(free, free)], spread))
-    return LogisticFit(
-        parameters=theta,
-        log_loss=log_loss,
-        num_iterations=step_number,
-        converged=bool(gain <= _CONVERGED),
-        leave_one_out=float(log_loss + effective / total),
-        factor=covariance_factor(hessian, free),
-    )
+    log_loss = float(loss_sum(theta, curve) / total)
+    leave_one_out = float(log_loss + effective / total)
+    factor = covariance_factor(hessian, free)
+    return LogisticFit(log_loss, num_steps, converged, theta, leave_one_out, factor)
 
 
 def warn_of_no_ranking(scale: float, taker: str) -> None:
@@ -194,24 +166,3 @@ def starting_bias(histogram: LogitHistogram, scale: float) -> float:
         above = share @ special.expit(logits + middle) > target
         low, high = (low, middle) if above else (middle, high)
     return float(0.5 * (low + high))
-
-
-def solve_scaled(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The solution of a linear system whose unknowns can differ by orders of magnitude."""
-    if not len(matrix):
-        return np.zeros_like(right)
-    # Scaled, and regularised for directions that the rows do not determine.
-    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
-    scaled = matrix * scale[:, None] * scale
-    scaled[np.diag_indices_from(scaled)] += 1e-14
-    column = scale if right.ndim == 1 else scale[:, None]
-    return column * np.linalg.solve(scaled, column * right)
-
-
-def _gradient_spread(
-    atoms: Atoms, weights: np.ndarray, rows: np.ndarray, one: np.ndarray
-) -> np.ndarray:
-    """`Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows."""
-    rate = np.tile(atoms.positives / atoms.weights, 2)
-    squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
-    return rows.T @ (rows * squares[:, None])

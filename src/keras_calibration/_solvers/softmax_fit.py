@@ -13,28 +13,21 @@ import numpy as np
 import scipy.optimize
 
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses, solve_scaled
+from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
+from keras_calibration._solvers.newton import Solved, newton
 
 # The precision of the prior, in units of the log likelihood of a row of weight 1.
 PRECISION = 0.1
 # The scale and bias of a class with fewer rows than this are drawn to the temperature.
 _FEW_ROWS = 10
-_LARGEST_NUM_STEPS = 200
-_LARGEST_NUM_HALVINGS = 40
-# Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
-_TOLERANCE = 1e-15
-_CONVERGED = 1e-11
 
 
 @dataclass(frozen=True)
-class SoftmaxFit:
+class SoftmaxFit(Solved):
     """The minimum of a penalised class log loss: scales and biases, of shape () or (K,)."""
 
     scales: np.ndarray
     biases: np.ndarray
-    log_loss: float
-    num_iterations: int
-    converged: bool
 
 
 def mean_class_log_loss(rows: Rows, scales: np.ndarray, biases: np.ndarray) -> float:
@@ -72,15 +65,15 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
         scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
     loss = mean_class_log_loss(rows, scale, np.zeros(()))
-    return SoftmaxFit(scale, np.zeros(()), loss, num_steps, True)
+    return SoftmaxFit(loss, num_steps, True, scale, np.zeros(()))
 
 
 def fit_vector(rows: Rows) -> SoftmaxFit:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
-    Newton's method, with steps halved until the objective falls. The biases are shifted to sum 0,
-    which changes only the prior. A class with m < 10 rows has a further prior of precision 10 - m,
-    about the temperature: it would otherwise follow its few rows.
+    By `newton`. The biases are shifted to sum 0, which changes only the prior. A class with m < 10
+    rows has a further prior of precision 10 - m, about the temperature: it would otherwise follow
+    its few rows.
     """
     num_classes = rows.logits.shape[1]
     share = rows.row_weights / rows.row_weights.sum()
@@ -101,46 +94,29 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
         loss, probabilities = _loss_and_probabilities(rows, scales * rows.logits + biases)
         return loss + 0.5 * float(precision @ (theta - centre) ** 2), probabilities
 
-    # At scale 1, very wide logits are saturated, and their gradient vanishes.
-    theta = centre * 4.0 / max(4.0, np.sqrt(mean_square))
-    value, probabilities = objective(theta)
-    num_steps, gain = 0, np.inf
-    while num_steps < _LARGEST_NUM_STEPS:
+    def derivatives(theta: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         residual = share[:, None] * (probabilities - rows.labels)
         gradient = np.r_[(residual * rows.logits).sum(axis=0), residual.sum(axis=0)]
-        gradient += precision * (theta - centre)
-        step = solve_scaled(
-            _hessian(rows.logits, probabilities, share) + np.diag(precision), gradient
-        )
-        gain = 0.5 * float(gradient @ step)
-        if gain <= _TOLERANCE:
-            break
-        num_steps += 1
-        for halvings in range(_LARGEST_NUM_HALVINGS):
-            candidate = theta - 0.5**halvings * step
-            candidate_value, candidate_probabilities = objective(candidate)
-            if candidate_value < value:
-                break
-        else:
-            break  # only rounding is left
-        theta, value, probabilities = candidate, candidate_value, candidate_probabilities
+        hessian = _hessian(rows.logits, probabilities, share)
+        return gradient + precision * (theta - centre), hessian + np.diag(precision)
+
+    # At scale 1, very wide logits are saturated, and their gradient vanishes.
+    start = centre * 4.0 / max(4.0, np.sqrt(mean_square))
+    theta, num_steps, converged, _, _ = newton(objective, derivatives, start)
     scales, biases = theta.reshape(2, num_classes)
     biases = biases - biases.mean()
     loss = mean_class_log_loss(rows, scales, biases)
-    return SoftmaxFit(scales, biases, loss, num_steps, gain <= _CONVERGED)
+    return SoftmaxFit(loss, num_steps, converged, scales, biases)
 
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:
     """`Σ w [diag(p) - p pᵀ]` in the scales and the biases of the classes, (2 K, 2 K)."""
     expected = np.concatenate([probabilities * logits, probabilities], axis=1)
     hessian = -expected.T @ (share[:, None] * expected)
-    k = np.arange(probabilities.shape[1])
-    weighted = share[:, None] * probabilities
-    hessian[k, k] += (weighted * logits**2).sum(axis=0)
-    hessian[k, k + len(k)] += (weighted * logits).sum(axis=0)
-    hessian[k + len(k), k] += (weighted * logits).sum(axis=0)
-    hessian[k + len(k), k + len(k)] += weighted.sum(axis=0)
-    return hessian
+    # Sums by class of p l², p l and p.
+    products = np.concatenate([probabilities * logits**2, expected], axis=1)
+    squares, firsts, sums = map(np.diag, np.split(share @ products, 3))
+    return hessian + np.block([[squares, firsts], [firsts, sums]])
 
 
 def _precision(rows: Rows, mean_square: float) -> float:

@@ -143,8 +143,7 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
     weights = rows.row_weights
     shares = weights / weights.sum()
     columns = np.stack(logits).astype("float64")
-    costs = np.full(len(columns), _COST_OF_CHANGE / rows.num_effective)
-    costs[0] = 0.0
+    costs = _COST_OF_CHANGE / rows.num_effective * (np.arange(len(columns)) > 0)
 
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
         combined = np.tensordot(v, columns, axes=1)

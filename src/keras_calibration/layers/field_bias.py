@@ -318,9 +318,9 @@ class FieldBias(FieldHead):
         columns = [numeric_column(*pair) for pair in zip(numbers, knots, strict=True)]
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         columns += [] if level is None else [level[1]]
-        offset_rows = OffsetRows(curve, rows.labels, rows.weights, self._ids_in(rows), columns)
+        data = OffsetRows(curve, rows.labels, rows.weights, ids=self._ids_in(rows), columns=columns)
         if like is None:
-            for pair in coinciding(dict(zip(self.fields, offset_rows.ids, strict=True))):
+            for pair in coinciding(dict(zip(self.fields, data.ids, strict=True))):
                 warn(
                     f"On the rows of the fit, each value of the field {pair[0]!r} always occurs "
                     f"with the same value of {pair[1]!r}: one may have all of the effect, and "
@@ -329,16 +329,16 @@ class FieldBias(FieldHead):
                 )
         prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
         # What tells rows apart is given, not computed: of equal rows it is equal to the last digit.
-        columns_read = enumerate([*offset_rows.ids, *numbers])
+        columns_read = enumerate([*data.ids, *numbers])
         seen = replace(rows, features={str(number): column for number, column in columns_read})
         drawn = functools.partial(weights_in_folds, rows=seen)
-        fit = fit_field_offsets(offset_rows, list(self.num_values.values()), prior, drawn, start)
+        fit = fit_field_offsets(data, list(self.num_values.values()), prior, drawn, start)
         self._spreads = fit.spreads
         last, no_level = 0.0, {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
         kept: dict[str, Any] = no_level if self._follows_time else {}
         if level is not None:
-            fit = with_lasting_level(fit, offset_rows)
-            fit = fit.mapped(line_of_fit(fit, offset_rows))
+            fit = with_lasting_level(fit, data)
+            fit = fit.mapped(line_of_fit(fit, data))
             shown, last = level_of(*level, fit), float(fit.curves[-1][-1])
             kept["level"] = table_of_level(shown)
             if fit.posterior is not None:
@@ -353,7 +353,7 @@ class FieldBias(FieldHead):
             self._assign_knots(knots)
             self._curves.assign(by_columns(fit.curves[: len(knots)], self._knots.shape[1]))
         if fit.posterior is not None:
-            self._keep(fit.posterior, fit.information(offset_rows), rows, line, kept)
+            self._keep(fit.posterior, fit.information(data), rows, line, kept)
         return fit
 
     def _keep(

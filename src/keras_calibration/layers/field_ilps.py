@@ -9,12 +9,13 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import integer
+from keras_calibration._ops.piecewise_linear import isotonic_values
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.ilps_fit import strictly_increasing
-from keras_calibration._solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
+from keras_calibration._solvers.knots import balanced_knots, sigmoid_knots
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields
@@ -116,7 +117,7 @@ class FieldILPS(FieldHead):
         """Makes every curve non-decreasing, after training in a model."""
         if not self.built:
             return
-        values = isotonic_projection(np.asarray(self._values))
+        values = np.asarray(isotonic_values(self._values))
         deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)
         self._values.assign(values)
         inside = within_room(deviations, values, len(self.fields))

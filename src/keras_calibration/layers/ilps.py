@@ -27,7 +27,6 @@ from keras_calibration._solvers.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration._solvers.knots import (
     SMALLEST_GAP,
     balanced_knots,
-    isotonic_projection,
     quantile_knots,
     sigmoid_knots,
 )
@@ -224,7 +223,7 @@ class ILPS(HistogramHead):
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
         # the identity wherever the new knots lie beyond the old ones.
         values = piecewise_linear(self.get_knots(), old_knots, old_values)
-        self._assign_values(isotonic_projection(np.asarray(values)))
+        self._assign_values(np.asarray(isotonic_values(values)))
         self._num_rows.assign(float(len(rows)))
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class IsotonicRegression(Head):
         steps = isotonic_steps(tied, self.max_num_steps)
         slope, centre = 0.0, 0.0
         if self.keep_ranking:
-            share = tied.weights / tied.weights.sum()
+            share = tied.row_weights / tied.row_weights.sum()
             centre = float(share @ tied.logits)
             slope = _TIE_SLOPE / (float(np.sqrt(share @ (tied.logits - centre) ** 2)) or 1.0)
         # A step at a single logit has one threshold.
