@@ -246,7 +246,7 @@ def exact_array(values: Any, name: str) -> np.ndarray:
 def column_of(values: Any, name: str) -> np.ndarray:
     """A column as an array of numbers or strings.
 
-    Columns of strings become arrays of Python's strings, "" for missing values. Nullable
+    Columns of strings become arrays of `str`, with the empty string for missing values. Nullable
     and object columns of numbers become arrays of numbers, with NaN for missing values.
 
     Example:
@@ -340,8 +340,9 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
             rows = f"{num_missing:,} of {len(values):,} rows"
             warn(f"Input {name} has missing strings in {rows}. They are read as empty strings.")
         strings = ["" if value is None else text_of(value, name) for value in values]
-        # NumPy's own strings would all be as long as the longest.
-        return np.array(strings, object).reshape(array.shape)
+        # NumPy's own strings are faster to sort, but all as long as the longest.
+        are_short = max(map(len, strings), default=0) <= 64
+        return np.array(strings, np.str_ if are_short else object).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
         received = f"objects of the types {names}. Convert the column to numbers or to strings"
@@ -364,7 +365,9 @@ def text_of(value: object, name: str) -> str:
         received = f'{value!r}. Decode it first, as by value.decode("latin-1")'
         raise _refused_input(name, "hold strings of UTF-8", received) from error
     if text.endswith("\0"):  # Keras' lookups would drop it, and merge two values
-        raise _refused_input(name, "hold strings that do not end in a null character", repr(text))
+        raise _refused_input(
+            name, "hold strings that do not end in a null character", f"{text!r}. Replace it"
+        )
     return text
 
 
