@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import decimal
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -43,9 +44,10 @@ def by_name(columns: Any) -> Any:
         received = f"Received: {type(columns).__name__}"
         raise ValueError(f"A table must be in memory. {received}: collect it first.")
     names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
-    # Columns with the same name are left out: either would be a guess.
-    unique = _Columns({str(name): columns[name] for name in names if names.count(name) == 1})
-    unique.repeated = frozenset(map(str, names)) - {*unique}
+    # Columns with the same name, such as 0 and "0", are left out: either would be a guess.
+    number = Counter(map(str, names))
+    unique = _Columns({str(name): columns[name] for name in names if number[str(name)] == 1})
+    unique.repeated = frozenset(number) - {*unique}
     return unique
 
 
@@ -190,12 +192,13 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         # NumPy would get some value of the dictionary in place of a missing one.
         values = values.cast(values.type.value_type)
     try:
-        array = np.asarray(values)
+        # NumPy would turn numbers and NaN among strings into strings, all as long as the longest.
+        has_texts = is_list and any(
+            isinstance(v, str | bytes) for v in np.array(values, object).flat
+        )
+        array = np.asarray(values, object if has_texts else None)
     except ValueError as error:
         raise _refused_input(name, "hold rows of one length", str(error)) from error
-    if is_list and array.dtype.kind in "US":
-        # NumPy would turn numbers and NaN among strings into strings.
-        array = np.asarray(values, dtype=object)
     # NumPy's strings of any length, with its missing values.
     return array.astype(object) if array.dtype.kind == "T" else array
 
@@ -337,7 +340,9 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
             rows = f"{num_missing:,} of {len(values):,} rows"
             warn(f"Input {name} has missing strings in {rows}. They are read as empty strings.")
         strings = ["" if value is None else text_of(value, name) for value in values]
-        return np.array(strings, dtype=np.str_).reshape(array.shape)
+        # NumPy's own strings are faster to sort, but all as long as the longest.
+        are_short = max(map(len, strings), default=0) <= 64
+        return np.array(strings, np.str_ if are_short else object).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
         received = f"objects of the types {names}. Convert the column to numbers or to strings"
@@ -348,19 +353,22 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
 
 
 def text_of(value: object, name: str) -> str:
-    """A value as text; raises for bytes that are not UTF-8.
+    """A value as text; raises for bytes that are not UTF-8, and for a null character at the end.
 
     Example:
         >>> text_of("café".encode(), "'shop'"), text_of(3, "'shop'")
         ('café', '3')
     """
-    if not isinstance(value, bytes):
-        return str(value)
     try:
-        return value.decode()
+        text = value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
         received = f'{value!r}. Decode it first, as by value.decode("latin-1")'
         raise _refused_input(name, "hold strings of UTF-8", received) from error
+    if text.endswith("\0"):  # Keras' lookups would drop it, and merge two values
+        raise _refused_input(
+            name, "hold strings that do not end in a null character", f"{text!r}. Replace it"
+        )
+    return text
 
 
 def is_missing(value: object) -> bool:

@@ -7,8 +7,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-# Keras calls a layer or a callback, and TensorFlow a step of training.
-_INSIDE = ("calibration_records", "keras_calibration", "keras", "tensorflow")
+# Keras calls a layer or a callback, TensorFlow a step of training, and NumPy's errstate a function.
+_INSIDE = ("calibration_records", "keras_calibration", "keras", "tensorflow", "numpy")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

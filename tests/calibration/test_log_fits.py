@@ -1,5 +1,7 @@
 """`fit_calibrator`: the fits of `layer.fit` to all rows, from sums of a log."""
 
+from inspect import unwrap
+
 import keras
 import numpy as np
 import pandas as pd
@@ -112,14 +114,14 @@ def test_heads_are_nearly_those_of_all_rows(kind):
 def test_many_values_take_wider_bins(monkeypatch):
     expected, from_log = layers.FieldILPS({"site": 40}), layers.FieldILPS({"site": 40})
     expected.fit(Z, Y, {"site": SITE}, W)
-    monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 600)
+    monkeypatch.setitem(unwrap(fit_calibrator).__globals__, "_MOST_CELLS", 600)
     asked = []
 
     def told(log, queries, *arguments, **named):
         asked.append([*queries])
         return log_sums(log, queries, *arguments, **named)
 
-    monkeypatch.setitem(fit_calibrator.__globals__, "log_sums", told)
+    monkeypatch.setitem(unwrap(fit_calibrator).__globals__, "log_sums", told)
     fit_calibrator(from_log, log(), verbose=0)
     assert asked[-1][0] in ("cells/4", "cells/1")
     errors = from_log.get_offsets("site") - expected.get_offsets("site")

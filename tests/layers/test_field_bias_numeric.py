@@ -233,7 +233,7 @@ def test_data_frames_booleans_and_gaps():
     np.testing.assert_array_equal(head(logits, frame), head(logits, arrays))
 
 
-HOSTILE = [NAN, -np.inf, np.inf, -3e38, 3e38, 1e300, -1.0, 0.0, -0.0, 1e-30, 1.0, 1.0, 2.5, 7e7]
+HOSTILE = [NAN, -np.inf, np.inf, -8e37, 8e37, -1.0, 0.0, -0.0, 1e-30, 1.0, 1.0, 2.5, 7e7]
 
 
 @settings(max_examples=examples(60))

@@ -108,11 +108,18 @@ def test_every_head_with_a_direct_fit_is_listed():
 
 
 @pytest.mark.quick_cases(4)
-@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+@pytest.mark.parametrize("unit", [2.0**-100, 2.0**-20, 2.0**20, 2.0**100])
 @pytest.mark.parametrize("name", slow_except(QUICK, with_free("scale")))
 def test_the_unit_of_the_score(name, unit):
     scores = unit * scores_of(name)
-    assert_same(probabilities_of(fitted(name, scores), scores), expected(name))
+    assert_same(probabilities_of(fitted(name, scores), scores), expected(name), 2e-6)
+
+
+@pytest.mark.parametrize("unit", [2.0**-100, 2.0**100])
+def test_the_unit_of_a_numeric_column(unit):
+    name, features = "FieldBias, curve", {"site": SITES, "price": unit * PRICES}
+    head = fitted(name, features=features)
+    assert_same(probabilities_of(head, LOGITS, features), expected(name))
 
 
 @pytest.mark.parametrize("name", slow_except(QUICK, with_free("zero")))

@@ -169,6 +169,18 @@ def test_columns_other_dtypes_and_one_weight_for_all_rows(case):
         assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-9))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16"])
+@every_metric
+def test_weights_of_small_dtypes(case, dtype):
+    """A mask of rows is as the rows where it is true, as arrays and as tensors of a graph."""
+    weights = np.arange(NUM_ROWS) % 3 != 1
+    expected = float(seen(case, weights=weights.astype("float64")).result())
+    assert expected != pytest.approx(float(seen(case, weights=np.ones(NUM_ROWS)).result()))
+    for form in (np.asarray, keras.ops.convert_to_tensor):
+        result = seen(case, weights=form(weights.astype(dtype))).result()
+        assert float(result) == pytest.approx(expected, rel=digits(1e-9))
+
+
 @every_metric
 def test_a_reset_metric_is_a_fresh_one(case):
     metric = seen(case, weights=2 * WEIGHTS)

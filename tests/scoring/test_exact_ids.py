@@ -98,3 +98,28 @@ def test_ids_are_right_or_refused(kind, base, num_missing):
                 door(column)
         else:
             assert door(column) == pytest.approx(expected, abs=1e-9), name
+
+
+WEIGHTS = (np.arange(N) % 3 > 0).astype(float)
+OF_ROWS = {
+    "field_ece": lambda *rows: scoring.field_ece(*rows),
+    "field_rce": lambda *rows: scoring.field_rce(*rows),
+    "multicalibration_error": lambda y, p, ids, w=None: (
+        scoring.multicalibration_error(y, p, {"s": ids}, w, numeric=()).error
+    ),
+    "FieldDisplay": lambda y, p, ids, w=None: (
+        plots.FieldDisplay.from_predictions(y, p, ids, sample_weight=w)
+        .curves["predicted"]
+        .observed.tolist()
+    ),
+}
+
+
+@pytest.mark.parametrize("door", OF_ROWS)
+def test_a_row_of_weight_0_may_hold_an_id_that_is_not_exact(door):
+    ids = np.where(WEIGHTS == 0, 2.0**60, NUMBER)
+    counts = WEIGHTS > 0
+    expected = OF_ROWS[door](LABELS[counts], P[counts], ids[counts])
+    assert OF_ROWS[door](LABELS, P, ids, WEIGHTS) == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(ValueError, match=r"ids may be rounded"):
+        OF_ROWS[door](LABELS, P, ids)

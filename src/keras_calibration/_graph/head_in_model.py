@@ -24,7 +24,7 @@ from keras_calibration._keras import flatten_layers, source_of
 from keras_calibration._rows.inputs import clean_names
 from keras_calibration._rows.reader import Reader
 from keras_calibration._typing import Inputs, Tensor
-from keras_calibration.layers.field_ids import id_fields
+from keras_calibration.layers.field_ids import id_fields, numeric_names
 from keras_calibration.layers.head import Head
 
 LOGIT_OUTPUT = "logit"
@@ -117,10 +117,12 @@ class HeadInModel:
             columns = dict(zip(self.inputs, keras.tree.flatten(inputs), strict=True))
             return values[LOGIT_OUTPUT], self.features_from(columns, values)
 
+        numeric = numeric_names(self.head.field_readers())
         return Reader(
             structure=symbolic_input(self.model),
             compute=compute,
             ids=self.ids,
+            numeric={name for feature, name in self.input_of.items() if feature in numeric},
             label_names=self.label_names,
         )
 

@@ -12,7 +12,7 @@ from calibration_records._columns import check_same_rows, refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import flat_numbers, numbers_of
+from keras_calibration._rows.columns import flat_numbers, numbers_of, refuse_beyond_float32
 from keras_calibration._rows.labels import class_shares, label_advice
 from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows
@@ -33,8 +33,6 @@ _LOOK_LIKE_PROBABILITIES = (
 )
 # The AUC, and the standard deviations below 1/2, from which on an order is called turned round.
 _TURNED_ROUND, _FAR = 0.45, 4
-# Differences and products of such class logits are still finite.
-_LARGEST_CLASS_LOGIT = 1e100
 
 
 def read_rows(
@@ -106,13 +104,17 @@ def check_rows(
     counted = scores if weights is None else scores[counts]
     if from_logits:
         is_bad = (~np.isfinite(scores)).any(axis=tuple(range(1, scores.ndim)))
-        remedy = "Check these rows for missing features."
-        refuse_rows(is_bad, scores, "Logits must be finite.", remedy, counts)
+        refuse_rows(
+            is_bad,
+            scores,
+            "Logits must be finite.",
+            "Check these rows for missing features.",
+            counts,
+        )
+        refuse_beyond_float32(counted, f"Argument `{argument}`")
     else:
         check_probabilities(counted, argument)
         scores = logits_of_probabilities(scores)
-    if of_classes:
-        scores = np.clip(scores, -_LARGEST_CLASS_LOGIT, _LARGEST_CLASS_LOGIT)
     shares = None if labels is None else _shares_of(labels, scores, counts)
     rows = Rows(scores, shares, weights)
     if not counts.all():

@@ -17,8 +17,11 @@ from calibration_records._columns import exact_ids, refuse_fractions
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
 
-# Largest distance of float32 numbers, as a share of the spread of a column.
+# Largest distance of float32 numbers, as a share of the spread of a column; and largest share of
+# numbers beyond the two below. TensorFlow takes smaller ones for 0; the difference of larger ones
+# may overflow.
 _MOST_LOST = 0.01
+SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-126, 2.0**126
 
 
 def is_symbolic(values: object) -> bool:
@@ -59,9 +62,9 @@ def exact_array(values: Any, name: str) -> np.ndarray:
     return _columns.exact_array(_in_numpy(values), name)
 
 
-def values_of(values: Any, name: str) -> np.ndarray:
-    """A column of field values, exactly: see `_columns.values_of`."""
-    return _columns.values_of(_in_numpy(values), name)
+def values_of(values: Any, name: str, standing_in: np.ndarray | None = None) -> np.ndarray:
+    """A column of field values, exactly: see `_columns.values_of`, and `column_that_counts`."""
+    return _columns.values_of(_in_numpy(column_that_counts(values, name, standing_in)), name)
 
 
 def numbers_of(values: Any, what: str) -> np.ndarray:
@@ -160,26 +163,50 @@ def field_values(values: Any, name: str) -> Tensor:
     return array
 
 
-def warn_of_lost_digits(values: Any, name: str) -> None:
-    """Warns if neighbouring numbers of a column become equal in float32, the dtype of layers.
+def refuse_beyond_float32(values: np.ndarray, what: str) -> None:
+    """Raises if finite numbers overflow in float32, the dtype of layers, or many are near its ends.
+
+    Example:
+        >>> refuse_beyond_float32(np.array([1e-40, 1.0]), "Argument `scores`")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `scores` must hold 0 or numbers that float32 holds, from 1.2e-38 to
+        8.5e37. Received: 1e-40, 1 of 2 numbers being too small or too large. Divide it by its
+        standard deviation, or take its logarithm.
+    """
+    sizes = np.abs(values[values != 0])
+    bad = sizes[(sizes < SMALLEST_NUMBER) | (sizes > LARGEST_NUMBER)]
+    if len(bad) > _MOST_LOST * len(sizes) or bad.max(initial=0) > np.finfo(np.float32).max:
+        raise ValueError(
+            f"{what} must hold 0 or numbers that float32 holds, from 1.2e-38 to 8.5e37. Received: "
+            f"{bad[0]:g}, {len(bad):,} of {values.size:,} numbers being too small or too large. "
+            "Divide it by its standard deviation, or take its logarithm."
+        )
+
+
+def numbers_in_float32(values: Any, name: str) -> Any:
+    """A numeric column, unchanged; raises if float32, the dtype of layers, does not hold it.
+
+    Warns if neighbouring numbers of the column become equal in float32.
 
     Example:
         >>> import warnings
         >>> dates = np.array([20180130, 20180131, 20180201, 20180202])
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     warn_of_lost_digits(dates, "day")
+        ...     days = numbers_in_float32(dates, "day")
         >>> str(caught[0].message)[:65]
         "The column 'day' loses digits in float32, which layers convert to"
     """
     column = as_array(values, repr(name))
-    if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
-        return
-    present = column[np.isfinite(column)].astype(np.float64)
-    present = present if len(present) else np.zeros(1)
+    numbers = column if column.dtype.kind in "iuf" else np.zeros(0)
+    present = numbers[np.isfinite(numbers)].astype(np.float64)
+    refuse_beyond_float32(present, f"Column {name!r}")
+    if numbers.dtype.itemsize < 4 or numbers.dtype == np.float32 or not len(present):
+        return values
     # Only the middle of the distribution: one far number takes no digits from the others.
     low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
-    largest = min(max(abs(low), abs(high)), np.finfo(np.float32).max / 2)
+    largest = max(abs(low), abs(high))
     step = float(np.spacing(np.float32(largest)))
     if high > low and step > _MOST_LOST * (high - low):
         warn(
@@ -187,6 +214,7 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
             f"{largest:.10g} are {step:g} apart there, and most of these lie within {high - low:g}."
             " Subtract a constant first; pass a date as days since a date."
         )
+    return values
 
 
 def _in_numpy(values: Any) -> Any:

@@ -22,17 +22,28 @@ from calibration_records._columns import (
     refuse_repeated,
     refuse_rows,
 )
-from keras_calibration._rows.columns import column_of, column_that_counts, is_sparse, is_symbolic
+from keras_calibration._rows.columns import (
+    column_of,
+    column_that_counts,
+    is_sparse,
+    is_symbolic,
+    numbers_in_float32,
+)
 from keras_calibration._typing import Inputs, Tensor
 
 
 def inputs_of(
-    x: Any, expected: Any, ids: Collection[str] = (), standing_in: np.ndarray | None = None
+    x: Any,
+    expected: Any,
+    ids: Collection[str] = (),
+    standing_in: np.ndarray | None = None,
+    numeric: Collection[str] = (),
 ) -> Any:
     """Arrays and tables in the form that a model expects, without columns that it does not read.
 
-    `ids` are the names of inputs that hold ids. A row of weight 0 may hold anything: `standing_in`
-    are the row numbers of `rows_that_count`.
+    `ids` are the names of inputs that hold ids, `numeric` those of numbers that must not be lost in
+    float32. A row of weight 0 may hold anything: `standing_in` are the row numbers of
+    `rows_that_count`.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
@@ -46,8 +57,8 @@ def inputs_of(
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
         _check_named(x, named)
-        return {n: _entered(x[n], part, n, ids, standing_in) for n, part in named.items()}
-    return _entered(x, expected, "x", ids, standing_in)
+        return {n: _entered(x[n], part, n, ids, standing_in, numeric) for n, part in named.items()}
+    return _entered(x, expected, "x", ids, standing_in, numeric)
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
@@ -163,10 +174,15 @@ def input_names(named: Any) -> dict[str, keras.KerasTensor]:
 
 
 def _entered(
-    x: Any, expected: Any, name: str, ids: Collection[str], standing_in: np.ndarray | None
+    x: Any,
+    expected: Any,
+    name: str,
+    ids: Collection[str],
+    standing_in: np.ndarray | None,
+    numeric: Collection[str],
 ) -> Any:
     """`inputs_of` for a part of the inputs: a column, or a structure of columns."""
-    entered = functools.partial(_entered, ids=ids, standing_in=standing_in)
+    entered = functools.partial(_entered, ids=ids, standing_in=standing_in, numeric=numeric)
     if isinstance(expected, Mapping):
         columns = by_name(x)
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
@@ -186,6 +202,10 @@ def _entered(
     if x is None or is_sparse(x):
         return x  # an optional input, or one that Keras casts itself
     column = column_that_counts(x, repr(name), standing_in)
+    if {name, expected.name}.intersection(numeric):
+        # Each row that counts once.
+        once = (None, 0) if standing_in is None else (np.unique(standing_in), len(standing_in))
+        numbers_in_float32(column_that_counts(x, repr(name), *once), name)
     return entering(column, repr(name), expected, name in ids or expected.name in ids)
 
 

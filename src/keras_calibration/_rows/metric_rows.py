@@ -125,11 +125,12 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, list | tuple) and any(map(ops.is_tensor, values)):
         values = ops.stack(values)
     if not ops.is_tensor(values):
-        return ops.convert_to_tensor(numbers_of(values, what))
+        values = ops.convert_to_tensor(numbers_of(values, what))
     if keras.backend.standardize_dtype(values.dtype) == "string":
         numbers_of(values, what)  # raises where the strings can be read
         raise ValueError(f"{what} must be numbers. Received: strings. Recode them first.")
-    return values
+    # TensorFlow does not compare bool with 0. Other numbers keep their digits.
+    return ops.cast(values, keras.backend.result_type(values.dtype, "uint8"))
 
 
 def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str) -> Rows:

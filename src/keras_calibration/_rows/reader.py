@@ -33,6 +33,7 @@ class Reader:
         structure: The symbolic inputs of the model.
         compute: Computes logits, and features by name, from inputs in this structure and `verbose`.
         ids: Names of the inputs that hold ids, which must be exact.
+        numeric: Names of the inputs of numeric columns, which a fit must not lose in float32.
         label_names: Names of the calibrated output in dictionaries of labels or weights, which a
             model with several outputs may have.
     """
@@ -40,6 +41,7 @@ class Reader:
     structure: Inputs
     compute: Callable[[Inputs, int | str], tuple[np.ndarray, Mapping[str, Tensor]]]
     ids: Collection[str] = ()
+    numeric: Collection[str] = ()
     label_names: Collection[str] = ()
 
     def inputs(self, x: Data) -> Data:
@@ -85,7 +87,7 @@ class Reader:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
         y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
         standing_in = rows_that_count(sample_weight)
-        inputs = as_inputs(x, self.structure, self.ids, standing_in=standing_in)
+        inputs = as_inputs(x, self.structure, self.ids, standing_in, self.numeric)
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
         labels, num_given = numbers_of(y, "Labels"), _num_rows(inputs, y, sample_weight)
@@ -111,12 +113,16 @@ class Reader:
 
 
 def as_inputs(
-    x: Data, expected: Inputs, ids: Collection[str] = (), standing_in: np.ndarray | None = None
+    x: Data,
+    expected: Inputs,
+    ids: Collection[str] = (),
+    standing_in: np.ndarray | None = None,
+    numeric: Collection[str] = (),
 ) -> Data:
     """Arrays and tables as a model takes them; data sets are returned unchanged."""
     if is_batches(x):
         return x
-    inputs = inputs_of(x, expected, ids, standing_in)
+    inputs = inputs_of(x, expected, ids, standing_in, numeric)
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 

@@ -31,6 +31,7 @@ from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 
+@np.errstate(under="ignore")
 def calibrate(
     model: keras.Model,
     x: Data,
@@ -100,7 +101,7 @@ def calibrate(
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs, not in `fields`, that `"additive"`, `"trees"` and `"neural"` may
-            also use.
+            also use. Columns that float32 does not hold are refused.
         methods: Which candidates to compare.
 
             - `"default"`: all that are possible except `"neural"`, which takes most of the time and
@@ -181,7 +182,7 @@ def calibrate(
     with trainable_flags_kept(base_model), throwaway_layers():
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
-        reader = _reader_of(base, fields, names)
+        reader = _reader_of(base, asked, names)
         rows = reader.read(x, y, sample_weight, groups=groups, time=time, weights_are=weights_are)
         head, report = choose(rows, asked, gap, present)
     calibrated = CalibratedModel(base_model, head, base_output, base_key)
@@ -217,7 +218,7 @@ def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
     return output
 
 
-def _reader_of(base: BaseLogits, fields: Fields | Sequence[str], label_names: list[str]) -> Reader:
+def _reader_of(base: BaseLogits, asked: Asked, label_names: list[str]) -> Reader:
     """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
     symbolic = named_inputs(symbolic_input(base.base_model))
     part = LogitModel(symbolic, base(symbolic))
@@ -227,8 +228,13 @@ def _reader_of(base: BaseLogits, fields: Fields | Sequence[str], label_names: li
         features = {".".join(map(str, path)): column for path, column in columns}
         return part.values(inputs, verbose), features
 
-    names = list(dict.fromkeys(label_names))
-    return Reader(structure=symbolic, compute=compute, ids=id_names(fields), label_names=names)
+    return Reader(
+        structure=symbolic,
+        compute=compute,
+        ids=id_names(asked.fields),
+        numeric=asked.numeric,
+        label_names=list(dict.fromkeys(label_names)),
+    )
 
 
 def _without_head(

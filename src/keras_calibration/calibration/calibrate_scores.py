@@ -23,7 +23,7 @@ from keras_calibration._rows.columns import (
     column_of,
     column_that_counts,
     ids_of,
-    warn_of_lost_digits,
+    numbers_in_float32,
 )
 from keras_calibration._rows.groups import with_groups
 from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
@@ -39,6 +39,7 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 SCORE = "score"
 
 
+@np.errstate(under="ignore")
 def calibrate_scores(
     scores: ArrayLike,
     labels: ArrayLike,
@@ -95,7 +96,8 @@ def calibrate_scores(
 
     Raises:
         ValueError: If an argument or a row is invalid; if probabilities are outside [0, 1]; if a
-            named column is missing, or `features` is passed and no column is named.
+            named column is missing, or `features` is passed and no column is named; if scores or a
+            numeric column are so small or so large that float32 does not hold them.
 
     Warns:
         UserWarning: If logits look like probabilities, or scores and labels look swapped; if pandas
@@ -171,8 +173,7 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
     """
     if column.dtype.kind in "OSU":
         return column
-    with np.errstate(over="ignore"):
-        return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
+    return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
 
 
 def _with_columns(
@@ -191,8 +192,7 @@ def _with_columns(
         if name in ids:
             column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
         else:
-            column = column_of(column, repr(name))
-            warn_of_lost_digits(column, name)
+            column = numbers_in_float32(column_of(column, repr(name)), name)
         read[name] = as_array(column)
         check_same_rows("Scores and features", {"scores": len(rows), name: len(read[name])})
     return replace(rows, features=read)

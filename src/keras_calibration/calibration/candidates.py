@@ -12,7 +12,7 @@ import numpy as np
 
 from calibration_records._check import known, one_column, refused
 from calibration_records._columns import names_of, text_of
-from keras_calibration._rows.columns import as_array, ids_of, warn_of_lost_digits
+from keras_calibration._rows.columns import as_array, ids_of
 from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
@@ -148,7 +148,6 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
         if as_array(columns[name]).dtype.kind not in "iubf":
             raise refused("numeric", "columns of numbers", name, "Name others in `fields`.")
         one_column(name, tuple(columns[name].shape))
-        warn_of_lost_digits(columns[name], name)
 
 
 def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:

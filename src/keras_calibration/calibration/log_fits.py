@@ -14,7 +14,7 @@ from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_group
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import whole_numbers
 from keras_calibration._rows.checks import refuse_absent_classes
-from keras_calibration._rows.columns import numbers_of, take
+from keras_calibration._rows.columns import numbers_in_float32, numbers_of, take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
@@ -38,6 +38,7 @@ _BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
 
 
+@np.errstate(under="ignore")
 def fit_calibrator(
     layer: Head, log: ScoredLog | LogSums, verbose: int = 1, *, weights_are: str = "importance"
 ) -> FitSummary:
@@ -118,6 +119,7 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     return layer.with_features(rows, take(features, group))
 
 
+@np.errstate(under="ignore")
 def update_calibrator(
     layer: Head,
     log: ScoredLog | LogSums,
@@ -286,7 +288,7 @@ def _feature_values(
     `StringLookup`, they are texts.
     """
     if feature in numeric:
-        return numbers_of(values, feature)
+        return np.asarray(numbers_in_float32(numbers_of(values, feature), feature))
     if values.dtype.kind == "f":  # a missing value makes floats of a column of ids
         return np.where(np.isnan(values), -1.0, values)
     takes_texts = isinstance(fields.get(feature), keras.layers.StringLookup)
@@ -301,4 +303,4 @@ def _feature_values(
         )
     if ids is not None and (are_ids or not (texts or takes_texts)):
         return ids
-    return np.array(["" if value is None else str(value) for value in values.tolist()])
+    return np.array(["" if value is None else str(value) for value in values.tolist()], object)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from keras_calibration._rows.columns import LARGEST_NUMBER
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import NUM_KNOTS, Level
@@ -13,8 +14,6 @@ from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 
-# Values beyond this count as infinite: the gaps between knots must be finite in float32.
-_LARGEST_NUMBER = 2.0**126
 # The fewest knots that a numeric column gets, however many columns and however few rows there are.
 FEWEST_KNOTS = 16
 
@@ -29,13 +28,8 @@ def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
 
 def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarray]:
     """Numeric columns (n,) as float64, rounded to a dtype; very large numbers become infinite."""
-    numbers = []
-    for column in columns:
-        with np.errstate(over="ignore"):
-            values = column.reshape(-1).astype(dtype).astype("float64")
-        is_far = np.abs(values) > _LARGEST_NUMBER
-        numbers.append(np.where(is_far, np.copysign(np.inf, values), values))
-    return numbers
+    rounded = [column.reshape(-1).astype(dtype).astype("float64") for column in columns]
+    return [np.where(np.abs(v) > LARGEST_NUMBER, np.copysign(np.inf, v), v) for v in rounded]
 
 
 def knots_of(

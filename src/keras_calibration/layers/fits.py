@@ -26,7 +26,7 @@ from keras_calibration._rows.columns import (
     column_of,
     column_that_counts,
     ids_of,
-    warn_of_lost_digits,
+    numbers_in_float32,
 )
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
@@ -67,7 +67,7 @@ def rows_to_fit(
     num_given = len(rows) if rows.num_given is None else rows.num_given
     rows = replace(rows, features=features_of(head, features, num_given, rows.numbers))
     for name in numeric_names(head.field_readers()):
-        warn_of_lost_digits(rows.features[name], name)
+        numbers_in_float32(rows.features[name], name)
     return rows
 
 

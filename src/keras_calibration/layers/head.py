@@ -197,6 +197,7 @@ class Head(keras.layers.Layer):
         for part in self.parts():
             part.adapt(logits, labels, features, sample_weight)
 
+    @np.errstate(under="ignore")
     def fit(
         self,
         logits: ArrayLike,
@@ -289,6 +290,7 @@ class Head(keras.layers.Layer):
 
     fit_rows.is_missing = True  # type: ignore[attr-defined]
 
+    @np.errstate(under="ignore")
     def interval(
         self,
         logits: ArrayLike,

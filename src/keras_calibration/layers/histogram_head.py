@@ -98,6 +98,7 @@ class HistogramHead(Head):
         # Logits beyond the last bin count as those at its end.
         return self.summary_of(rows, summary.num_iterations, summary.converged)
 
+    @np.errstate(under="ignore")
     def update(
         self,
         logits: ArrayLike,

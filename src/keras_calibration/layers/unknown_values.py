@@ -46,10 +46,10 @@ def _texts(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterato
     if isinstance(vocabulary, int | keras.layers.IntegerLookup):
         column = as_array(ids_of(column, repr(name)))
     numbers = np.flatnonzero(_is_unknown(column, vocabulary))
-    texts = [text_of(value, repr(name)) for value in column[numbers].ravel().tolist()]
+    texts = np.array([text_of(value, repr(name)) for value in column[numbers].flat], object)
     # The token of unknown values was passed on purpose.
-    is_value = np.array(texts, object) != str(getattr(vocabulary, "oov_token", -1))
-    values, place = np.unique(np.array(texts)[is_value], return_inverse=True)
+    is_value = texts != str(getattr(vocabulary, "oov_token", -1))
+    values, place = np.unique(texts[is_value], return_inverse=True)
     if not len(values):
         return
     unknown = rows.take(numbers[is_value])

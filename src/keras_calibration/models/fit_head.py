@@ -29,6 +29,7 @@ from keras_calibration.layers.totals import Totals, totals_of
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
+@np.errstate(under="ignore")
 def fit_head(
     model: keras.Model,
     x: Data,

@@ -45,6 +45,7 @@ def base_logits(
     return match.base_part.values(match.reader.inputs(x), verbose)[LOGIT_OUTPUT]
 
 
+@np.errstate(under="ignore")
 def interval(
     model: keras.Model, x: Data, *, level: float = 0.95, calibrated_output: str | int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -60,6 +60,7 @@ class FieldDisplay(Display):
         self.figsize = (5.6, max(3.0, 1.4 + 0.28 * len(self.value_names)))
 
     @classmethod
+    @np.errstate(under="ignore")
     def from_predictions(
         cls,
         labels: ArrayLike,
@@ -96,11 +97,10 @@ class FieldDisplay(Display):
         """
         y, columns, weights = checked_columns(labels, predictions, sample_weight, from_logits)
         warn_of_other_order(labels=labels, field=field)
-        ids = values_of(field, repr(field_name)).reshape(-1)
+        ids = values_of(field, repr(field_name), rows_that_count(weights)).reshape(-1)
         same_rows("field", ids.size, y.size, "label")
         at_least("num_values_shown", num_values_shown, 1)
-        numbers = rows_that_count(weights)
-        names, groups = distinct_values(ids if numbers is None else ids[numbers])
+        names, groups = distinct_values(ids)
         counts = np.bincount(groups, weights > 0, len(names))
         shown = np.argsort(-counts, kind="stable")[:num_values_shown]
         curves = {

@@ -49,6 +49,7 @@ class ReliabilityDisplay(Display):
     curves: Mapping[str, Rates]
 
     @classmethod
+    @np.errstate(under="ignore")
     def from_predictions(
         cls,
         labels: ArrayLike,

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import values_of
+from keras_calibration._rows.weights import rows_that_count
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
@@ -121,7 +122,7 @@ def _field_error(rows: tuple, metric_class: type[FieldECE | FieldRCE], **argumen
     """The field error of labels, predictions, field and weights."""
     labels, predictions, field, weights = rows
     warn_of_other_order(labels=labels, predictions=predictions, field=field, sample_weight=weights)
-    values, ids = distinct_values(values_of(field, "'field'"))
+    values, ids = distinct_values(values_of(field, "'field'", rows_that_count(weights)))
     metric = metric_class(max(len(values), 1), **arguments)
     batch = (labels, predictions, weights, {"field": ids})
     return score(batch, field_metrics={"field": metric}, verbose=0)[f"field_{metric.name}"]

@@ -140,6 +140,7 @@ class MulticalibrationError(ShownAsText):
         return "\n".join([*lines, str(SegmentErrors(shown))])
 
 
+@np.errstate(under="ignore")
 def multicalibration_error(
     labels: ArrayLike,
     predictions: ArrayLike,
@@ -246,7 +247,7 @@ def multicalibration_error(
     group = None if groups is None else group_of_rows(groups, len(p), features, order)
     if isinstance(groups, str):
         features = {name: column for name, column in by_name(features).items() if name != groups}
-    columns = _columns(features, numeric, len(p))
+    columns = _columns(features, numeric, len(p), rows_that_count(w))
     rows = _Scored(y[order], p[order], w[order], counts[order], group)
     return _error_of(rows, columns, order, max_depth, min_rows, min_positives)
 
@@ -372,9 +373,12 @@ def _rows(
 
 
 def _columns(
-    features: Mapping[str, ArrayLike], numeric: Sequence[str] | None, num_rows: int
+    features: Mapping[str, ArrayLike],
+    numeric: Sequence[str] | None,
+    num_rows: int,
+    standing_in: np.ndarray | None = None,
 ) -> list[tuple[str, np.ndarray, bool]]:
-    """Name and values of each column, and whether it is numeric."""
+    """Name and values of each column, and whether it is numeric; see `rows_that_count`."""
     features = by_name(features)
     refuse_repeated("Argument `features` must have one column of each name", features)
     instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
@@ -387,7 +391,9 @@ def _columns(
     numeric = floats if numeric is None else names_of(numeric)
     known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
     return [
-        (name, column if name in numeric else values_of(column, repr(name)), name in numeric)
+        (name, column, True)
+        if name in numeric
+        else (name, values_of(column, repr(name), standing_in), False)
         for name, column in values.items()
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import keras
+import numpy as np
 
 from calibration_records._check import refused
 from calibration_records.logs import LogSums, ScoredLog
@@ -21,6 +22,7 @@ Metrics: TypeAlias = (
 )
 
 
+@np.errstate(under="ignore")
 def score(
     rows: Rows | ScoredLog | LogSums,
     metrics: Metrics = (),
@@ -38,6 +40,9 @@ def score(
     the rows are. The results also hold `{field}_field_ece` and `{field}_field_rce` of each field of
     the log. Field values may be strings, any number of them. Metrics without such sums (for
     example, of Keras) read the rows chunk by chunk, if DuckDB reads the log.
+
+    The results have no errors, so groups of rows, such as those of a customer, have no effect here;
+    `multicalibration_error` takes them.
 
     The metrics are reset first and keep their state afterwards: read `metric.bias`, for example, or
     combine the shards of several machines with `merge_state`.

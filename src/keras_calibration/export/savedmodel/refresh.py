@@ -46,6 +46,7 @@ from keras_calibration.layers.served_curve import tables_of
 _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
 
+@np.errstate(under="ignore")
 def refresh_savedmodel(
     path: str | os.PathLike[str],
     predictions: ArrayLike,
