@@ -293,6 +293,7 @@ def through_python(values):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:PlattScaling. the best scale")  # by the weights drawn
 @pytest.mark.parametrize("function", [lambda v: 2 * v, through_python], ids=["traced", "python"])
 def test_a_lambda_is_exported_if_tensorflow_traces_it(function, new_process, tmp_path):
     base = keras.Sequential([keras.Input((1,), name="x")])

@@ -185,6 +185,7 @@ def all_fits():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")
 def test_fits_are_functions_of_rows_and_seeds():
     here = all_fits()
     code = "import json, test_rows_or_counts as t; print(json.dumps(t.all_fits()))"

@@ -25,7 +25,7 @@ def known_value(variable: keras.Variable) -> float | None:
         import tensorflow as tf
 
         with tf.init_scope():
-            return float(variable.value)
+            return float(ops.convert_to_numpy(variable))
     if keras.backend.backend() == "jax":
         import jax
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -157,4 +158,6 @@ def _cross_fitted(head: Head, rows: Rows, fold: np.ndarray, settings: FitSetting
     """The logits of each row by a fit to the other folds, which makes folds of its own."""
     numbers = range(int(fold.max()) + 1)
     parts = [(np.flatnonzero(fold != n), np.flatnonzero(fold == n)) for n in numbers]
-    return cross_fitted(copy_of(head), rows, parts, head, replace(settings, folds=None))[0]
+    with warnings.catch_warnings():  # the fit to all rows has warned
+        warnings.simplefilter("ignore")
+        return cross_fitted(copy_of(head), rows, parts, head, replace(settings, folds=None))[0]

@@ -175,7 +175,7 @@ class FieldBias(FieldHead):
         """As `call`, in NumPy, for logits (n,)."""
         self.ensure_built()
         curve = head_logits(self.calibrator, logits, {}) if self.calibrator else logits
-        calibrated = float(self._slope) * curve + float(self._bias)
+        calibrated = np.asarray(self._slope) * curve + np.asarray(self._bias)
         if self.fields:
             places = np.asarray(self._places(features))
             calibrated += np.asarray(self._offsets)[places].sum(axis=0)

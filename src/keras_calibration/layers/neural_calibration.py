@@ -170,7 +170,7 @@ class NeuralCalibration(Head):
         corrections = [np.asarray(member(features)) for member in self.members]
         if corrections:
             logits = logits + np.mean([c.reshape(logits.shape) for c in corrections], axis=0)
-        return logits + float(self._bias)
+        return logits + np.asarray(self._bias)
 
     def adapt(
         self,

@@ -268,15 +268,7 @@ def error_in_folds(
     of the others. So each fold has an ECCE and a p-value of its own. A segment has the weighted
     mean of the errors, and the p-value of all folds together by Fisher's method.
 
-    Args:
-        labels: Labels (n,).
-        predictions: Probabilities (n,).
-        features: Column name → values (n,).
-        weights: Weights (n,), above 0.
-        fold: The fold of each row, whole numbers (n,).
-        numeric: Names of the columns to cut into ranges.
-        max_depth: Largest number of columns to combine.
-        group: The group of each row, whole numbers (n,); None if all are independent.
+    All arrays have an entry for each row; `group` is None if all rows are independent.
     """
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
     order = _order_of(predictions, weights)
