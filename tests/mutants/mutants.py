@@ -64,8 +64,8 @@ MUTANTS = (
         ("test_exact_fits", "test_ilps"),
     ),
     Mutant(
-        "hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision",
-        "hessian = rows.T @ (rows * (weights * one)[:, None]) + precision",
+        "return gradient, rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision",
+        "return gradient, rows.T @ (rows * (weights * one)[:, None]) + precision",
         ("test_exact_fits", "test_ilps"),
     ),
     Mutant(
@@ -186,9 +186,34 @@ MUTANTS = (
         ("test_verdict", "test_compare"),
     ),
     Mutant(
-        "down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)",
-        "down, up = np.expm1(SHIFTS[SHIFTS < 0]) * (1 + tolerance)",
+        "down = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)",
+        "down = np.expm1(SHIFTS[SHIFTS < 0]) * (1 + tolerance)",
         ("test_shifts",),
+    ),
+    Mutant(
+        "pairs = codes * (int(fold.max()) + 1) + fold",
+        "pairs = codes",
+        ("test_honest_scores", "test_calibrate"),
+    ),
+    Mutant(
+        "bias=share * bias,",
+        "bias=bias,",
+        ("test_honest_scores",),
+    ),
+    Mutant(
+        "self.set_bias(bias)",
+        "pass",
+        ("test_totals",),
+    ),
+    Mutant(
+        "statistic = -2 * np.bincount(of_segment, np.log(p_value))",
+        "statistic = -np.bincount(of_segment, np.log(p_value))",
+        ("test_multicalibration_error",),
+    ),
+    Mutant(
+        "leaves[0] += bias",
+        "pass",
+        ("test_totals", "test_boosting", "test_boosted_trees"),
     ),
     Mutant(
         "bias = bias if math.isnan(losses.bias) else losses.bias",
