@@ -197,3 +197,14 @@ def test_the_logits_of_a_part_are_those_of_its_own_rounds():
 def bias_by_brent(logits, labels):
     """The bias that gives logits the total of the labels."""
     return optimize.brentq(lambda c: expit(logits + c).sum() - labels.sum(), -9, 9, xtol=1e-13)
+
+
+def test_a_bias_stands_in_the_tables_of_trees():
+    generator = np.random.default_rng(0)
+    columns = generator.normal(size=(300, 3)).astype("float32")
+    columns[::7, 1] = np.nan
+    model = trained(np.nan_to_num(columns), columns[:, 0] > 0)
+    tables = tables_of(model, 48, bias=0.7)
+    sums = np.asarray(tree_sums(columns, *tables))[:, 0]
+    expected = model.predict(columns, raw_score=True) + 0.7
+    np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-5)

@@ -226,3 +226,28 @@ def test_the_chance_of_a_report_is_that_of_drawn_labels():
         assert chance["site"].field_ece_deviation == pytest.approx(np.std(errors), rel=0.3)
         # The error of the figure that was found: at least that of a model that is right.
         assert np.std(errors) < chance["site"].error < 2 * np.std(errors)
+
+
+def test_a_share_of_a_change_has_that_share_of_its_bias():
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        true = generator.normal(-2, 1, 1500)
+        labels = (generator.random(1500) < expit(true)).astype(float)
+        # Two fits that are right but for noise; their mean has a lower total than they have.
+        fitted = {"identity": true - 0.3, "one": true, "other": true}
+        fitted = {name: eta + generator.normal(0, 0.4, 1500) for name, eta in fitted.items()}
+        choice = combined(fitted, Rows(true, labels, None), np.arange(1500) % 3)
+        if len(choice.weights) == 3 and choice.share < 1:
+            break
+    assert len(choice.weights) == 3
+    assert 0 < choice.share < 1
+    weights = np.array([choice.weights.get(name, 0.0) for name in fitted]) / choice.share
+    weights[0] += 1 - 1 / choice.share
+    mean = weights @ np.stack(list(fitted.values()))
+
+    def difference(bias):
+        return expit(mean + bias).sum() - labels.sum()
+
+    expected = choice.share * optimize.brentq(difference, -5, 5)
+    assert abs(expected) > 1e-3
+    assert choice.bias == pytest.approx([expected], rel=1e-6)

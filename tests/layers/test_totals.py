@@ -7,7 +7,7 @@ from scipy.special import expit, softmax
 
 import every_head
 from keras_calibration import layers
-from keras_calibration.layers import FitSettings
+from keras_calibration.layers import FitSettings, boosted_trees
 
 NUM_ROWS = 3000
 # A scale alone cannot change the total.
@@ -116,3 +116,23 @@ def test_a_network_on_any_curve_has_the_observed_total():
         total = expit(np.asarray(head(logits, columns)).astype(float)).sum()
         assert total == pytest.approx(labels.sum(), rel=1e-5)
         assert expit(summary.cross_fitted_logits).sum() == pytest.approx(labels.sum(), rel=1e-9)
+
+
+def test_trees_serve_the_bias_of_their_fit(monkeypatch):
+    """The layer is h, plus the sums of LightGBM's trees, plus the bias."""
+    logits, labels, features, _ = make_rows()
+    fits = []
+    boost = boosted_trees.boost
+    monkeypatch.setattr(
+        boosted_trees, "boost", lambda *args, **kw: fits.append(boost(*args, **kw)) or fits[-1]
+    )
+    head = layers.BoostedTrees({"site": 5}, ["price"], layers.PlattScaling(), num_rounds=32)
+    head.fit(logits, labels, features)
+    (fit,) = fits
+    assert fit.num_rounds
+    assert abs(fit.bias) > 1e-4
+    inner = np.asarray(head.head(logits[:, None]))
+    seen = head._tree_columns([logits[:, None].astype("float32"), inner], features)
+    trees = fit.model.predict(np.asarray(seen), raw_score=True)
+    expected = inner[:, 0] + trees + fit.bias
+    np.testing.assert_allclose(np.asarray(head(logits, features))[:, 0], expected, atol=1e-5)
