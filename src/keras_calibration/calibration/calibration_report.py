@@ -201,7 +201,7 @@ class CalibrationReport(ShownAsText):
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Display:
         """Draws the errors of a field's values, before and after calibration.
 
-        Every row is predicted by a fit that did not see it.
+        It shows the rows of the last fold, predicted by a fit that did not see them.
 
         Args:
             name: A field, or "reliability" for the reliability diagram. By default the first
