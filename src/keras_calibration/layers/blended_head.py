@@ -118,7 +118,7 @@ class BlendedHead(Head):
     def bias(self) -> np.ndarray:
         """The bias c, (1,) or of K classes (K,), in logits."""
         self.ensure_built()
-        return np.array(self._bias)
+        return np.asarray(self._bias).copy()
 
     def set_bias(self, bias: np.ndarray) -> None:
         """Sets the bias c, (1,) or (K,)."""
