@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calibration._ops.custom_gradients import with_gradient
@@ -25,7 +26,7 @@ def known_value(variable: keras.Variable) -> float | None:
         import tensorflow as tf
 
         with tf.init_scope():
-            return float(ops.convert_to_numpy(variable))
+            return float(np.asarray(variable))
     if keras.backend.backend() == "jax":
         import jax
 

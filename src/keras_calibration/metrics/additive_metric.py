@@ -246,7 +246,7 @@ def checked_result(
                 f"±88 close to 0). See the documentation of {type(metric).__name__}."
             )
         elif metric._scale is not None:
-            _warn_of_probabilities(metric.name, *ops.convert_to_numpy(metric._scale).tolist())
+            _warn_of_probabilities(metric.name, *np.asarray(metric._scale).tolist())
         return value
 
     return with_one_result
