@@ -6,6 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from backends import digits
 from keras_calibration import plots, scoring
 from keras_calibration.logs import ScoredLog
 
@@ -97,7 +98,7 @@ def test_ids_are_right_or_refused(kind, base, num_missing):
             with pytest.warns(UserWarning, match="ids or field values as floats"):
                 door(column)
         else:
-            assert door(column) == pytest.approx(expected, abs=1e-9), name
+            assert door(column) == pytest.approx(expected, abs=digits(1e-9)), name
 
 
 WEIGHTS = (np.arange(N) % 3 > 0).astype(float)
@@ -120,6 +121,6 @@ def test_a_row_of_weight_0_may_hold_an_id_that_is_not_exact(door):
     ids = np.where(WEIGHTS == 0, 2.0**60, NUMBER)
     counts = WEIGHTS > 0
     expected = OF_ROWS[door](LABELS[counts], P[counts], ids[counts])
-    assert OF_ROWS[door](LABELS, P, ids, WEIGHTS) == pytest.approx(expected, abs=1e-9)
+    assert OF_ROWS[door](LABELS, P, ids, WEIGHTS) == pytest.approx(expected, abs=digits(1e-9))
     with pytest.raises(ValueError, match=r"ids may be rounded"):
         OF_ROWS[door](LABELS, P, ids)
