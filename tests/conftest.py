@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # On a GPU, JAX would round the factors of matrix products to ten bits.
-os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
+os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "float32")
 if (
     os.environ.get("KERAS_BACKEND") == "jax"
     and "JAX_COMPILATION_CACHE_DIR" not in os.environ
