@@ -120,7 +120,7 @@ def test_the_served_probability_as_the_score_is_named(model, served):
     np.testing.assert_allclose(numbers_in(message)[:3], expected, rtol=1e-3)
     # The same mistake with the model, and with a choice of its calibration.
     x = {"score": np.log(score / (1 - score))[:, None], **features}
-    copied = keras.models.clone_model(model)
+    copied = type(model).from_config(model.get_config())
     copied.set_weights(model.get_weights())
     copied.head.fit_summary = model.head.fit_summary
     with pytest.warns(UserWarning, match="calibrated already"):
