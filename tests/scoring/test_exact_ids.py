@@ -1,5 +1,6 @@
 """Ids of every kind of column, at every door for scored rows: right, or refused."""
 
+import keras
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from backends import digits
-from keras_calibration import plots, scoring
+from keras_calibration import layers, plots, scoring
 from keras_calibration.logs import ScoredLog
 
 N = 600
@@ -124,3 +125,29 @@ def test_a_row_of_weight_0_may_hold_an_id_that_is_not_exact(door):
     assert OF_ROWS[door](LABELS, P, ids, WEIGHTS) == pytest.approx(expected, abs=digits(1e-9))
     with pytest.raises(ValueError, match=r"ids may be rounded"):
         OF_ROWS[door](LABELS, P, ids)
+
+
+@pytest.mark.tensorflow  # lookups of strings
+@pytest.mark.parametrize("base", [0, 2**60])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_a_fit_reads_ids_as_exactly_or_refuses_them(kind, base):
+    """The log loss of offsets depends on the groups alone, whatever names them."""
+    ids = [base + int(k) for k in NUMBER]
+    column = COLUMNS[kind](ids)
+    column = column if isinstance(column, pd.DataFrame) else {"s": column}
+    values = [base + k for k in range(3)]
+    is_text = any(word in kind for word in ("str", "String", "Categorical"))
+    lookup = (
+        keras.layers.StringLookup(vocabulary=list(map(str, values)))
+        if is_text
+        else keras.layers.IntegerLookup(vocabulary=values)
+    )
+    head, logits = layers.FieldBias({"s": lookup}), np.full(N, -0.85)
+    if base and "float" in kind.lower():
+        with pytest.raises(ValueError, match="'s'"):
+            head.fit(logits, LABELS, column)
+        return
+    received = head.fit(logits, LABELS, column).log_loss_in_sample
+    counted = layers.FieldBias({"s": 3}).fit(logits, LABELS, {"s": NUMBER})
+    assert received == pytest.approx(counted.log_loss_in_sample, abs=1e-6)
+    assert received < counted.log_loss_before - 0.1
