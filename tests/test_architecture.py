@@ -272,7 +272,7 @@ def test_heads_stand_on_two_floors():
 
 
 # Statements of both packages, at most. It may only fall: what does not fit replaces something.
-ALL_STATEMENTS = 11_823
+ALL_STATEMENTS = 11_822
 FILE_LINES, FUNCTION_LINES = 400, 69
 NUM_ARGUMENTS = 9
 # Of the front doors.

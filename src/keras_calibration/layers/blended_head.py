@@ -16,7 +16,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.total_bias import bias_of_mean
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.cross_fitting import cross_fitted, enough_for
+from keras_calibration.layers.cross_fitting import cross_fitted, enough_for, parts_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -156,8 +156,7 @@ class BlendedHead(Head):
 
 def _cross_fitted(head: Head, rows: Rows, fold: np.ndarray, settings: FitSettings) -> np.ndarray:
     """The logits of each row by a fit to the other folds, which makes folds of its own."""
-    numbers = range(int(fold.max()) + 1)
-    parts = [(np.flatnonzero(fold != n), np.flatnonzero(fold == n)) for n in numbers]
+    parts = parts_of(fold, range(int(fold.max()) + 1))
     with warnings.catch_warnings():  # the fit to all rows has warned
         warnings.simplefilter("ignore")
         return cross_fitted(copy_of(head), rows, parts, head, replace(settings, folds=None))[0]

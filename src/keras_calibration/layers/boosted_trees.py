@@ -17,7 +17,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.cross_fitting import Parts, cross_fitted, enough_for
+from keras_calibration.layers.cross_fitting import Parts, cross_fitted, enough_for, parts_of
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -188,10 +188,9 @@ class BoostedTrees(Head):
             # h predicts rows well only if they come after the rows of its fit.
             folds = blocks_of_time(np.asarray(rows.times))
         fold = fold_of_rows(folds, rows, settings.seed)
-        num_folds, parts = int(fold.max()) + 1, []
-        for number in range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ():
-            fitted = np.flatnonzero(fold < number if self.follows_time else fold != number)
-            parts.append((fitted, np.flatnonzero(fold == number)))
+        num_folds = int(fold.max()) + 1
+        scored = range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ()
+        parts = parts_of(fold, scored, self.follows_time)
         self.head.fit_rows(rows, settings, verbose)
         if not parts:
             self._set_trees(None, 0.0)

@@ -1,6 +1,6 @@
 """Cross-fits a calibrator and a network: how long to train, and whether the network helps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,6 +62,19 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
     totals = weights @ rows.shares
     others = float(totals.sum() - totals.max())
     return others >= _ROWS_OF_OTHER_CLASSES * num_folds
+
+
+def parts_of(fold: np.ndarray, scored: Iterable[int], is_forward: bool = False) -> Parts:
+    """The parts that score some folds: by a fit to all others, or to the earlier ones.
+
+    Example:
+        >>> [(a.tolist(), b.tolist()) for a, b in parts_of(np.array([0, 1, 0]), range(2))]
+        [([1], [0, 2]), ([0, 2], [1])]
+    """
+    return [
+        (np.flatnonzero(fold < n if is_forward else fold != n), np.flatnonzero(fold == n))
+        for n in scored
+    ]
 
 
 def cross_fitted(

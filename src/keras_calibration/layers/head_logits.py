@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-from scipy import special
 
 from keras_calibration._rows.columns import take
 from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.softmax_fit import log_losses
+from keras_calibration._solvers.total_bias import probabilities_of
 from keras_calibration._typing import Features
 
 
@@ -50,6 +50,5 @@ def outcome_columns(labels: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray,
         >>> labels.shape, probabilities.tolist()
         ((2, 1), [[0.5], [0.5]])
     """
-    if logits.ndim == 2 and logits.shape[1] > 1:
-        return labels, special.softmax(logits, axis=1)
-    return labels.reshape(-1, 1), special.expit(logits).reshape(-1, 1)
+    probabilities = probabilities_of(logits)
+    return labels.reshape(probabilities.shape), probabilities

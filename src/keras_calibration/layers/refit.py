@@ -25,7 +25,7 @@ from keras_calibration._solvers.row_folds import (
 )
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration.layers.cross_fitting import cross_fitted
+from keras_calibration.layers.cross_fitting import cross_fitted, parts_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import draws_by_chance, is_as_fitted, restorer, warn_of_settings
@@ -146,7 +146,7 @@ def _cross_fitted_change(
     fold, scored = _folds(apart, head.follows_time)
     if not scored:
         return None
-    parts = [(fold < n if head.follows_time else fold != n, fold == n) for n in scored]
+    parts = parts_of(fold, scored, head.follows_time)
     try:
         with warnings.catch_warnings():  # the fit to all rows has warned
             warnings.simplefilter("ignore")
