@@ -73,7 +73,7 @@ def test_class_probabilities():
 class FailsAtLast(layers.FieldBias):
     """A head whose fit is refused when half of it is done."""
 
-    def _fit_effects(self, rows, curve, line, like):
+    def assign(self, fit):
         self._bias.assign(3.0)
         raise ValueError("refused")
 

@@ -118,11 +118,9 @@ class Shift(Head):
     def call(self, logits, features=None):
         return keras.ops.reshape(logits, (-1, 1)) + self.shift
 
-    def fit_rows(self, rows, settings, verbose):
-        bias = BiasCorrection()
-        bias.fit_checked(rows)
-        self.shift.assign(bias.bias)
-        return self.summary_of(rows)
+    def fitted(self, rows, settings, start=None):
+        fit = BiasCorrection().fitted(rows, settings)
+        return self.fit_of(rows, {"shift": fit.weights["_bias"]})
 
 
 class Doubled(layers.Head):

@@ -91,7 +91,7 @@ ROWS = [
     (lambda: FieldBias({}, numeric=["x"])(LOGITS, {"z": LOGITS}), "Received: no 'x'"),
     (
         lambda: FieldBias({}, numeric=["x"]).fit(LOGITS, LABELS, {"x": np.array(["red"] * 4)}),
-        r"'x' must hold numbers.*Received: strings",
+        r"'x' must be numbers.*Received: strings",
     ),
     *(
         (lambda take=take, features=features: take({"site": IDS, **features}), message)

@@ -96,14 +96,14 @@ def test_of_several_heads_all_are_fitted_or_none(monkeypatch, error):
     }
     model = keras.Model({"logit": inputs}, outputs)
     weights = [np.array(weight) for weight in model.get_weights()]
-    fit = PlattScaling.fit_rows
+    fitted = PlattScaling.fitted
 
     def failing(self, *arguments):
         if self.name == "head_b":
             raise error("stopped")
-        return fit(self, *arguments)
+        return fitted(self, *arguments)
 
-    monkeypatch.setattr(PlattScaling, "fit_rows", failing)
+    monkeypatch.setattr(PlattScaling, "fitted", failing)
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(400, 1))
     labels = (rng.random(400) < 1 / (1 + np.exp(-2 * logits[:, 0]))).astype(float)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,9 +18,10 @@ from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration.candidates import IDENTITY, NEURAL, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
-from keras_calibration.layers.cross_fitting import cross_fitted, enough_for
+from keras_calibration.layers.cross_fitting import CrossFitted, cross_fitted, enough_for
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fits import remember_fit
+from keras_calibration.layers.fits import fit_to
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses
 
@@ -34,9 +35,9 @@ class CandidateFit:
 
     Args:
         logits: Calibrated logits of the scored rows (m,) or (m, K), or None if there are none.
-        cross_fit: The logits and effects of all rows, from `cross_fitted`.
-        head: A head fitted to all rows, if cross-fitting produced one.
-        part_head: The head that was fitted to the parts one after the other.
+        crossed: The logits and effects of all rows, from `cross_fitted`.
+        fit: The fit to all rows; None of the model as it is, and of one that has failed.
+        make_head: Creates a new head of the candidate, to which the fit can be assigned.
         seconds: Time of all fits, in seconds.
         failure: Why there are no logits; empty if there are.
         is_left_out: Whether the candidate gains nothing, or the rows are too few to try it. Without
@@ -44,9 +45,9 @@ class CandidateFit:
     """
 
     logits: np.ndarray | None = None
-    cross_fit: Any = None
-    head: Head | None = None
-    part_head: Head | None = None
+    crossed: CrossFitted | None = None
+    fit: Fit | None = None
+    make_head: Callable[[], Head] | None = None
     seconds: float = 0.0
     failure: str = ""
     is_left_out: bool = False
@@ -75,7 +76,6 @@ class Race:
         self.rows, self.splits, self.progress = rows, splits, progress
         self._identity = identity
         self.fits: dict[str, CandidateFit] = {}
-        self._candidates: dict[str, Candidate] = {}
 
     def run(self, candidates: Sequence[Candidate], forced: str | None) -> None:
         """Cross-fits the candidates; a failure is recorded unless the candidate is forced.
@@ -84,8 +84,6 @@ class Race:
         """
         for candidate in candidates:
             start, is_forced = time.perf_counter(), candidate.name == forced
-            spent = self._seconds()
-            self._candidates[candidate.name] = candidate
             try:
                 with warnings.catch_warnings():
                     if not is_forced:  # the user has not asked for this candidate
@@ -95,9 +93,7 @@ class Race:
                 if is_forced:
                     raise
                 fit = CandidateFit(failure=str(error), is_left_out=isinstance(error, _LeftOut))
-            # Without the fit of another candidate to all rows, which `head_of` adds to that one.
-            seconds = time.perf_counter() - start - (self._seconds() - spent)
-            self.fits[candidate.name] = replace(fit, seconds=seconds)
+            self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
             self.progress.add()
         failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_left_out}
         if not failed:
@@ -110,65 +106,42 @@ class Race:
             )
         warn(f"Of the candidates, {', '.join(map(repr, failed))} could not be fitted. {reasons}")
 
-    def head_of(self, name: str) -> Head:
-        """A head of the candidate that is fitted to all rows; its time is added to `seconds`."""
-        candidate, fit, start = self._candidates[name], self.fits[name], time.perf_counter()
-        head = fit.head or fit.part_head or self._new_head(candidate)
-        if fit.head is None and name != IDENTITY:
-            head.fit_checked(self.rows)
-        seconds = fit.seconds + time.perf_counter() - start
-        self.fits[name] = replace(fit, head=head, seconds=seconds)
-        # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
-        head.name = candidate.make_head().name
-        return head
-
-    def _seconds(self) -> float:
-        return sum(fit.seconds for fit in self.fits.values())
-
-    def _new_head(self, candidate: Candidate, *bases: Head) -> Head:
-        head = candidate.make_head(*bases)
-        # A call would build it too, and take longer.
-        head.ensure_built(features_shape={name: x.shape for name, x in self.rows.features.items()})
-        return head
-
     def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
+        make = candidate.make_head
         if candidate.name == IDENTITY:
-            return CandidateFit(self._identity[self.splits.scored])
+            return CandidateFit(self._identity[self.splits.scored], make_head=make)
         if candidate.bases:
             return self._fit_trees(candidate, is_forced)
+        head = make()
         if candidate.name == NEURAL and not self.splits.is_forward:
-            return self._fit_network(candidate)
-        head, full_head = self._new_head(candidate), None
-        if head.starts_from_whole:
-            # Fits to parts of the rows take less time from a fit to all rows.
-            full_head = self._new_head(candidate)
-            full_head.fit_checked(self.rows)
+            # Each fold chooses its epochs and gives a member.
+            if not enough_for(self.splits.num_folds, self.rows):
+                raise _LeftOut("The network needs at least ten rows of each class per fold.")
+            fit = fit_to(head, self.rows, FitSettings(folds=self.splits.fold))
+            return CandidateFit(fit.summary.cross_fitted_logits, fit=fit, make_head=make)
+        fit = fit_to(head, self.rows)
         with warnings_of(self.splits.part):
-            cross_fit = cross_fitted(head, self.rows, self.splits.parts, full_head)
-        return CandidateFit(cross_fit[0][self.splits.scored], cross_fit, full_head, head)
-
-    def _fit_network(self, candidate: Candidate) -> CandidateFit:
-        """Fits the network on the folds: each fold chooses its epochs and gives a member."""
-        if not enough_for(self.splits.num_folds, self.rows):
-            raise _LeftOut("The network needs at least ten rows of each class per fold.")
-        head = candidate.make_head()
-        summary = head.fit_checked(self.rows, FitSettings(folds=self.splits.fold))
-        return CandidateFit(summary.cross_fitted_logits, head=head)
+            crossed = cross_fitted(head, self.rows, self.splits.parts, fit)
+        return CandidateFit(crossed.logits[self.splits.scored], crossed, fit, make)
 
     def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
         base = self._best_of(candidate.bases)
-        base_fit = self.fits[base]
-        if base_fit.logits is None:
-            raise _LeftOut(base_fit.failure)
+        below = self.fits[base]
+        if below.fit is None:
+            raise _LeftOut(below.failure)
         if not enough_for(self.splits.num_folds, self.rows):
             raise _LeftOut("Trees need at least ten rows of each class per fold.")
-        head = cast(BoostedTrees, self._new_head(candidate, self._candidates[base].make_head()))
-        boosting = head.fit_trees(
+
+        def make() -> BoostedTrees:
+            return cast(BoostedTrees, candidate.make_head(cast(Any, below.make_head)()))
+
+        head = make()
+        boosting = head.boosted(
             self.rows,
             self.splits.parts,
-            (cast(Head, base_fit.part_head), base_fit.head),
-            base_fit.cross_fit,
+            below.fit,
+            cast(CrossFitted, below.crossed),
             FitSettings(),
             self.splits.fold if self.splits.in_order else None,
         )
@@ -179,9 +152,8 @@ class Race:
                 f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
-        head.head.set_weights(self.head_of(base).get_weights())
-        remember_fit(head, head.keep_trees(boosting, self.rows))
-        return CandidateFit(boosting.logits[self.splits.scored], head=head)
+        fit = head.with_trees(self.rows, below.fit, boosting)
+        return CandidateFit(boosting.logits[self.splits.scored], fit=fit, make_head=make)
 
     def _best_of(self, names: Sequence[str]) -> str:
         """The first of the candidates, unless a later one is better by a standard error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -43,13 +43,13 @@ from keras_calibration.calibration.report_displays import displays_of
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.cross_fitting import cross_fitted
-from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.field_ids import Fields, Vocabulary
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import draws_by_chance, remember_fit
+from keras_calibration.layers.fits import as_fit, draws_by_chance, fit_to
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.layers.refit import is_fitted_to
 from keras_calibration.layers.totals import warn_of_calibrated_scores
 from keras_calibration.layers.unknown_values import warn_of_unknown
@@ -82,6 +82,33 @@ class Asked:
         return named or [str(self.methods)]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is tried on which rows.
+
+    Args:
+        rows: The rows of the fits: in canonical order, or by time; a row with a count of 2 is there
+            twice. Their features are the fields and the numeric columns.
+        read: The same rows with all features that are read, also by the head of the model.
+        fields: The vocabularies of the fields.
+        splits: The folds.
+        identity: The logits of the model as it is (n,) or (n, K).
+        is_in_sample: Whether the head of the model was fitted to these rows. Its logits are then of
+            fits to the other folds.
+        candidates: The candidates, simplest first.
+        forced: The candidate that is to be used in any case, if there is one.
+    """
+
+    rows: Rows
+    read: Rows
+    fields: Mapping[str, Vocabulary]
+    splits: Splits
+    identity: np.ndarray
+    is_in_sample: bool
+    candidates: list[Candidate]
+    forced: str | None
+
+
 def choose(
     rows: Rows, asked: Asked, gap: Any = 0.0, present: Head | None = None
 ) -> tuple[Head, CalibrationReport]:
@@ -93,71 +120,98 @@ def choose(
         gap: The time between the rows of a fit and those that it predicts.
         present: The head of the model, if it has one. The model with it is then `"identity"`.
     """
-    names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
+    plan = planned(rows, asked, gap, present)
+    with throwaway_layers():
+        # The report and the head count as one step.
+        progress = ProgressBar(1 + len(plan.candidates), "candidates", asked.verbose)
+        race = Race(plan.rows, plan.splits, progress, plan.identity)
+        race.run(plan.candidates, plan.forced)
+    report = _report(race.fits, plan)
+    change, error = report.after.log_loss_change, report.after.log_loss_change_error
+    if change > error:  # only a requested one can: otherwise the model stays as it is
+        warn(
+            f"The calibration {plan.forced!r} makes the cross-fitted log loss worse: {change:+.6f} "
+            f'± {error:.6f} nats per row. Use methods="default": it mostly leaves a model '
+            "unchanged that is right already."
+        )
+    head, fit = _assembled(plan, race.fits, report, present)
+    warn_of_unknown(head, plan.read, fit, plan.fields)
+    progress.add()
+    if head is not present:
+        # It becomes a layer of a model with inputs of these names.
+        head.name = free_name(head.name, rows.features)
+        head.assign(fit)
+        head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, plan.read)
+    return head, replace(
+        report,
+        time_unit=rows.time_unit,
+        level=head.level(),
+        present=present and present.name,
+        is_present_cross_fitted=plan.is_in_sample,
+    )
+
+
+def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
+    """The plan for the rows as they were given, see `choose`."""
+    names = asked.names
+    effort = THOROUGH if names else str(asked.methods)
     refuse_divided_groups(folds_of(asked.folds, rows), rows)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
     head_reads = () if present is None else present.feature_names
     used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
-    rows, passed = _single(rows, used, asked.folds), rows
+    read = _single(rows, used, asked.folds)
     is_in_sample = present is not None and any(
-        is_fitted_to(present, present.with_features(form)) for form in (passed, rows)
+        is_fitted_to(present, present.with_features(form)) for form in (rows, read)
     )
-    folds, rows = folds_of(asked.folds, rows), rows.as_given()
-    if folds is None and rows.times is None:
-        folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
-    splits = splits_of(folds, rows, duration(gap, rows.time_unit))
-    identity = _logits_of_present(present, rows, splits, is_in_sample)
+    folds, read = folds_of(asked.folds, read), read.as_given()
+    if folds is None and read.times is None:
+        folds = default_folds(read, _NUM_FOLDS[DEFAULT if names else effort])
+    splits = splits_of(folds, read, duration(gap, read.time_unit))
+    identity = _logits_of_present(present, read, splits, is_in_sample)
     last_fit = getattr(present, "fit_summary", None)
-    warn_of_calibrated_scores(rows, identity, getattr(last_fit, "logits", None))
-    read, rows = rows, replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
+    warn_of_calibrated_scores(read, identity, getattr(last_fit, "logits", None))
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
     num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
     possible = candidates(fields, numeric, num_members, num_classes, effort, splits.is_forward)
-    tried, forced = requested(possible, names), names[0] if len(names) == 1 else None
+    tried = requested(possible, names)
     if numeric and not any(candidate.name.startswith(_WITH_NUMERIC) for candidate in tried):
         warn(f"No candidate of methods={asked.methods!r} uses `numeric`: only the report does.")
-    with throwaway_layers():
-        # The report and the last fit to all rows count as one step.
-        progress = ProgressBar(1 + len(tried), "candidates", asked.verbose)
-        race = Race(rows, splits, progress, identity)
-        race.run(tried, forced)
-    report = _report(race.fits, rows, fields, splits, forced)
-    change, error = report.after.log_loss_change, report.after.log_loss_change_error
-    if change > error:  # only a requested one can: otherwise the model stays as it is
-        warn(
-            f"The calibration {forced!r} makes the cross-fitted log loss worse: {change:+.6f} ± "
-            f'{error:.6f} nats per row. Use methods="default": it mostly leaves a model unchanged '
-            "that is right already."
-        )
-    heads = {name: race.head_of(name) for name in race.fits if name in report.weights}
-    seconds = {name: fit.seconds for name, fit in race.fits.items()}  # with the last fits
-    scores = [replace(s, seconds=seconds.get(s.name, s.seconds)) for s in report.scores]
-    if present is not None and IDENTITY in heads:
-        heads[IDENTITY] = present
-    elif len(heads) > 1:
-        heads.pop(IDENTITY, None)  # the logit gets the rest of the weights
-    (head, *_) = heads.values()
-    if len(report.weights) > 1:
-        head = BlendedHead(list(heads.values()), [report.weights[name] for name in heads])
-        head.build((None, *rows.logits.shape[1:]))
-        head.set_bias(np.array(report.bias))
-        remember_fit(head, head.summary_of(read))
-    warn_of_unknown(head, read, fields)
-    progress.add()
-    if head is not present:
-        # It becomes a layer of a model with inputs of these names.
-        head.name = free_name(head.name, passed.features)
-        head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, read)
-    return head, replace(
-        report,
-        scores=tuple(scores),
-        time_unit=rows.time_unit,
-        level=head.level(),
-        present=present and present.name,
-        is_present_cross_fitted=is_in_sample,
+    return Plan(
+        rows=replace(read, features={name: read.features[name] for name in (*fields, *numeric)}),
+        read=read,
+        fields=fields,
+        splits=splits,
+        identity=identity,
+        is_in_sample=is_in_sample,
+        candidates=tried,
+        forced=names[0] if len(names) == 1 else None,
     )
+
+
+def _assembled(
+    plan: Plan, fits: Mapping[str, CandidateFit], report: CalibrationReport, present: Head | None
+) -> tuple[Head, Fit]:
+    """A new head of the candidates with a weight, and its fit; or the head of the model."""
+    chosen: dict[str, tuple[Head, Fit]] = {}
+    for name in (name for name in fits if name in report.weights):
+        head, fit = cast(Any, fits[name].make_head)(), fits[name].fit
+        if name == IDENTITY:
+            head = present or head
+            fit = as_fit(head, plan.read)
+        else:
+            shapes = {name: column.shape for name, column in plan.rows.features.items()}
+            head.ensure_built(features_shape=shapes)
+        chosen[name] = head, cast(Fit, fit)
+    if len(report.weights) == 1:
+        return chosen[report.chosen]
+    if present is None:
+        chosen.pop(IDENTITY, None)  # the logit gets the rest of the weights
+    heads, parts = zip(*chosen.values(), strict=True)
+    blend = BlendedHead(list(heads), [report.weights[name] for name in chosen])
+    blend.ensure_built((None, *plan.read.logits.shape[1:]))
+    return blend, blend.blend_of(plan.read, parts, np.array(report.bias))
 
 
 def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> FitSummary:
@@ -189,24 +243,18 @@ def _logits_of_present(
     if present is None:
         return rows.logits
     rows = present.with_features(rows)
-    if is_in_sample:
-        head = copy_of(present)
-        if draws_by_chance(head) and not splits.is_forward:  # its fit is cross-fitted
-            logits = head.fit_checked(rows, FitSettings(folds=splits.fold)).cross_fitted_logits
-            if len(logits):
-                return logits
-        return cross_fitted(head, rows, splits.parts)[0]
-    return head_logits(present, rows.logits, rows.features)
+    if not is_in_sample:
+        return head_logits(present, rows.logits, rows.features)
+    if draws_by_chance(present) and not splits.is_forward:  # its fit is cross-fitted
+        logits = fit_to(present, rows, FitSettings(folds=splits.fold)).summary.cross_fitted_logits
+        if len(logits):
+            return logits
+    return cross_fitted(present, rows, splits.parts).logits
 
 
-def _report(
-    fits: Mapping[str, CandidateFit],
-    rows: Rows,
-    fields: Collection[str],
-    splits: Splits,
-    forced: str | None,
-) -> CalibrationReport:
-    num_rows, rows = rows.num_meant, splits.weighted(rows)
+def _report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
+    splits, fields, forced = plan.splits, plan.fields, plan.forced
+    rows = splits.weighted(plan.rows)
     _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
     columns = {name: codes_in_folds(rows.features[name], fold) for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
@@ -220,7 +268,7 @@ def _report(
     fitted[chosen] = choice.logits
     seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
-        num_rows=num_rows,
+        num_rows=plan.rows.num_meant,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
         scores=tuple(scores_of(rows, fitted, columns, seconds, splits.clusters)),

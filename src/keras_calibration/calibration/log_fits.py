@@ -26,7 +26,7 @@ from keras_calibration._solvers.logit_histogram import (
 )
 from keras_calibration.layers.field_ids import Fields, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import has_direct_fit, remember_fit
+from keras_calibration.layers.fits import assign_all, fit_to
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.unknown_values import warn_of_unknown
@@ -94,10 +94,13 @@ def fit_calibrator(
         return layer.fit_sums(_histogram(sums, weights_are))
     rows = _rows_of(layer, sums, weights_are)
     num_rows = rows.num_meant if are_counts(rows.weights) else sums.num_rows
-    summary = replace(layer.fit_checked(rows), num_rows=num_rows)
-    remember_fit(layer, summary)
-    warn_of_unknown(layer, rows)
-    return summary
+    fit = fit_to(layer, rows)
+    fit = replace(fit, summary=replace(fit.summary, num_rows=num_rows))
+    warn_of_unknown(layer, rows, fit)
+    if not layer.built:
+        layer(rows.logits[:1], take(rows.features, slice(1)))
+    assign_all([(layer, fit)])
+    return fit.summary
 
 
 def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
@@ -188,7 +191,7 @@ def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]
 
 
 def _check_head(layer: Head) -> None:
-    if not isinstance(layer, Head) or not has_direct_fit(layer):
+    if not isinstance(layer, Head) or not layer.has_direct_fit():
         raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
 
 

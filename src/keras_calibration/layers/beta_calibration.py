@@ -12,7 +12,6 @@ from scipy import special
 from keras_calibration._ops.increasing_softplus import increasing_softplus
 from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
-    LogisticFit,
     fit_logistic,
     starting_bias,
     starting_scale,
@@ -20,7 +19,7 @@ from keras_calibration._solvers.logistic_fit import (
 )
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.histogram_head import FittedCurve, HistogramHead
 from keras_calibration.layers.logits import is_not_finite
 from keras_calibration.layers.posterior import Posterior
 
@@ -89,7 +88,7 @@ class BetaCalibration(HistogramHead):
         """By c, b and a."""
         return [ops.ones_like(logits), ops.softplus(logits), -ops.softplus(-logits)]
 
-    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Fits c, b and a by Newton's method."""
         atoms = histogram.atoms()
 
@@ -111,10 +110,16 @@ class BetaCalibration(HistogramHead):
         bias, above, below = fit.parameters
         # A large slope is not an error here: the prior keeps it finite.
         warn_of_no_ranking(max(above, below), "BetaCalibration")
-        self._bias.assign(bias)
-        self._log_slope_above.assign(math.log(above))
-        self._log_slope_below.assign(math.log(below))
-        return fit
+
+        def curve(logits: np.ndarray) -> np.ndarray:
+            return bias + above * np.logaddexp(0.0, logits) - below * np.logaddexp(0.0, -logits)
+
+        weights = {
+            "_bias": bias,
+            "_log_slope_above": math.log(above),
+            "_log_slope_below": math.log(below),
+        }
+        return FittedCurve(fit, curve, weights)
 
     @property
     def slope_below(self) -> float:

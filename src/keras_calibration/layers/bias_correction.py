@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._solvers.logistic_fit import LogisticFit, fit_logistic, starting_bias
+from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.histogram_head import FittedCurve, HistogramHead
 from keras_calibration.layers.posterior import Posterior
 
 
@@ -55,7 +55,7 @@ class BiasCorrection(HistogramHead):
         """By c."""
         return [ops.ones_like(logits)]
 
-    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Fits c by Newton's method."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -63,8 +63,8 @@ class BiasCorrection(HistogramHead):
 
         start = [starting_bias(histogram, 1.0)]
         fit = fit_logistic(histogram, design, start, offset=1.0)
-        self._bias.assign(fit.parameters[0])
-        return fit
+        bias = fit.parameters[0]
+        return FittedCurve(fit, lambda logits: logits + bias, {"_bias": bias})
 
     @property
     def bias(self) -> float:

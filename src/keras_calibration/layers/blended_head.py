@@ -17,12 +17,11 @@ from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.total_bias import bias_of_mean
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import cross_fitted, enough_for, parts_of
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import as_column
-from keras_calibration.layers.network_trainer import copy_of
 
 _ROUNDING = 1e-6
 _NUM_FOLDS = 3
@@ -120,43 +119,49 @@ class BlendedHead(Head):
         self.ensure_built()
         return np.asarray(self._bias).copy()
 
-    def set_bias(self, bias: np.ndarray) -> None:
-        """Sets the bias c, (1,) or (K,)."""
-        self._bias.assign(bias)
-
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits each head to the rows by its direct fit, and then the bias."""
-        fits = [head.fit_rows(rows, settings, verbose) for head in self.heads]
+        fits = [head.fitted(rows, settings) for head in self.heads]
         fold = None
         if not self.follows_time and enough_for(_NUM_FOLDS, rows):
             folds = _NUM_FOLDS if settings.folds is None else settings.folds
             fold = fold_of_rows(folds, rows, settings.seed)
-            parts = [_cross_fitted(head, rows, fold, settings) for head in self.heads]
+            scored = parts_of(fold, range(int(fold.max()) + 1))
+            # A head that makes folds makes its own.
+            settings = replace(settings, folds=None)
+            with warnings.catch_warnings():  # the fit to all rows has warned
+                warnings.simplefilter("ignore")
+                parts = [
+                    cross_fitted(head, rows, scored, fit, settings).logits
+                    for head, fit in zip(self.heads, fits, strict=True)
+                ]
         else:
-            parts = [head_logits(head, rows.logits, rows.features) for head in self.heads]
-        weights = np.array([1 - sum(self.head_weights), *self.head_weights])
+            parts = [fit.logits(rows) for fit in fits]
         columns = np.stack([rows.logits, *parts])
-        bias = bias_of_mean(weights, columns, rows, self.follows_time)
-        self.set_bias(bias)
-        summary = self.summary_of(
-            rows,
-            num_iterations=sum(fit.num_iterations for fit in fits),
-            converged=all(fit.converged for fit in fits),
-        )
+        bias = bias_of_mean(self._shares(), columns, rows, self.follows_time)
+        fit = self.blend_of(rows, fits, bias)
         if fold is None:
-            return summary
-        logits = np.tensordot(weights, columns, axes=1)
-        return replace(summary, cross_fitted_logits=logits + bias)
+            return fit
+        logits = np.tensordot(self._shares(), columns, axes=1) + bias
+        return replace(fit, summary=replace(fit.summary, cross_fitted_logits=logits))
+
+    def blend_of(self, rows: Rows, fits: Sequence[Fit], bias: np.ndarray) -> Fit:
+        """The fit to rows that has these fits of the heads, and this bias c, (1,) or (K,)."""
+
+        def logits(rows: Rows) -> np.ndarray:
+            columns = np.stack([rows.logits, *(fit.logits(rows) for fit in fits)])
+            return np.asarray(np.tensordot(self._shares(), columns, axes=1) + bias)
+
+        num_iterations = sum(fit.summary.num_iterations for fit in fits)
+        converged = all(fit.summary.converged for fit in fits)
+        summary = FitSummary.of(rows, logits(rows), num_iterations, converged)
+        return Fit(summary, logits, {"_bias": bias}, tuple(fits))
+
+    def _shares(self) -> np.ndarray:
+        """The weights of the logit and of each head."""
+        return np.array([1 - sum(self.head_weights), *self.head_weights])
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         heads = keras.saving.serialize_keras_object(self.heads)
         return {**super().get_config(), "heads": heads, "head_weights": self.head_weights}
-
-
-def _cross_fitted(head: Head, rows: Rows, fold: np.ndarray, settings: FitSettings) -> np.ndarray:
-    """The logits of each row by a fit to the other folds, which makes folds of its own."""
-    parts = parts_of(fold, range(int(fold.max()) + 1))
-    with warnings.catch_warnings():  # the fit to all rows has warned
-        warnings.simplefilter("ignore")
-        return cross_fitted(copy_of(head), rows, parts, head, replace(settings, folds=None))[0]

@@ -17,7 +17,13 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.cross_fitting import Parts, cross_fitted, enough_for, parts_of
+from keras_calibration.layers.cross_fitting import (
+    CrossFitted,
+    Parts,
+    cross_fitted,
+    enough_for,
+    parts_of,
+)
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -28,12 +34,12 @@ from keras_calibration.layers.field_ids import (
     serialize_fields,
     vocabulary_sizes,
 )
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_column
-from keras_calibration.layers.network_trainer import copy_of
 
 _NUM_FOLDS = 3
 # A field of at most this many values gets a column for each.
@@ -144,24 +150,27 @@ class BoostedTrees(Head):
     ) -> None:
         """Creates the tables of the trees, which are 0 before a fit."""
         self.head.ensure_built(features_shape=features_shape)
-        self.num_values = vocabulary_sizes(self.fields)
-        effects, sizes = self.head.effect_names, self.num_values
-        self._categorical = [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]
-        num_trees = -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
-        tables = {
-            "categories": (len(self._categorical), _NUM_CATEGORIES),
+        self._num_values = vocabulary_sizes(self.fields)
+        num_trees = self._num_trees()
+        shapes = {
+            "categories": (len(self._categorical()), _NUM_CATEGORIES),
             "splits": (NUM_SPLITS, num_trees),
             "thresholds": (NUM_SPLITS, num_trees),
             "leaves": (num_trees, NUM_CODES),
         }
         dtypes = ("int32", "int32", "float32", "float32")
-        self._categories, *self._trees = [
+        self._categories, self._splits, self._thresholds, self._leaves = (
             self.add_weight(
                 name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
             )
-            for (name, shape), dtype in zip(tables.items(), dtypes, strict=True)
-        ]
+            for (name, shape), dtype in zip(shapes.items(), dtypes, strict=True)
+        )
         self.built = True
+
+    @property
+    def num_values(self) -> dict[str, int]:
+        """The number of values of each field."""
+        return self._num_values if self.built else vocabulary_sizes(self.fields)
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
@@ -170,18 +179,22 @@ class BoostedTrees(Head):
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
         effects = [self.head.effects(features)] if self.head.effect_names else []
-        seen = self._tree_columns([columns, inner, *effects], features)
-        return inner + ops.cast(tree_sums(seen, *self._trees), inner.dtype)
+        categories = ops.convert_to_tensor(self._categories)
+        seen = self._tree_columns([columns, inner, *effects], features, categories)
+        sums = tree_sums(seen, self._splits, self._thresholds, self._leaves)
+        return inner + ops.cast(sums, inner.dtype)
 
-    def _tree_columns(self, columns: list[Tensor], features: Features) -> Tensor:
+    def _tree_columns(
+        self, columns: list[Tensor], features: Features, all_categories: Tensor
+    ) -> Tensor:
         """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
-        for number, name in enumerate(self._categorical):
-            categories = ops.convert_to_tensor(self._categories)[number]
-            columns.append(ids_of_field(self, features, name)[:, None] == categories)
+        for number, name in enumerate(self._categorical()):
+            ids = ids_of_field(self, features, name)
+            columns.append(ids[:, None] == all_categories[number])
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(column, "float32") for column in columns], axis=1)
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits h, and trees on top of its cross-fitted logits."""
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
@@ -191,54 +204,53 @@ class BoostedTrees(Head):
         num_folds = int(fold.max()) + 1
         scored = range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ()
         parts = parts_of(fold, scored, self.follows_time)
-        self.head.fit_rows(rows, settings, verbose)
+        inner = self.head.fitted(rows, settings)
         if not parts:
-            self._set_trees(None, 0.0)
-            return self.head.summary_of(rows, 0)
-        head = copy_of(self.head)
-        inner = cross_fitted(head, rows, parts, self.head, settings)
+            return self.with_trees(rows, inner, None)
+        crossed = cross_fitted(self.head, rows, parts, inner, settings)
         clusters = fold if self.follows_time else None
-        boosting = self.fit_trees(rows, parts, (head, self.head), inner, settings, clusters)
-        return self.keep_trees(boosting, rows)
+        boosting = self.boosted(rows, parts, inner, crossed, settings, clusters)
+        return self.with_trees(rows, inner, boosting)
 
-    def fit_trees(
+    def boosted(
         self,
         rows: Rows,
         parts: Parts,
-        heads: tuple[Head, Head | None],
-        inner: tuple[np.ndarray, np.ndarray],
+        inner: Fit | None,
+        crossed: CrossFitted,
         settings: FitSettings,
         clusters: np.ndarray | None = None,
     ) -> Boosting:
-        """Fits trees on top of a cross-fitted h.
+        """Trees on top of a cross-fitted h.
 
         Args:
             rows: The rows.
             parts: Numbers of the rows to fit and to score, of each fold.
-            heads: A copy of h to fit to parts of the rows, and h fitted to all, if it is.
-            inner: Logits and effects of h, from `cross_fitted`.
+            inner: The fit of h to all rows, where fits to a part of the rows start; None if there
+                is none.
+            crossed: Logits and effects of h, from `cross_fitted`.
             settings: Its seed counts.
             clusters: Which rows are dependent (n,), for the standard error.
         """
         folds = [scored for _, scored in parts]
-        self._set_categories(rows.features)
+        categories = self._categories_of(rows.features)
 
         def columns_with(logits: np.ndarray, effects: np.ndarray) -> np.ndarray:
             columns = [rows.logits[:, None], logits[:, None], effects]
-            return np.asarray(self._tree_columns(columns, rows.features))
+            return np.asarray(self._tree_columns(columns, rows.features, categories))
 
         @functools.cache
-        def without(pair: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:
+        def without(pair: frozenset[int]) -> CrossFitted:
             """Logits and effects of two folds, by a fit to all others."""
             scored = np.concatenate([folds[number] for number in pair])
             fitted = np.setdiff1d(np.arange(len(rows)), scored)
-            return cross_fitted(heads[0], rows, [(fitted, scored)], heads[1], settings)
+            return cross_fitted(self.head, rows, [(fitted, scored)], inner, settings)
 
         def training(part: int) -> tuple[np.ndarray, np.ndarray]:
-            logits, effects = np.zeros_like(inner[0]), np.zeros_like(inner[1])
+            logits, effects = np.zeros_like(crossed.logits), np.zeros_like(crossed.effects)
             for number in set(range(len(folds))) - {part}:
-                fold, crossed = folds[number], without(frozenset({part, number}))
-                logits[fold], effects[fold] = crossed[0][fold], crossed[1][fold]
+                fold, others = folds[number], without(frozenset({part, number}))
+                logits[fold], effects[fold] = others.logits[fold], others.effects[fold]
             return logits, columns_with(logits, effects)
 
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
@@ -247,8 +259,8 @@ class BoostedTrees(Head):
         is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
         is_told = is_cross_fit and bool(self.head.effect_names) and len(folds) > 2
         return boost(
-            replace(rows, logits=inner[0]),
-            columns_with(*inner),
+            replace(rows, logits=crossed.logits),
+            columns_with(*crossed),
             [(fitted[is_scored[fitted]], scored) for fitted, scored in parts],
             largest_num_rounds=self.num_rounds,
             seed=settings.seed,
@@ -256,33 +268,52 @@ class BoostedTrees(Head):
             training=training if is_told else None,
         )
 
-    def keep_trees(self, boosting: Boosting, rows: Rows) -> FitSummary:
-        """Assigns the tables of trees on top of h, which is fitted to all rows."""
-        self._set_trees(boosting.model, boosting.bias)
-        # Without trees, it is h, which takes less time.
-        summary = (self if boosting.num_rounds else self.head).summary_of(rows, boosting.num_rounds)
-        return replace(
-            summary,
-            cross_fitted_head=boosting.log_loss_without,
-            cross_fitted_both=boosting.log_loss_with,
-            standard_error=boosting.standard_error,
-            cross_fitted_logits=boosting.logits,
-        )
+    def with_trees(self, rows: Rows, inner: Fit, boosting: Boosting | None) -> Fit:
+        """The fit with trees on top of a fit of h to all rows; None for no trees."""
+        categories = self._categories_of(rows.features)
+        num_rounds = 0 if boosting is None else boosting.num_rounds
+        model, bias = (None, 0.0) if boosting is None else (boosting.model, boosting.bias)
+        tables = tables_of(model, self._num_trees(), bias)
 
-    def _set_categories(self, features: Mapping[str, np.ndarray]) -> None:
-        """Assigns the most frequent ids of the fields that get a column per value; -1 for none."""
-        categories = np.full(self._categories.shape, -1, "int32")
-        for number, name in enumerate(self._categorical):
+        def logits(rows: Rows) -> np.ndarray:
+            h = inner.logits(rows)
+            if not num_rounds:
+                return h
+            effects = [] if inner.effects is None else [inner.effects(rows)]
+            columns = [rows.logits[:, None], h[:, None], *effects]
+            seen = self._tree_columns(columns, rows.features, categories)
+            return h + np.asarray(tree_sums(seen, *tables)).reshape(-1)
+
+        summary = FitSummary.of(rows, logits(rows), num_rounds)
+        if boosting is not None:
+            summary = replace(
+                summary,
+                cross_fitted_head=boosting.log_loss_without,
+                cross_fitted_both=boosting.log_loss_with,
+                standard_error=boosting.standard_error,
+                cross_fitted_logits=boosting.logits,
+            )
+        names = ("_categories", "_splits", "_thresholds", "_leaves")
+        weights = dict(zip(names, (categories, *tables), strict=True))
+        return Fit(summary, logits, weights, (inner,))
+
+    def _categorical(self) -> list[str]:
+        """The fields that get a column per value."""
+        effects, sizes = self.head.effect_names, self.num_values
+        return [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]
+
+    def _num_trees(self) -> int:
+        return -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
+
+    def _categories_of(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The most frequent ids of the fields that get a column per value; -1 for none."""
+        categories = np.full((len(self._categorical()), _NUM_CATEGORIES), -1, "int32")
+        for number, name in enumerate(self._categorical()):
             ids = np.asarray(ids_of_field(self, features, name))
             values, counts = np.unique(ids, return_counts=True)
             most = values[np.argsort(-counts, kind="stable")][:_NUM_CATEGORIES]
             categories[number, : len(most)] = most
-        self._categories.assign(categories)
-
-    def _set_trees(self, model: Any, bias: float) -> None:
-        tables = tables_of(model, self._trees[-1].shape[0], bias)
-        for weight, table in zip(self._trees, tables, strict=True):
-            weight.assign(table)
+        return categories
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

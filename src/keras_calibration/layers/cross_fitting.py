@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -16,11 +16,13 @@ from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._solvers.total_bias import bias_of_total
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fits import fit_to
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.histogram_head import FittedCurve
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.network_trainer import NetworkTrainer, copy_of
+from keras_calibration.layers.network_trainer import NetworkTrainer
 
 # Numbers of the rows to fit, and of those to score.
 Parts: TypeAlias = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -77,26 +79,32 @@ def parts_of(fold: np.ndarray, scored: Iterable[int], is_forward: bool = False) 
     ]
 
 
+class CrossFitted(NamedTuple):
+    """Logits (n,) or (n, K), and effects (n, E), of rows from fits that did not see them."""
+
+    logits: np.ndarray
+    effects: np.ndarray
+
+
 def cross_fitted(
     head: Head,
     rows: Rows,
     parts: Parts,
-    like: Head | None = None,
+    start: Fit | None = None,
     settings: FitSettings | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and effects (n, E) of the scored rows of each part, from fits to its other rows.
+) -> CrossFitted:
+    """Logits and effects of the scored rows of each part, from fits to its other rows.
 
-    Rows that no part scores keep their logits, and have effects of 0. `like` is an argument of
-    `Head.fit_checked`.
+    Rows that no part scores keep their logits, and have effects of 0. `start` is a fit to all rows,
+    see `Head.fitted`. The head stays as it is.
     """
     logits, effects = rows.logits.copy(), np.zeros((len(rows), len(head.effect_names)))
-    for fitted, scored in reversed(parts):
-        head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
-        scored_rows = rows.take(scored)
-        logits[scored] = head_logits(head, scored_rows.logits, scored_rows.features)
-        if head.effect_names:
-            effects[scored] = np.asarray(head.effects(scored_rows.features))
-    return logits, effects
+    for fitted, scored in parts:
+        fit, scored_rows = fit_to(head, rows.take(fitted), settings, start), rows.take(scored)
+        logits[scored] = fit.logits(scored_rows)
+        if fit.effects is not None:
+            effects[scored] = fit.effects(scored_rows)
+    return CrossFitted(logits, effects)
 
 
 def cross_fit(
@@ -105,24 +113,19 @@ def cross_fit(
     rows: Rows,
     folds: np.ndarray,
     settings: FitSettings,
-    *,
-    verbose: int,
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
-    # One copy serves all folds: each fit replaces the one before.
-    fold_calibrator = None if calibrator is None else copy_of(calibrator)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
     curves, both = np.empty(len(rows)), np.empty(len(rows))
     epochs: list[int] = []
     members: list[list[np.ndarray]] = []
-    progress = ProgressBar(num_folds, "folds", verbose)
+    progress = ProgressBar(num_folds, "folds", settings.verbose)
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         curve = rows.logits
-        if fold_calibrator is not None:
-            fold_calibrator.fit_checked(rows.take(fitted))
-            curve = head_logits(fold_calibrator, rows.logits, {})
+        if calibrator is not None:
+            curve = fit_to(calibrator, rows.take(fitted)).logits(rows)
         epoch, both[held_out], member = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
         epochs, members = [*epochs, epoch], [*members, member]
@@ -151,25 +154,24 @@ def cross_fit(
     )
 
 
-def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
-    """Fits η in `η(l) + g(x)` for given corrections g.
+def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> FittedCurve:
+    """The η in `η(l) + g(x)` for given corrections g.
 
     g was trained on top of a calibrated η. If g moves some logits more than others, η is no longer
     optimal. g must be cross-fitted: on its own training rows it is overconfident, and η would adapt
     to that.
     """
-    curve.ensure_built()
     columns = rows.logits, rows.labels, rows.row_weights, corrections
-    curve.fit_curve(offset_histogram(*columns, bins_of(rows.logits, rows.weights)))
+    return curve.fit_curve(offset_histogram(*columns, bins_of(rows.logits, rows.weights)))
 
 
 def _cross_fitted_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
     """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""
-    logits, curve = corrections.copy(), copy_of(calibrator)
+    logits = corrections.copy()
     for fold in range(int(folds.max()) + 1):
         is_fitted = folds != fold
-        fit_under(curve, rows.take(is_fitted), corrections[is_fitted])
-        logits[~is_fitted] += head_logits(curve, rows.logits[~is_fitted], {})
+        curve = fit_under(calibrator, rows.take(is_fitted), corrections[is_fitted])
+        logits[~is_fitted] += curve.at(rows.logits[~is_fitted])
     return logits

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from keras_calibration._rows.columns import LARGEST_NUMBER
+from keras_calibration._rows.line import Line
+from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
+from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows
 from keras_calibration._solvers.knots import separate_quantile_knots
 from keras_calibration._solvers.level import NUM_KNOTS, Level
 from keras_calibration._solvers.logit_histogram import NUM_BINS, bin_numbers
-from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.fit import Fit
 
 # The fewest knots that a numeric column gets, however many columns and however few rows there are.
 FEWEST_KNOTS = 16
@@ -57,18 +61,98 @@ def level_of_table(table: np.ndarray) -> Level | None:
     return Level(*(row[places] for row in table[:3]), *map(float, table[3, :3]))
 
 
-def line_of_spread(
-    calibrator: HistogramHead, logits: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
-    """Weighted least-squares fit of the posterior spread of η at logits (n,) by 1 and η, (2, p)."""
+@dataclass(frozen=True)
+class AdditiveFit:
+    """The fitted `a η(l) + c + Σ_f u_f[z_f] + Σ_j v_j(x_j)` of a `FieldBias`.
+
+    Args:
+        solved: The fit to the values of η.
+        knots: The knots of each numeric column.
+        line: Maps the logits to those of η where there is no η.
+        inner: The fit of η, if there is one.
+        last: The last value of the level over time, 0 without times.
+    """
+
+    solved: FieldOffsets
+    knots: Sequence[np.ndarray]
+    line: Line
+    inner: Fit | None
+    last: float = 0.0
+
+    def logits(
+        self, rows: Rows, ids: Sequence[np.ndarray], numbers: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The calibrated logits (n,) of rows with these ids and numbers of each column."""
+        curve = self.line(rows.logits) if self.inner is None else self.inner.logits(rows)
+        logits = self.solved.slope * curve + self.solved.bias + self.last
+        if ids:
+            logits += self.offsets(ids).sum(axis=1)
+        for x, k, v in zip(numbers, self.knots, self.solved.curves, strict=False):
+            logits += np.where(np.isnan(x), v[-1], np.interp(x, k, v[:-1]))
+        return logits
+
+    def offsets(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """The offset of each row's value of each field (n, fields); 0 for other values."""
+        pairs = zip(self.solved.offsets, ids, strict=True)
+        return np.stack([np.append(values, 0.0)[numbers] for values, numbers in pairs], axis=1)
+
+    def weights(self, num_knots: int) -> dict[str, Any]:
+        """The weights of the layer, with this number of knots of each numeric column."""
+        fit, line = self.solved, self.line
+        num_features = len(fit.offsets) + len(self.knots)
+        weights: dict[str, Any] = {
+            "_slope": fit.slope * line.scale,
+            "_bias": fit.bias + self.last + fit.slope * line.shift,
+            "_deviations": fit.deviations[:num_features],
+        }
+        if fit.offsets:
+            weights["_offsets"] = np.concatenate([np.append(u, 0.0) for u in fit.offsets])
+        if self.knots:
+            weights["_knots"] = padded(self.knots, num_knots)
+            weights["_curves"] = by_columns(fit.curves[: len(self.knots)], num_knots)
+        return weights
+
+    def posterior(self, data: OffsetRows, rows: Rows, num_knots: int) -> dict[str, Any] | None:
+        """The values of the posterior; None for a fit to a part of the rows.
+
+        Args:
+            data: The rows as the fit saw them.
+            rows: The rows.
+            num_knots: Number of knots of each numeric column.
+        """
+        posterior, line = self.solved.posterior, self.line
+        if posterior is None:
+            return None
+        by_line, by_one = posterior.factor
+        kept: dict[str, Any] = {"is_of_counts": float(are_counts(rows.weights))}
+        kept["factor"] = np.stack([line.scale * by_line, by_one + line.shift * by_line])
+        if self.solved.offsets:
+            pairs = zip(posterior.variances, posterior.spreads, strict=True)
+            kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
+        if self.knots:
+            kept["curves"] = by_columns(posterior.curve_variances[: len(self.knots)], num_knots)
+        if self.inner is not None and self.inner.spread is not None:
+            information = self.solved.information(data)
+            kept["curve"] = line_of_spread(self.inner, rows.logits, information)
+        return kept
+
+
+def padded(knots: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
+    """Knots of numeric columns as a table (columns, num_knots); the last one is repeated."""
+    return np.stack([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
+
+
+def line_of_spread(curve: Fit, logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted least-squares fit of the posterior spread of η at logits (n,) by 1 and η, (2, p).
+
+    `curve` is the fit of η, which has a spread.
+    """
     # Within a bin, η and its spread are straight lines, or nearly.
-    histogram = calibrator.histogram
-    bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
+    bins = bin_numbers(logits if curve.histogram is None else curve.histogram.bins(logits))
     sums = np.stack([np.bincount(bins, term, NUM_BINS) for term in (weights, weights * logits)])
     totals, sums = sums[:, sums[0] > 0]
     means = sums / totals
-    curve = head_logits(calibrator, means, {})
-    columns = np.stack([np.ones(len(means)), curve])
+    columns = np.stack([np.ones(len(means)), curve.logits(Rows(means, None, None))])
     weighted = columns * totals
-    spread = np.asarray(calibrator.posterior_spread(means)).astype("float64")
+    spread = cast(Any, curve.spread)(means)
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -17,15 +17,11 @@ from calibration_records._warn import warn
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.field_index import coinciding
 from keras_calibration._solvers.field_offsets import (
-    FieldOffsets,
     OffsetRows,
-    Spreads,
     fit_field_offsets,
 )
-from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.lasting_level import with_lasting_level
 from keras_calibration._solvers.level import NUM_KNOTS, Level, level_column, level_of, line_of_fit
@@ -34,10 +30,10 @@ from keras_calibration._solvers.row_folds import weights_in_folds
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.effect_tables import (
     FEWEST_KNOTS,
-    by_columns,
+    AdditiveFit,
     knots_of,
     level_of_table,
-    line_of_spread,
+    padded,
     rounded_numbers,
     table_of_level,
 )
@@ -48,9 +44,10 @@ from keras_calibration.layers.field_ids import (
     check_features,
     checked_numeric,
 )
+from keras_calibration.layers.fit import Fit
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import features_of
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import as_column, check_column, is_not_finite, scaled_logits
 from keras_calibration.layers.posterior import Posterior
@@ -132,8 +129,6 @@ class FieldBias(FieldHead):
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
 
-    starts_from_whole = True  # from its spreads
-    _spreads: Spreads | None = None  # of the last fit
     posterior: Posterior  # of the built head
 
     def __init__(
@@ -169,19 +164,6 @@ class FieldBias(FieldHead):
             calibrated = calibrated + self._sum_at_values(offsets, features)[:, None]
         if self.numeric:
             calibrated = calibrated + self._sum_at_numbers(self._curves, features)[:, None]
-        return calibrated
-
-    def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
-        """As `call`, in NumPy, for logits (n,)."""
-        self.ensure_built()
-        curve = head_logits(self.calibrator, logits, {}) if self.calibrator else logits
-        calibrated = np.asarray(self._slope) * curve + np.asarray(self._bias)
-        if self.fields:
-            places = np.asarray(self._places(features))
-            calibrated += np.asarray(self._offsets)[places].sum(axis=0)
-        for name, numbers in zip(self.numeric, self._numbers_in(features), strict=True):
-            knots, values, missing = self.get_curve(name)
-            calibrated += np.where(np.isnan(numbers), missing, np.interp(numbers, knots, values))
         return calibrated
 
     @property
@@ -253,7 +235,8 @@ class FieldBias(FieldHead):
         if self.numeric:
             columns = features_of(self, features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
-            self._assign_knots(self._knots_of(self._numbers_in(columns), weights))
+            knots = self._knots_of(self._numbers_in(columns), weights)
+            self._knots.assign(padded(knots, self._most_knots()))
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
@@ -287,7 +270,7 @@ class FieldBias(FieldHead):
             shapes["offsets"] = (sum(number + 1 for number in self.num_values.values()),)
             self._offsets = zeros(name="offsets", shape=shapes["offsets"])
         if number := len(self.numeric):
-            num_knots = min(self.num_knots, max(_MOST_KNOTS // number, FEWEST_KNOTS))
+            num_knots = self._most_knots()
             self._knots = zeros(name="numeric_knots", shape=(number, num_knots), trainable=False)
             # The last value of each column is that of missing values.
             shapes["curves"] = number, num_knots + 1
@@ -312,80 +295,75 @@ class FieldBias(FieldHead):
         places = places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
         return ops.sum(numeric_curves(places, curves), axis=0)
 
-    def _fit_effects(self, rows: Rows, curve: np.ndarray, line: Line, like: Any) -> FieldOffsets:
-        numbers = self._numbers_in(rows.features)
+    def _fitted_effects(
+        self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
+    ) -> Fit:
+        ids, numbers = self._ids_in(rows.features), self._numbers_in(rows.features)
         knots = self._knots_of(numbers, rows.weights)
         columns = [numeric_column(*pair) for pair in zip(numbers, knots, strict=True)]
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
-        columns += [] if level is None else [level[1]]
-        data = OffsetRows(curve, rows.labels, rows.weights, ids=self._ids_in(rows), columns=columns)
-        if like is None:
-            for pair in coinciding(dict(zip(self.fields, data.ids, strict=True))):
-                warn(
-                    f"On the rows of the fit, each value of the field {pair[0]!r} always occurs "
-                    f"with the same value of {pair[1]!r}: one may have all of the effect, and "
-                    "intervals of other pairs of values are too narrow. Leave one of these fields "
-                    "out."
-                )
-        prior, start = half_cauchy(self.prior_scale), None if like is None else like._spreads
+        with_level = columns if level is None else [*columns, level[1]]
+        data = OffsetRows(curve, rows.labels, rows.weights, ids=ids, columns=with_level)
+        if start is None:
+            self._warn_of_coinciding(ids)
         # What tells rows apart is given, not computed: of equal rows it is equal to the last digit.
-        columns_read = enumerate([*data.ids, *numbers])
-        seen = replace(rows, features={str(number): column for number, column in columns_read})
-        drawn = functools.partial(weights_in_folds, rows=seen)
-        fit = fit_field_offsets(data, list(self.num_values.values()), prior, drawn, start)
-        self._spreads = fit.spreads
-        last, no_level = 0.0, {"level": np.zeros((4, NUM_KNOTS)), "last": 0.0}
-        kept: dict[str, Any] = no_level if self._follows_time else {}
+        given = enumerate([*ids, *numbers])
+        seen = replace(rows, features={str(number): column for number, column in given})
+        solved = fit_field_offsets(
+            data,
+            list(self.num_values.values()),
+            half_cauchy(self.prior_scale),
+            functools.partial(weights_in_folds, rows=seen),
+            None if start is None else start.start,
+        )
+        fit = AdditiveFit(solved, knots, line, inner)
+        kept: dict[str, Any] = {}
         if level is not None:
-            fit = with_lasting_level(fit, data)
-            fit = fit.mapped(line_of_fit(fit, data))
-            shown, last = level_of(*level, fit), float(fit.curves[-1][-1])
+            mapped = with_lasting_level(solved, data)
+            mapped = mapped.mapped(line_of_fit(mapped, data))
+            shown = level_of(*level, mapped)
+            fit = replace(fit, solved=mapped, last=float(mapped.curves[-1][-1]))
             kept["level"] = table_of_level(shown)
-            if fit.posterior is not None:
+            if mapped.posterior is not None:
                 # Deviations that do not persist also occur in the future, and are unknown.
-                kept["last"] = fit.posterior.curve_variances[-1][-1] + shown.noise**2
-        self._slope.assign(fit.slope * line.scale)
-        self._bias.assign(fit.bias + last + fit.slope * line.shift)
-        self._deviations.assign(fit.deviations[: len(self.feature_names)])
-        if self.fields:
-            self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
-        if self.numeric:
-            self._assign_knots(knots)
-            self._curves.assign(by_columns(fit.curves[: len(knots)], self._knots.shape[1]))
-        if fit.posterior is not None:
-            self._keep(fit.posterior, fit.information(data), rows, line, kept)
-        return fit
+                kept["last"] = mapped.posterior.curve_variances[-1][-1] + shown.noise**2
+        # With a level over time, predictions use its last value, and the fit that of the row.
+        predicted = fit.solved.logits(replace(data, columns=columns)) + fit.last
+        posterior = fit.posterior(data, rows, self._most_knots())
 
-    def _keep(
-        self,
-        posterior: FieldPosterior,
-        information: np.ndarray,
-        rows: Rows,
-        line: Line,
-        kept: dict[str, Any],
-    ) -> None:
-        """Keeps the posterior of a fit, whose η was mapped by a line."""
-        by_line, by_one = posterior.factor
-        kept["factor"] = np.stack([line.scale * by_line, by_one + line.shift * by_line])
-        if self.fields:
-            pairs = zip(posterior.variances, posterior.spreads, strict=True)
-            kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
-        if self.numeric:
-            curves = posterior.curve_variances[: len(self.numeric)]
-            kept["curves"] = by_columns(curves, self._knots.shape[1])
-        calibrator = self.calibrator
-        if isinstance(calibrator, HistogramHead) and calibrator.num_posterior_columns:
-            kept["curve"] = line_of_spread(calibrator, rows.logits, information)
-        self.posterior.keep(are_counts(rows.weights), **kept)
+        def logits(rows: Rows) -> np.ndarray:
+            features = rows.features
+            return fit.logits(rows, self._ids_in(features), self._numbers_in(features))
 
-    def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
-        num_knots = self._knots.shape[1]
-        self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
+        def effects(rows: Rows) -> np.ndarray:
+            return fit.offsets(self._ids_in(rows.features))
+
+        return Fit(
+            FitSummary.of(rows, predicted, solved.num_iterations, solved.converged),
+            logits,
+            fit.weights(self._most_knots()),
+            parts=() if inner is None else (inner,),
+            posterior=posterior and {**posterior, **kept},
+            effects=effects if self.fields else None,
+            start=solved.spreads,
+        )
+
+    def _warn_of_coinciding(self, ids: Sequence[np.ndarray]) -> None:
+        for pair in coinciding(dict(zip(self.fields, ids, strict=True))):
+            warn(
+                f"On the rows of the fit, each value of the field {pair[0]!r} always occurs with "
+                f"the same value of {pair[1]!r}: one may have all of the effect, and intervals of "
+                "other pairs of values are too narrow. Leave one of these fields out."
+            )
+
+    def _most_knots(self) -> int:
+        """The largest number of knots of a numeric column."""
+        return min(self.num_knots, max(_MOST_KNOTS // max(len(self.numeric), 1), FEWEST_KNOTS))
 
     def _knots_of(
         self, numbers: Sequence[np.ndarray], weights: np.ndarray | None
     ) -> list[np.ndarray]:
-        return knots_of(numbers, weights, self._knots.shape[1]) if numbers else []
+        return knots_of(numbers, weights, self._most_knots()) if numbers else []
 
     def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return rounded_numbers((features[name] for name in self.numeric), self.variable_dtype)

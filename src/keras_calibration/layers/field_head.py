@@ -11,7 +11,6 @@ import numpy as np
 from calibration_records._check import known, positive, refused
 from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
 from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
@@ -24,10 +23,9 @@ from keras_calibration.layers.field_ids import (
     table_starts,
     vocabulary_sizes,
 )
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import check_column
 
 
@@ -45,7 +43,6 @@ class FieldHead(Head):
     """
 
     _deviations: keras.Variable
-    num_values: dict[str, int]  # of each field, from `build` on
 
     def __init__(
         self,
@@ -81,15 +78,13 @@ class FieldHead(Head):
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Creates the weights; the layer starts as the identity."""
-        self.num_values = vocabulary_sizes(self.fields)
+        self._num_values = vocabulary_sizes(self.fields)
         if self.calibrator is not None:
             self.calibrator.ensure_built()
         self._add_weights()
         self.built = True
 
-    def fit_rows(
-        self, rows: Rows, settings: FitSettings, verbose: int, like: FieldHead | None = None
-    ) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits η, then the effects of field values on top of it.
 
         Without η, a line makes the logits nearly calibrated, and the effects are converted back to
@@ -97,31 +92,30 @@ class FieldHead(Head):
         """
         if self.calibrator is None:
             line = reference_line(rows)
-            curve = line(rows.logits)
-        else:
-            line = IDENTITY
-            self.calibrator.fit_rows(rows, settings, 0)
-            curve = head_logits(self.calibrator, rows.logits, {})
-        fit = self._fit_effects(rows, curve, line, like)
-        # With a level over time, predictions use its last value, and the fit that of the row.
-        after = None if self.follows_time else fit.log_loss
-        return self.summary_of(rows, fit.num_iterations, fit.converged, after)
+            return self._fitted_effects(rows, line(rows.logits), line, None, start)
+        inner = self.calibrator.fitted(rows, settings)
+        return self._fitted_effects(rows, inner.logits(rows), IDENTITY, inner, start)
 
     def _add_weights(self) -> None:
         """Creates the weights; the numbers of values are known."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_add_weights`.")
 
-    def _fit_effects(
-        self, rows: Rows, curve: np.ndarray, line: Line, like: FieldHead | None
-    ) -> FieldOffsets | FieldCurves:
-        """Fits the effects on top of the values of η (n,), and assigns the weights."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `_fit_effects`.")
+    def _fitted_effects(
+        self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
+    ) -> Fit:
+        """The fit of the effects on top of the values of η (n,), which `inner` has fitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `_fitted_effects`.")
 
-    def _ids_in(self, rows: Rows) -> list[np.ndarray]:
-        """The ids of each field (n,), int64, of rows with features."""
+    @property
+    def num_values(self) -> dict[str, int]:
+        """The number of values of each field."""
+        return self._num_values if self.built else vocabulary_sizes(self.fields)
+
+    def _ids_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The ids of each field (n,), int64, of the features of rows."""
         if not self.fields:
             return []
-        return list(np.asarray(self._places(rows.features)) - self._starts()[:, None])
+        return list(np.asarray(self._places(features)) - self._starts()[:, None])
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,13 +13,15 @@ from calibration_records._check import integer
 from keras_calibration._ops.piecewise_linear import isotonic_values
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curves, within_room
+from keras_calibration._solvers.field_offsets import fit_field_curves, within_room
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.ilps_fit import strictly_increasing
 from keras_calibration._solvers.knots import balanced_knots, sigmoid_knots
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.fit import Fit
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column
 
@@ -165,25 +168,52 @@ class FieldILPS(FieldHead):
             name="deviations", shape=(len(self.fields), 3), initializer="zeros", trainable=False
         )
 
-    def _fit_effects(
-        self, rows: Rows, curve: np.ndarray, line: Line, like: FieldHead | None
-    ) -> FieldCurves:
-        ids = self._ids_in(rows)
-        knots = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
+    def _fitted_effects(
+        self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
+    ) -> Fit:
+        ids = self._ids_in(rows.features)
+        balanced = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.
-        stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
+        stored = strictly_increasing(line.inverse(balanced).astype(self.variable_dtype))
         knots = line(stored.astype("float64"))
-        rows = Rows(curve, rows.labels, rows.weights)
         fit = fit_field_curves(
-            rows, knots, ids, list(self.num_values.values()), half_cauchy(self.prior_scale)
+            Rows(curve, rows.labels, rows.weights),
+            knots,
+            ids,
+            list(self.num_values.values()),
+            half_cauchy(self.prior_scale),
         )
-        self._knots.assign(stored)
-        self._values.assign(fit.values)
-        other = np.zeros((1, self.num_knots))
-        padded = [part for deviations in fit.deviations for part in (deviations, other)]
-        self._field_deviations.assign(np.concatenate(padded).reshape(-1))
-        self._deviations.assign(fit.scales)
-        return fit
+        # The last row of each field is "other".
+        tables = [np.pad(deviations, ((0, 1), (0, 0))) for deviations in fit.deviations]
+
+        def curves_at(curve: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
+            right_of = np.searchsorted(knots, curve, side="right")
+            segment = np.clip(right_of - 1, 0, self.num_knots - 2)
+
+            def value_at(knot: np.ndarray) -> np.ndarray:
+                pairs = zip(tables, ids, strict=True)
+                return sum((table[values, knot] for table, values in pairs), fit.values[knot])
+
+            left, right = value_at(segment), value_at(segment + 1)
+            share = (curve - knots[segment]) / (knots[segment + 1] - knots[segment])
+            return np.asarray(left + share * (right - left))
+
+        def logits(rows: Rows) -> np.ndarray:
+            curve = line(rows.logits) if inner is None else inner.logits(rows)
+            return curves_at(curve, self._ids_in(rows.features))
+
+        steps = fit.num_iterations, fit.converged
+        return Fit(
+            FitSummary.of(rows, curves_at(curve, ids), *steps),
+            logits,
+            {
+                "_knots": stored,
+                "_values": fit.values,
+                "_field_deviations": np.concatenate(tables).reshape(-1),
+                "_deviations": fit.scales,
+            },
+            parts=() if inner is None else (inner,),
+        )
 
     def _deviations_of(self, field: str) -> np.ndarray:
         deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)

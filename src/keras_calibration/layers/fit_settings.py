@@ -24,6 +24,7 @@ class FitSettings:
         batch_size: Rows per batch; by default about a fiftieth of the rows, between 128 and 2048.
         seed: Seed of the folds and of shuffling; None draws one, which
             `keras.utils.set_random_seed` repeats.
+        verbose: 1 shows a progress bar while a network is trained.
 
     Example:
         >>> FitSettings(max_epochs=20).patience
@@ -36,3 +37,4 @@ class FitSettings:
     learning_rate: float = 1e-3
     batch_size: int | None = None
     seed: int | None = 0
+    verbose: int = 0

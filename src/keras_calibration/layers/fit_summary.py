@@ -11,7 +11,7 @@ import numpy as np
 
 from calibration_records._text import ShownAsText
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
+from keras_calibration._solvers.softmax_fit import log_losses
 
 
 def utc_now() -> str:
@@ -98,6 +98,21 @@ class FitSummary(ShownAsText):
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
+    @classmethod
+    def of(
+        cls,
+        rows: Rows,
+        logits: np.ndarray,
+        num_iterations: int = 1,
+        converged: bool = True,
+    ) -> Self:
+        """The figures of a fit with these calibrated logits (n,) or (n, K) of its rows."""
+        before, after = (
+            float(np.average(log_losses(rows.labels, values), weights=rows.weights))
+            for values in (rows.logits, logits)
+        )
+        return cls(rows.num_meant, before, after, num_iterations, converged)
+
     @property
     def log_loss_after(self) -> float:
         """Cross-fitted log loss, `log_loss_before + change`; NaN without a comparison."""
@@ -152,14 +167,3 @@ class FitSummary(ShownAsText):
             f"({gain:+.6f} ± {self.standard_error:.6f}): {added} {verb} "
             f"{'kept' if is_kept else 'left out'}"
         )
-
-
-def class_fit_summary(rows: Rows, fit: SoftmaxFit) -> FitSummary:
-    """The figures of a fit to class rows."""
-    return FitSummary(
-        num_rows=rows.num_meant,
-        log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
-        log_loss_in_sample=fit.log_loss,
-        num_iterations=fit.num_iterations,
-        converged=fit.converged,
-    )

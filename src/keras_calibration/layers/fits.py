@@ -1,11 +1,10 @@
-"""Steps before and after a direct fit of a head: checks of rows, and a record of the weights."""
+"""Direct fits of heads: the rows, the fit, its assignment, and the record of the weights."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +26,17 @@ from keras_calibration._rows.columns import (
     column_that_counts,
     ids_of,
     numbers_in_float32,
+    numbers_of,
 )
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
+from keras_calibration._solvers.row_folds import folds_of
+from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration.layers.field_ids import id_fields, numeric_names
+from keras_calibration.layers.fit import Fit
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head_logits import head_logits
 
 if TYPE_CHECKING:
     from keras_calibration.layers.head import Head
@@ -67,7 +72,7 @@ def rows_to_fit(
     num_given = len(rows) if rows.num_given is None else rows.num_given
     rows = replace(rows, features=features_of(head, features, num_given, rows.numbers))
     for name in numeric_names(head.field_readers()):
-        numbers_in_float32(rows.features[name], name)
+        numbers_in_float32(numbers_of(rows.features[name], repr(name)), name)
     return rows
 
 
@@ -93,11 +98,6 @@ def heads_in(head: Head) -> list[Head]:
     return [head, *(inner for part in head.parts() for inner in heads_in(part))]
 
 
-def has_direct_fit(head: Head) -> bool:
-    """Whether a head, with its parts, defines `fit_rows`."""
-    return not any(hasattr(type(part).fit_rows, "is_missing") for part in heads_in(head))
-
-
 def draws_by_chance(head: Head) -> bool:
     """Whether the direct fit of a head, or of one inside it, draws folds or batches."""
     return any(part.draws_by_chance for part in heads_in(head))
@@ -106,10 +106,10 @@ def draws_by_chance(head: Head) -> bool:
 def check_fit(head: Head, time: ArrayLike | str | None) -> None:
     """Raises if a head has no direct fit, needs times and gets none, or gets times it ignores."""
     name = type(head).__name__
-    if not has_direct_fit(head):
+    if not head.has_direct_fit():
         raise ValueError(
             f"{name} has no direct fit, or one of its parts has none. Received: {head!r}. Train it "
-            "by gradient, with Keras' `fit`, or define `fit_rows`."
+            "by gradient, with Keras' `fit`, or define `fitted`."
         )
     if head.follows_time and time is None:
         expected = f"the time of each row, because this {name} follows time"
@@ -154,29 +154,63 @@ def is_as_fitted(head: Head) -> bool:
     return head._fitted_weights is not None and head._fitted_weights == hash_of_weights(head)
 
 
-@contextlib.contextmanager
-def unchanged_if_refused(head: Head) -> Iterator[None]:
-    """Restores the weights of a built head, and the record of its fit, if the block raises."""
-    restore = restorer(head)
+def fit_to(
+    head: Head, rows: Rows, settings: FitSettings | None = None, start: Fit | None = None
+) -> Fit:
+    """The direct fit of a head to checked rows, as a value.
+
+    Args:
+        head: The head, which stays as it is.
+        rows: Rows with the features that the head reads.
+        settings: Folds in it are those of the rows given to `Head.fit`.
+        start: A fit to rows of which these are a part, see `Head.fitted`.
+    """
+    if head.follows_time:
+        check_fit(head, rows.times)
+    head.check_logits(rows.logits.shape)
+    settings = settings or FitSettings()
+    if not draws_by_chance(head):
+        return head.fitted(rows, settings, start)
+    apart, *places = rows_apart(rows, settings.folds)
+    settings = replace(settings, folds=folds_of(settings.folds, apart))
+    fit = head.fitted(apart, settings, start)
+    return replace(fit, summary=fit.summary.of_given(apart, *places))
+
+
+def as_fit(head: Head, rows: Rows) -> Fit:
+    """A head as it is, as a fit: with figures for rows, and without any weight to assign."""
+
+    def logits(rows: Rows) -> np.ndarray:
+        return head_logits(head, rows.logits, rows.features)
+
+    summary = head.fit_summary or FitSummary.of(rows, logits(rows))
+    return Fit(summary, logits, weights=None)
+
+
+def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
+    """Gives built heads their fits: all of them, or none if it is interrupted."""
+    heads = [part for head, _ in fits for part in heads_in(head)]
+    weights = [(weight, np.array(weight)) for head, _ in fits for weight in head.weights]
+    records = [(head.histogram, head.fit_summary, head._fitted_weights) for head in heads]
     try:
-        yield
+        for head, fit in fits:
+            head.assign(fit)
     except BaseException:
-        restore()
+        for weight, value in weights:
+            weight.assign(value)
+        for head, record in zip(heads, records, strict=True):
+            head.histogram, head.fit_summary, head._fitted_weights = record
         raise
 
 
-def restorer(head: Head) -> Callable[[], None]:
-    """A function that restores the present weights of a built head, and the record of its fit."""
-    weights = weights_of(head)
-    heads = heads_in(head)
-    states = [(part.histogram, part.fit_summary, part._fitted_weights) for part in heads]
-
-    def restore() -> None:
-        head.set_weights(weights)
-        for part, state in zip(heads, states, strict=True):
-            part.histogram, part.fit_summary, part._fitted_weights = state
-
-    return restore
+def values_of(head: Head, fit: Fit) -> list[tuple[keras.Variable, Any]]:
+    """The weights of a built head, with those of its parts, and the values that a fit has."""
+    values = []
+    for name, value in (fit.weights or {}).items():
+        variable = getattr(head, name)
+        values.append((variable, keras.ops.convert_to_tensor(value, variable.dtype)))
+    pairs = zip(head.parts(), fit.parts, strict=True)
+    return [*values, *(value for part, inner in pairs for value in values_of(part, inner))]
 
 
 def hash_of_weights(head: Head) -> str:

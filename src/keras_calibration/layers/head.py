@@ -14,24 +14,23 @@ from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_folds import folds_of
-from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_ids import called_features
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import (
-    check_fit,
-    draws_by_chance,
+    assign_all,
     features_of,
+    fit_to,
     load_fit,
     remember_fit,
     rows_to_fit,
     save_fit,
-    unchanged_if_refused,
+    values_of,
     warn_of_settings,
 )
-from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import (
     calibration_dtype,
     check_column,
@@ -54,9 +53,10 @@ class Head(keras.layers.Layer):
     with the softmax in place of σ. A head that reads no features is called a calibrator.
 
     To write your own, implement `call` and, if it reads features, `feature_names`, and create the
-    weights in `build` so that it starts as the identity. With `fit_rows` it has a direct fit, for
+    weights in `build` so that it starts as the identity. With `fitted` it has a direct fit, for
     `fit`, `fit_head` and `refresh_savedmodel`; with `logit_standard_deviation` also intervals. A
     head accepts one logit per row; a head for classes overrides `check_logits`.
+    `keras_calibration.testing.check_head` checks it.
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -67,8 +67,7 @@ class Head(keras.layers.Layer):
         histogram: For a head with `update`, the sums of the rows of all fits and updates.
         posterior: For a built head with intervals, the `Posterior` of the last fit; else None.
         effect_names: The features whose effects on the logit `effects(features)` returns.
-        draws_by_chance: Whether `fit_rows` draws folds or batches; it then gets separate rows.
-        starts_from_whole: Whether `fit_rows` takes `like=`, a fit to all rows, as its start.
+        draws_by_chance: Whether `fitted` draws folds or batches; it then gets separate rows.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
@@ -94,12 +93,10 @@ class Head(keras.layers.Layer):
         ...         columns = [keras.ops.reshape(part, (-1, 1)) for part in (logits, is_mobile)]
         ...         return columns[0] + self.offset * columns[1]
         ...
-        ...     def fit_rows(self, rows, settings, verbose):
+        ...     def fitted(self, rows, settings, start=None):
         ...         mobile = rows.take(rows.features["is_mobile"].reshape(-1) == 1)
-        ...         bias = BiasCorrection()
-        ...         bias.fit_checked(mobile)
-        ...         self.offset.assign(bias.bias)
-        ...         return self.summary_of(rows)
+        ...         bias = BiasCorrection().fitted(mobile, settings).weights["_bias"]
+        ...         return self.fit_of(rows, {"offset": bias})
         >>> head = MobileOffset()
         >>> features = {"is_mobile": np.array([0, 0, 1, 1, 1, 1])}
         >>> print(head.fit(np.zeros(6), [0, 1, 0, 0, 0, 1], features))
@@ -109,7 +106,7 @@ class Head(keras.layers.Layer):
 
     posterior: Posterior | None = None
     effect_names: tuple[str, ...] = ()
-    draws_by_chance = starts_from_whole = False
+    draws_by_chance = False
 
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
@@ -179,6 +176,11 @@ class Head(keras.layers.Layer):
         """Whether a direct fit needs the times of the rows."""
         return any(part.follows_time for part in self.parts())
 
+    def has_direct_fit(self) -> bool:
+        """Whether the head, with its parts, defines `fitted`."""
+        is_defined = type(self).fitted is not Head.fitted
+        return is_defined and all(part.has_direct_fit() for part in self.parts())
+
     def level(self) -> Level | None:
         """The level over time of the last fit; None without time, and before a fit."""
         return next((level for part in self.parts() if (level := part.level()) is not None), None)
@@ -246,49 +248,69 @@ class Head(keras.layers.Layer):
         how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
         rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
         warn_of_settings(self, settings)
-        summary = self.fit_checked(rows, settings, verbose)
-        warn_of_unknown(self, rows)
-        return summary
-
-    def fit_checked(
-        self,
-        rows: Rows,
-        settings: FitSettings | None = None,
-        verbose: int = 0,
-        like: Head | None = None,
-    ) -> FitSummary:
-        """As `fit`, for checked rows with features from `with_features`.
-
-        `like` is a head of the same arguments, fitted to rows of which these are a part: a start
-        where one `starts_from_whole`. In `settings`, folds are those of the rows given to `fit`.
-        """
-        if self.follows_time:
-            check_fit(self, rows.times)
-        self.check_logits(rows.logits.shape)
+        fit = fit_to(self, rows, replace(settings or FitSettings(), verbose=verbose))
+        warn_of_unknown(self, rows, fit)
         if not self.built:
             self(rows.logits[:1], take(rows.features, slice(1)))
-        settings, apart = settings or FitSettings(), None
-        if draws_by_chance(self):
-            apart = rows_apart(rows, settings.folds)
-            rows, settings = apart[0], replace(settings, folds=folds_of(settings.folds, apart[0]))
-        start = {"like": like} if like is not None and self.starts_from_whole else {}
-        with unchanged_if_refused(self):
-            summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
-        if apart is not None:
-            summary = summary.of_given(*apart)
-        remember_fit(self, summary)
-        return summary
+        assign_all([(self, fit)])
+        return fit.summary
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """Fits the built head to checked rows, and assigns its weights.
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
+        """The direct fit to checked rows, as a value: the head stays as it is.
 
-        Rows have `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K); and
-        `features`, name → array with n rows, with each of `feature_names`. Returns a summary, for
-        example that of `summary_of`.
+        Args:
+            rows: They have `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K);
+                and `features`, name → array with n rows, with each of `feature_names`.
+            settings: How to train a network, if there is one.
+            start: A fit of this head to rows of which these are a part: it may be used to take less
+                time, but the result must be the same.
+
+        Returns:
+            A `Fit`, for example that of `fit_of`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define `fit_rows`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `fitted`.")
 
-    fit_rows.is_missing = True  # type: ignore[attr-defined]
+    def fit_of(
+        self,
+        rows: Rows,
+        weights: Mapping[str, ArrayLike],
+        parts: Sequence[Fit] = (),
+        num_iterations: int = 1,
+        converged: bool = True,
+    ) -> Fit:
+        """A fit to rows, for `fitted` to return: the call of the head, with other weights.
+
+        Args:
+            rows: The rows of the fit.
+            weights: Name of an attribute that holds a weight → the value of this weight.
+            parts: The fits of the heads in `parts()`, if there are any.
+            num_iterations: Number of steps of the fit; 0 if it has a closed form.
+            converged: Whether the optimum was reached.
+        """
+        if not self.built:
+            self(rows.logits[:1], take(rows.features, slice(1)))
+
+        def logits(rows: Rows) -> np.ndarray:
+            with keras.StatelessScope(state_mapping=values_of(self, fit)):
+                return head_logits(self, rows.logits, rows.features)
+
+        figures = FitSummary.of(rows, rows.logits, num_iterations, converged)
+        fit = Fit(figures, logits, weights, tuple(parts))
+        return replace(fit, summary=FitSummary.of(rows, logits(rows), num_iterations, converged))
+
+    def assign(self, fit: Fit) -> None:
+        """Gives the head, with its parts, the weights and the record of a fit."""
+        if fit.weights is None:
+            return
+        self.ensure_built()
+        for part, inner in zip(self.parts(), fit.parts, strict=True):
+            part.assign(inner)
+        for name, value in fit.weights.items():
+            getattr(self, name).assign(value)
+        if self.posterior is not None:
+            self.posterior.keep(fit.posterior)
+        self.histogram = fit.histogram
+        remember_fit(self, fit.summary)
 
     @np.errstate(under="ignore")
     def interval(
@@ -344,17 +366,6 @@ class Head(keras.layers.Layer):
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator such as "
             'ILPS or PlattScaling; with `calibrate`, for example methods="field_bias".'
         )
-
-    def summary_of(
-        self, rows: Rows, num_iterations: int = 1, converged: bool = True, loss: float | None = None
-    ) -> FitSummary:
-        """The summary of a fit, for `fit_rows` to return; `loss` is its log loss, if known."""
-
-        def mean_loss(logits: np.ndarray) -> float:
-            return float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
-
-        loss = mean_loss(head_logits(self, rows.logits, rows.features)) if loss is None else loss
-        return FitSummary(rows.num_meant, mean_loss(rows.logits), loss, num_iterations, converged)
 
     def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
         """Checked rows with the features that the head reads, as arrays.

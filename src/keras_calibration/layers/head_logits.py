@@ -15,19 +15,16 @@ from keras_calibration._typing import Features
 def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features) -> np.ndarray:
     """Calibrated logits of a head as float64, in the shape of `logits`.
 
-    `row_parts` at a time; in NumPy where a head has `host_logits`, because a call takes longer than
-    a fit to a few thousand rows.
+    `row_parts` at a time.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
         >>> head_logits(NeuralCalibration(BiasCorrection()), np.array([0.5, -1.0]), {})
         array([ 0.5, -1. ])
     """
-    # Not of a subclass, which may compute anything.
-    call = head.host_logits if "host_logits" in vars(type(head)) else head
     calibrated = np.empty(logits.shape)
     for part in row_parts(len(logits)):
-        outputs = call(logits[part], take(features, part))
+        outputs = head(logits[part], take(features, part))
         calibrated[part] = np.asarray(outputs).reshape(logits[part].shape)
     return calibrated
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -25,14 +25,30 @@ from keras_calibration._solvers.logit_histogram import (
 )
 from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
 from keras_calibration._typing import Features, Tensor
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import remember_fit
+from keras_calibration.layers.fits import assign_all
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import check_column, is_not_finite
 from keras_calibration.layers.posterior import Posterior
 
 _STORED = "logit_histogram_"
+
+
+@dataclass(frozen=True)
+class FittedCurve:
+    """The curve of a calibrator, as it was fitted to a histogram.
+
+    Args:
+        solved: How the fit ended; its factor is that of the posterior of θ.
+        at: The curve: calibrated logits, for logits of any shape, float64.
+        weights: The weights of the layer, see `Fit`.
+    """
+
+    solved: LogisticFit
+    at: Callable[[np.ndarray], np.ndarray]
+    weights: Mapping[str, Any]
 
 
 class HistogramHead(Head):
@@ -76,27 +92,45 @@ class HistogramHead(Head):
         """The line that maps the logits of a first fit to the bins of its histogram."""
         return bins_of(rows.logits, rows.weights)
 
-    def fit_curve(self, histogram: LogitHistogram) -> LogisticFit:
+    def fit_curve(self, histogram: LogitHistogram) -> FittedCurve:
         """`fit_histogram`, on nearly calibrated logits if their scale or shift is free."""
         free = {"has_scale": self.has_free_scale, "has_shift": self.has_free_shift}
         return self.fit_histogram(seen_as_logits(histogram, **free))
 
-    def fit_checked(self, rows: Rows, *args: Any, **kwargs: Any) -> FitSummary:
-        """As `Head.fit_checked`, which builds a head by a call: longer than a fit to few rows."""
-        self.check_logits(rows.logits.shape)
-        self.ensure_built()
-        return super().fit_checked(rows, *args, **kwargs)
-
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits the curve to the histogram of checked rows."""
-        self.histogram = None
-        histogram = self._histogram_of(rows)
-        summary = self.fit_sums(histogram)
+        histogram = _histogram_of(rows, self.bins_of(rows))
+        fit = self.fitted_to_sums(histogram)
         ends = histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
         if self._is_affine_in_bins() and np.abs(ends).max() <= LARGEST_LOGIT:
-            return summary
+            return fit
         # Logits beyond the last bin count as those at its end.
-        return self.summary_of(rows, summary.num_iterations, summary.converged)
+        steps = fit.summary.num_iterations, fit.summary.converged
+        return replace(fit, summary=FitSummary.of(rows, fit.logits(rows), *steps))
+
+    def fitted_to_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> Fit:
+        """The fit to rows that are summed in a histogram, which it keeps for `update`.
+
+        Args:
+            histogram: The sums.
+            are_counts: Whether the weights of the rows are counts; None reads it from the sums.
+
+        Raises:
+            ValueError: If all labels are of one class.
+        """
+        refuse_absent_classes([histogram.negatives, histogram.positives], histogram.num_rows)
+        curve = self.fit_curve(histogram)
+        solved, losses = curve.solved, (mean_log_loss(histogram), curve.solved.log_loss)
+        steps = solved.num_iterations, solved.converged
+        are_counts = histogram.is_of_counts if are_counts is None else are_counts
+        return Fit(
+            FitSummary(round(histogram.num_rows), *losses, *steps),
+            lambda rows: curve.at(rows.logits),
+            curve.weights,
+            posterior={"factor": solved.factor, "is_of_counts": float(are_counts)},
+            histogram=histogram,
+            spread=lambda logits: np.asarray(self.spread_of(curve, logits)).astype("float64"),
+        )
 
     @np.errstate(under="ignore")
     def update(
@@ -141,29 +175,12 @@ class HistogramHead(Head):
         read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
         rows = read_rows(logits, labels, sample_weight, both_classes=False, **read)
         self.with_features(rows, {} if features is None else features)  # there are none to read
-        return self.update_sums(self._histogram_of(rows), forget)
+        bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
+        return self.update_sums(_histogram_of(rows, bins), forget)
 
-    def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
-        """Fits the curve to rows that are summed in a histogram, and keeps it for `update`.
-
-        Args:
-            histogram: The sums.
-            are_counts: Whether the weights of the rows are counts; None reads it from the sums.
-
-        Raises:
-            ValueError: If all labels are of one class. The layer is then unchanged.
-        """
-        refuse_absent_classes([histogram.negatives, histogram.positives], histogram.num_rows)
-        self.ensure_built()
-        fit = self.fit_curve(histogram)
-        are_counts = histogram.is_of_counts if are_counts is None else are_counts
-        if self.posterior is not None:
-            self.posterior.keep(are_counts, factor=fit.factor)
-        self.histogram = histogram
-        losses = mean_log_loss(histogram), fit.log_loss
-        summary = FitSummary(round(histogram.num_rows), *losses, fit.num_iterations, fit.converged)
-        remember_fit(self, summary)
-        return summary
+    def fit_sums(self, histogram: LogitHistogram) -> FitSummary:
+        """Fits the layer to rows summed in a histogram, see `fitted_to_sums`."""
+        return self._assigned(self.fitted_to_sums(histogram))
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows summed in a histogram."""
@@ -176,10 +193,10 @@ class HistogramHead(Head):
             was_counts = self.posterior is None or self.posterior.is_of_counts
             are_counts = are_counts and was_counts and are_equal
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
-        return self.fit_sums(histogram, are_counts)
+        return self._assigned(self.fitted_to_sums(histogram, are_counts))
 
-    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """Fits to a histogram with both classes; assigns the weights only after success."""
+    def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
+        """The curve that is fitted to a histogram with both classes."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_histogram`.")
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -219,6 +236,10 @@ class HistogramHead(Head):
         columns = zip(self.derivatives(logits), ops.unstack(factor), strict=True)
         return sum(ops.expand_dims(column, 1) * row for column, row in columns)
 
+    def spread_of(self, curve: FittedCurve, logits: np.ndarray) -> Tensor:
+        """`logit_spread` of a fit, for logits (n,)."""
+        return self.logit_spread(ops.convert_to_tensor(logits, "float64"), curve.solved.factor)
+
     def derivatives(self, logits: Tensor) -> Sequence[Tensor]:
         """dη/dθ for each parameter of `fit_histogram`, in its order, for logits (batch,)."""
         raise NotImplementedError(f"{type(self).__name__} does not define `derivatives`.")
@@ -237,11 +258,10 @@ class HistogramHead(Head):
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
         self.histogram = LogitHistogram.from_arrays(arrays) if arrays else None
 
-    def _histogram_of(self, rows: Rows) -> LogitHistogram:
-        """The histogram of rows, on the bins of earlier ones if there are any."""
-        bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
-        histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
-        return replace(histogram, num_rows=float(rows.num_meant), unit=rows.unit)
+    def _assigned(self, fit: Fit) -> FitSummary:
+        self.ensure_built()
+        assign_all([(self, fit)])
+        return fit.summary
 
     def _is_fitted(self) -> bool:
         """Whether the curve differs from the curve of a new layer."""
@@ -264,3 +284,9 @@ class HistogramHead(Head):
                 "`update` requires the histogram of the rows of earlier fits. Received: a "
                 f"{type(self).__name__} whose weights were set in another way. Call `fit`."
             )
+
+
+def _histogram_of(rows: Rows, bins: Line) -> LogitHistogram:
+    """The histogram of rows, on these bins."""
+    histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
+    return replace(histogram, num_rows=float(rows.num_meant), unit=rows.unit)

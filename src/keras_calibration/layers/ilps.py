@@ -30,12 +30,11 @@ from keras_calibration._solvers.knots import (
     quantile_knots,
     sigmoid_knots,
 )
-from keras_calibration._solvers.logistic_fit import LogisticFit
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
-from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.fits import features_of
-from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.histogram_head import FittedCurve, HistogramHead
 from keras_calibration.layers.posterior import Posterior
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
@@ -150,8 +149,7 @@ class ILPS(HistogramHead):
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the knots and values; the layer starts as the identity."""
-        by_name = isinstance(self.knots, str)
-        identity = np.asarray(sigmoid_knots(self.num_knots) if by_name else self.knots)
+        identity = self._first_knots()
         self._knots = self._add_weight("knots", identity, trainable=False)
         self._num_rows = self._add_weight("num_rows", np.zeros(()), trainable=False)
         if self.monotonic == "strict":
@@ -175,14 +173,6 @@ class ILPS(HistogramHead):
             # Left out, as 0, until the number of rows is known.
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
         return piecewise_linear(logits, knots, values, self.extrapolation)
-
-    def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
-        """As `call`, in NumPy, for logits (n,)."""
-        knots, values = self.get_knots().astype("float64"), self.get_values().astype("float64")
-        logits = np.clip(logits, *knots[[0, -1]]) if self.extrapolation == "constant" else logits
-        segment = np.clip(np.searchsorted(knots, logits) - 1, 0, len(knots) - 2)
-        slopes = np.diff(values) / np.diff(knots)
-        return values[segment] + slopes[segment] * (logits - knots[segment])
 
     def adapt(
         self,
@@ -219,16 +209,23 @@ class ILPS(HistogramHead):
             placed = quantile_knots(on_bins, self.num_knots, rows.weights, SMALLEST_GAP)
             knots = bins.inverse(placed)
         old_knots, old_values = self.get_knots(), self.get_values()
-        self._knots.assign(knots)
+        placed = knots.astype(self.variable_dtype)
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
         # the identity wherever the new knots lie beyond the old ones.
-        values = piecewise_linear(self.get_knots(), old_knots, old_values)
-        self._assign_values(np.asarray(isotonic_values(values)))
-        self._num_rows.assign(float(len(rows)))
+        values = np.asarray(isotonic_values(piecewise_linear(placed, old_knots, old_values)))
+        for name, value in self._weights_of(placed, values, len(rows)).items():
+            getattr(self, name).assign(value)
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """The rows of F, one for the value at each knot, interpolated as the values are."""
-        knots = ops.convert_to_tensor(self._knots)
+        return self._interpolated(logits, factor, ops.convert_to_tensor(self._knots))
+
+    def spread_of(self, curve: FittedCurve, logits: np.ndarray) -> Tensor:
+        """`logit_spread` of a fit, for logits (n,)."""
+        values = logits, curve.solved.factor, curve.weights["_knots"]
+        return self._interpolated(*(ops.convert_to_tensor(v, "float64") for v in values))
+
+    def _interpolated(self, logits: Tensor, factor: Tensor, knots: Tensor) -> Tensor:
         right_of = ops.searchsorted(knots, logits, side="right")
         segment = ops.clip(ops.cast(right_of, "int32") - 1, 0, self.num_knots - 2)
         left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
@@ -241,19 +238,25 @@ class ILPS(HistogramHead):
         """The bins; with fixed knots, they are bins of logits, on whose edges the knots may lie."""
         return super().bins_of(rows) if self.has_free_scale else IDENTITY
 
-    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Places the knots and solves for the values."""
         line = histogram.line
         if self.has_free_scale:
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
         else:
-            knots = line(self.get_knots().astype("float64"))
-        values, fit = fit_ilps(histogram, knots, self.smoothness, self.extrapolation)
+            knots = line(self._first_knots().astype("float64"))
+        fitted, solved = fit_ilps(histogram, knots, self.smoothness, self.extrapolation)
+        # As the layer holds them.
+        values = strictly_increasing(fitted.astype(self.variable_dtype))
+        stored = self._first_knots()
         if self.has_free_scale:
-            self._knots.assign(strictly_increasing(line.inverse(knots).astype(self.variable_dtype)))
-        self._assign_values(strictly_increasing(values.astype(self.variable_dtype)))
-        self._num_rows.assign(histogram.positives + histogram.negatives)
-        return fit
+            stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
+        num_rows = histogram.positives + histogram.negatives
+
+        def at(logits: np.ndarray) -> np.ndarray:
+            return _line_plot(logits, stored, values, self.extrapolation)
+
+        return FittedCurve(solved, at, self._weights_of(stored, values, num_rows))
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Knots and values."""
@@ -296,7 +299,7 @@ class ILPS(HistogramHead):
     def _is_affine_in_bins(self) -> bool:
         if self.has_free_scale:  # then knots lie on edges
             return True
-        return bool(np.isin(self.get_knots(), EDGES.astype(self.variable_dtype)).all())
+        return bool(np.isin(self._first_knots(), EDGES.astype(self.variable_dtype)).all())
 
     def _values(self) -> Tensor:
         if self.monotonic == "penalty":
@@ -308,16 +311,33 @@ class ILPS(HistogramHead):
         heights = running_maximum(heights)
         return self._level + heights - ops.mean(heights)
 
-    def _assign_values(self, values: np.ndarray) -> None:
-        """Sets the values of the curve at the knots, which must be non-decreasing."""
+    def _first_knots(self) -> np.ndarray:
+        """The knots of a new layer, which fixed ones always are, in its dtype."""
+        knots = sigmoid_knots(self.num_knots) if isinstance(self.knots, str) else self.knots
+        return np.asarray(knots, self.variable_dtype)
+
+    def _weights_of(self, knots: np.ndarray, values: np.ndarray, num_rows: float) -> dict[str, Any]:
+        """The weights of the curve with these knots and values, which must be non-decreasing."""
+        weights = {"_knots": knots, "_num_rows": num_rows}
         if self.monotonic == "penalty":
-            self._free_values.assign(values)
-            return
-        slopes = np.diff(values.astype("float64")) / np.diff(self.get_knots().astype("float64"))
+            return {**weights, "_free_values": values}
+        slopes = np.diff(values.astype("float64")) / np.diff(knots.astype("float64"))
         # The inverse of softplus; flat segments get a tiny slope.
         slopes = np.maximum(slopes, 1e-6 * slopes.max())
-        self._raw_slopes.assign(slopes + np.log(-np.expm1(-slopes)) - _UNIT_SLOPE)
-        self._level.assign(values.mean(dtype="float64"))
+        raw_slopes = slopes + np.log(-np.expm1(-slopes)) - _UNIT_SLOPE
+        level = values.mean(dtype="float64")
+        return {**weights, "_raw_slopes": raw_slopes, "_level": level}
+
+
+def _line_plot(
+    logits: np.ndarray, knots: np.ndarray, values: np.ndarray, extrapolation: str
+) -> np.ndarray:
+    """The curve with these knots and values at logits, float64, as `piecewise_linear`."""
+    knots, values = knots.astype("float64"), values.astype("float64")
+    logits = np.clip(logits, *knots[[0, -1]]) if extrapolation == "constant" else logits
+    segment = np.clip(np.searchsorted(knots, logits) - 1, 0, len(knots) - 2)
+    slopes = np.diff(values) / np.diff(knots)
+    return np.asarray(values[segment] + slopes[segment] * (logits - knots[segment]))
 
 
 def _checked_knots(knots: Sequence[float]) -> list[float]:

@@ -7,12 +7,14 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from scipy.special import expit
 
 from calibration_records._check import integer
 from keras_calibration._ops.piecewise_linear import piecewise_linear
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.isotonic_fit import isotonic_steps, tied_rows
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -92,7 +94,7 @@ class IsotonicRegression(Head):
         line = ops.where(slope > 0, logits - centre, 0.0) * slope
         return ops.log(one) - ops.log(zero) + line
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Sorts and pools the rows."""
         tied = tied_rows(rows, self.variable_dtype)
         steps = isotonic_steps(tied, self.max_num_steps)
@@ -105,12 +107,22 @@ class IsotonicRegression(Head):
         is_end = np.stack([np.ones_like(steps.first), steps.last > steps.first], axis=1) > 0
         thresholds = np.stack([steps.first, steps.last], axis=1)[is_end]
         values = np.stack([steps.values, steps.values], axis=1)[is_end]
+
+        def logits(rows: Rows) -> np.ndarray:
+            # Two thresholds may be neighbours in the dtype of the layer.
+            seen = rows.logits.astype(self.variable_dtype)
+            one = np.interp(seen, thresholds, expit(values))
+            zero = np.interp(seen, thresholds, expit(-values))
+            return np.log(one) - np.log(zero) + slope * (rows.logits - centre)
+
         unused = (0, 2 * self.max_num_steps - len(values))
-        self._thresholds.assign(np.pad(thresholds, unused, mode="edge"))
-        self._values.assign(np.pad(values, unused, mode="edge"))
-        self._slope.assign(slope)
-        self._centre.assign(centre)
-        return self.summary_of(rows, num_iterations=0)
+        weights = {
+            "_thresholds": np.pad(thresholds, unused, mode="edge"),
+            "_values": np.pad(values, unused, mode="edge"),
+            "_slope": slope,
+            "_centre": centre,
+        }
+        return Fit(FitSummary.of(rows, logits(rows), 0), logits, weights)
 
     @property
     def thresholds(self) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from keras_calibration._keras import flatten_layers, throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._seeds import generator_of
+from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -28,6 +29,8 @@ _PREDICTED_TOGETHER = 8192  # rows
 # Weights are averaged over about this many steps, at most half an epoch.
 _AVERAGED_STEPS = 50
 
+# All weights of a network.
+Weights: TypeAlias = Sequence[np.ndarray]
 _Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 
 
@@ -182,6 +185,20 @@ def _model_of(network: keras.layers.Layer, features: Mapping[str, np.ndarray]) -
     curve = keras.Input((1,), name="curve_of_the_logit")
     g = ops.cast(ops.reshape(network(inputs), (-1, 1)), "float32")
     return keras.Model([curve, *inputs.values()], curve + g)
+
+
+def outputs_of(
+    network: keras.layers.Layer, weights: Weights, features: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """The outputs (n,) of a built network with other weights, float64."""
+    pairs = zip(network.weights, weights, strict=True)
+    values = [(weight, ops.convert_to_tensor(value, weight.dtype)) for weight, value in pairs]
+    with keras.StatelessScope(state_mapping=values):
+        parts = [
+            np.asarray(network(take(features, part))).reshape(-1)
+            for part in row_parts(len(next(iter(features.values()))))
+        ]
+    return np.concatenate(parts).astype("float64")
 
 
 def _without_sharing(config: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -20,15 +20,27 @@ from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.fits import weights_of
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_column
-from keras_calibration.layers.network_trainer import copy_of
+from keras_calibration.layers.network_trainer import Weights, copy_of, outputs_of
 
 _NUM_FOLDS = 3  # with a single member
+
+
+@dataclass(frozen=True)
+class NetworkFit(Fit):
+    """The fit of a `NeuralCalibration`.
+
+    Args:
+        networks: The weights of each member of g.
+    """
+
+    networks: tuple[Weights, ...] = ()
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -162,16 +174,6 @@ class NeuralCalibration(Head):
         corrections = [ops.cast(values, calibrated.dtype) for values in corrections]
         return calibrated + sum(corrections[1:], corrections[0]) / len(corrections) + self._bias
 
-    def host_logits(self, logits: np.ndarray, features: Features) -> np.ndarray:
-        """As `call`, with η in NumPy where it has `host_logits`."""
-        if not self.built:
-            self(logits[:1], take(features, slice(1)))
-        logits = logits if self.calibrator is None else head_logits(self.calibrator, logits, {})
-        corrections = [np.asarray(member(features)) for member in self.members]
-        if corrections:
-            logits = logits + np.mean([c.reshape(logits.shape) for c in corrections], axis=0)
-        return logits + np.asarray(self._bias)
-
     def adapt(
         self,
         logits: ArrayLike,
@@ -185,42 +187,76 @@ class NeuralCalibration(Head):
             if isinstance(member, FieldNetwork):
                 member.adapt({} if features is None else features)
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> NetworkFit:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         # With only the features that the head reads.
         names = rows.features if self.feature_names is None else self.feature_names
         rows = replace(rows, features={name: rows.features[name] for name in names})
-        training = self._cross_fit(rows, settings, verbose)
-        num_iterations, converged = 0, True
-        if self.calibrator is not None:
-            fit = self.calibrator.fit_rows(rows, settings, verbose)
-            num_iterations, converged = fit.num_iterations, fit.converged
+        training = self._cross_fit(rows, settings)
+        curves = [part.fitted(rows, settings) for part in self.parts()]
+        num_iterations = sum(curve.summary.num_iterations for curve in curves)
         if training is not None:
             num_iterations = sum(training.epochs)
             if training.corrections is not None and isinstance(self.calibrator, ILPS):
-                fit_under(self.calibrator, rows, training.corrections)
-        for number, member in enumerate(self.members):
-            if training is not None and training.weights:
-                member.set_weights(training.weights[number])
-            else:
-                _set_to_zero(member, rows.features)
-        self._bias.assign(0.0)
-        if training is not None and training.weights:
+                under = fit_under(self.calibrator, rows, training.corrections)
+                # Its posterior would be that of a curve alone.
+                curves = [
+                    replace(
+                        curves[0],
+                        logits=lambda rows: under.at(rows.logits),
+                        weights=under.weights,
+                        posterior=None,
+                    )
+                ]
+        converged = all(curve.summary.converged for curve in curves)
+        networks = () if training is None else training.weights[: self.num_members]
+        fit = self._fit_with(rows, curves, networks)
+        summary = FitSummary.of(rows, fit.logits(rows), num_iterations, converged)
+        if training is not None:
+            summary = replace(
+                summary,
+                cross_fitted_head=training.log_loss_curve,
+                cross_fitted_both=training.log_loss_both,
+                standard_error=training.standard_error,
+                epochs=training.epochs,
+                network_kept=bool(training.weights),
+                cross_fitted_logits=training.logits,
+            )
+        return replace(fit, summary=summary)
+
+    def _fit_with(
+        self, rows: Rows, curves: Sequence[Fit], networks: Sequence[Weights]
+    ) -> NetworkFit:
+        """The fit with networks of these weights; without any, g is 0."""
+        bias = 0.0
+        network = copy_of(self.field_network) if networks else None
+        if network is not None:
+            network(take(rows.features, slice(1)))
+
+        def unbiased(rows: Rows) -> np.ndarray:
+            curve = curves[0].logits(rows) if curves else rows.logits
+            if network is None:
+                return curve
+            outputs = [outputs_of(network, weights, rows.features) for weights in networks]
+            return np.asarray(curve + np.mean(outputs, axis=0))
+
+        if networks:
             # The kept networks are of folds: each has a total of its own.
-            logits = head_logits(self, rows.logits, rows.features)
-            self._bias.assign(bias_of_total(logits, rows)[0])
-        summary = self.summary_of(rows, num_iterations, converged)
-        if training is None:
-            return summary
-        return replace(
-            summary,
-            cross_fitted_head=training.log_loss_curve,
-            cross_fitted_both=training.log_loss_both,
-            standard_error=training.standard_error,
-            epochs=training.epochs,
-            network_kept=bool(training.weights),
-            cross_fitted_logits=training.logits,
+            bias = float(bias_of_total(unbiased(rows), rows)[0])
+        return NetworkFit(
+            FitSummary.of(rows, rows.logits),
+            lambda rows: unbiased(rows) + bias,
+            {"_bias": bias},
+            tuple(curves),
+            networks=tuple(networks or [_weights_of_zero(g, rows.features) for g in self.members]),
         )
+
+    def assign(self, fit: Fit) -> None:
+        """Gives η, the networks and the bias their weights."""
+        self.ensure_built()
+        for member, weights in zip(self.members, cast(NetworkFit, fit).networks, strict=True):
+            member.set_weights(weights)
+        super().assign(fit)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the logit, if there is no network; else raises."""
@@ -228,7 +264,7 @@ class NeuralCalibration(Head):
             return super().logit_standard_deviation(logits, features)
         return self.calibrator.logit_standard_deviation(as_column(logits))
 
-    def _cross_fit(self, rows: Rows, settings: FitSettings, verbose: int) -> CrossFit | None:
+    def _cross_fit(self, rows: Rows, settings: FitSettings) -> CrossFit | None:
         """Cross-fits η and the network; None without a network or with too few rows."""
         if self.field_network is None:
             return None
@@ -240,7 +276,7 @@ class NeuralCalibration(Head):
             raise refused("num_members", f"1 or the number of folds, {num_folds}", self.num_members)
         if not enough_for(num_folds, rows):
             return None
-        return cross_fit(self.calibrator, self.field_network, rows, fold, settings, verbose=verbose)
+        return cross_fit(self.calibrator, self.field_network, rows, fold, settings)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -252,13 +288,15 @@ class NeuralCalibration(Head):
         }
 
 
-def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:
-    """Makes g = 0: resets the network if a new one returns 0, else sets its weights to 0."""
+def _weights_of_zero(
+    network: keras.layers.Layer, columns: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    """The weights with which g = 0: those of a new network if it returns 0, else zeros."""
     fresh = copy_of(network)
     if np.any(np.asarray(fresh(take(columns, slice(100))))):
-        for weight in network.trainable_weights:
-            weight.assign(ops.zeros(weight.shape, weight.dtype))
-    else:
-        if isinstance(fresh, FieldNetwork):
-            fresh.adapt(columns)
-        network.set_weights(fresh.get_weights())
+        built = network if network.built else fresh
+        trained = {id(weight) for weight in built.trainable_weights}
+        return [np.array(w) * (id(w) not in trained) for w in built.weights]
+    if isinstance(fresh, FieldNetwork):
+        fresh.adapt(columns)
+    return weights_of(fresh)

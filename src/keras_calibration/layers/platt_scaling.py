@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
-    LogisticFit,
     check_scale,
     fit_logistic,
     starting_bias,
@@ -19,7 +18,7 @@ from keras_calibration._solvers.logistic_fit import (
 )
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.histogram_head import FittedCurve, HistogramHead
 from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.layers.posterior import Posterior
 
@@ -73,7 +72,7 @@ class PlattScaling(HistogramHead):
         """By c and a."""
         return [ops.ones_like(logits), logits]
 
-    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Fits c and a by Newton's method."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -82,13 +81,16 @@ class PlattScaling(HistogramHead):
         scale = starting_scale(histogram)
         start = [starting_bias(histogram, scale), scale]
         fit = fit_logistic(histogram, design, start, lower=[-np.inf, SMALLEST_SCALE])
-        bias, scale = fit.parameters[0], check_scale(fit, histogram, "PlattScaling")
         line = histogram.line
-        self._log_scale.assign(math.log(scale) + math.log(line.scale))
-        self._bias.assign(bias + scale * line.shift)
+        slope = check_scale(fit, histogram, "PlattScaling")
+        # Of the logits as they are, which the line maps to those of the fit.
+        scale = slope * line.scale
+        bias = fit.parameters[0] + slope * line.shift
         by_bias, by_scale = fit.factor
         factor = np.stack([by_bias + line.shift * by_scale, line.scale * by_scale])
-        return dataclasses.replace(fit, factor=factor)
+        weights = {"_log_scale": math.log(slope) + math.log(line.scale), "_bias": bias}
+        solved = dataclasses.replace(fit, factor=factor)
+        return FittedCurve(solved, lambda logits: scale * logits + bias, weights)
 
     @property
     def scale(self) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -25,8 +25,8 @@ _PREFIX = "posterior_"
 class Posterior:
     """The posterior of the last direct fit of a layer, in weights of the layer.
 
-    A head with intervals creates it at the end of `build`, as its attribute `posterior`, assigns it
-    with `keep` at the end of a direct fit, and implements `logit_standard_deviation`. `interval`
+    A head with intervals creates it at the end of `build`, as its attribute `posterior`, has its
+    values in `Fit.posterior`, and implements `logit_standard_deviation`. `interval`
     then refuses before the fit, and after weights were changed in another way, for example by
     training.
 
@@ -53,16 +53,11 @@ class Posterior:
         """The value of a weight, by its name."""
         return ops.convert_to_tensor(self._weights[name])
 
-    def keep(self, are_counts: bool, **values: np.ndarray) -> None:
-        """Assigns the weights, by name, at the end of a direct fit."""
-        origin = {"of": _checksum(self._layer.weights), "is_of_counts": float(are_counts)}
-        for name, value in {**values, **origin}.items():
+    def keep(self, values: Mapping[str, Any] | None) -> None:
+        """Assigns the weights, by name, at the end of a direct fit; None if it has no posterior."""
+        is_of = 0.0 if values is None else _checksum(self._layer.weights)
+        for name, value in {"is_of_counts": 1.0, **(values or {}), "of": is_of}.items():
             self._weights[name].assign(value)
-
-    def forget(self) -> None:
-        """Records that there is no posterior, so that `interval` refuses."""
-        self._weights["of"].assign(0.0)
-        self._weights["is_of_counts"].assign(1.0)
 
     @property
     def is_of_counts(self) -> bool:

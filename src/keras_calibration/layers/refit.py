@@ -1,4 +1,4 @@
-"""refit: fits the head of a model to new rows, and keeps the previous head if the fit is worse."""
+"""refit: fits the head of a model to new rows, and compares the fit with the head as it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from keras_calibration._solvers.row_folds import (
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.cross_fitting import cross_fitted, parts_of
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import draws_by_chance, is_as_fitted, restorer, warn_of_settings
+from keras_calibration.layers.fits import draws_by_chance, fit_to, is_as_fitted
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.totals import warn_of_calibrated_scores
@@ -39,34 +40,44 @@ _NUM_FOLDS = 3
 _ROUNDING = 1e-6
 
 
+class Refit(NamedTuple):
+    """What `refit` has found.
+
+    Args:
+        fit: The fit to use, for `Head.assign`; None if the head is to stay as it is.
+        summary: The figures, in any case.
+    """
+
+    fit: Fit | None
+    summary: FitSummary
+
+
 def refit(
     head: Head,
     rows: Rows,
     settings: FitSettings | None = None,
-    verbose: int = 0,
     only_if_better: bool = True,
     scores_before: Mapping[str, Any] | None = None,
-) -> FitSummary:
-    """Fits a head to rows by its direct fit, unless the previous head predicts new rows better.
+) -> Refit:
+    """Fits a head to rows by its direct fit, and compares the fit with the head as it is.
 
     The fit is scored on rows that it did not see: each third of the rows by a fit to the other two;
     for a head that follows time, the last eighth of the time by a fit to the first seven. If that
-    log loss is above the one of the previous head, on the same rows, the head gets its previous
-    weights back. There is no comparison if the rows are too few for folds, or if the previous head
-    was fitted to these very rows: it would win because it has seen them.
+    log loss is above the one of the present head, on the same rows, the fit is not used. There is
+    no comparison if the rows are too few for folds, or if the present head was fitted to these very
+    rows: it would win because it has seen them. The head stays as it is: see `assign_all`.
 
     Args:
         head: The head.
         rows: Checked rows, with the features that the head reads.
         settings: How to train the head's network, if it has one.
-        verbose: 1 shows a progress bar while a network is trained.
-        only_if_better: Whether to keep the previous head if the fit predicts worse. Otherwise, the
-            fit is used, with a warning if it is worse by more than the standard error.
+        only_if_better: Whether not to use the fit if it predicts worse. Otherwise, the fit is used,
+            with a warning if it is worse by more than the standard error.
         scores_before: The distribution of the logits that the head was made for, from
             `describe_logits`; None takes that of its last fit.
 
     Returns:
-        The summary. `log_loss_before` is that of the previous head.
+        The fit, whose `log_loss_before` is that of the present head, and what to use.
     """
     refuse_divided_groups(folds_of(settings.folds, rows) if settings else None, rows)
     if draws_by_chance(head):  # its fit scores each separate row
@@ -78,32 +89,20 @@ def refit(
     warn_of_calibrated_scores(
         rows, present, scores_before or getattr(head.fit_summary, "logits", None)
     )
-    restore_previous = restorer(head)
-    warn_of_settings(head, settings)
+    fit = fit_to(head, rows, settings)
+    warn_of_unknown(head, rows, fit)
     summary = replace(
-        head.fit_checked(rows, settings, verbose),
+        fit.summary,
         log_loss_before=float(np.average(losses, weights=rows.weights)),
         # The next fit and the refresh of an export compare their scores with these.
         logits=describe_logits(rows.logits, "fit", rows.weights),
     )
-    restore_fit = restorer(head)
-    try:
-        changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, summary)
-    except BaseException:
-        restore_previous()
-        raise
-    restore_fit()
-    head.fit_summary = summary
-    warn_of_unknown(head, rows)
+    fit = replace(fit, summary=summary)
+    changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, fit)
     if changed is None:
-        return summary
+        return Refit(fit, summary)
     change, error = changed
     is_kept = only_if_better and change > 0
-    summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
-    if is_kept:
-        restore_previous()
-    else:
-        head.fit_summary = summary
     if is_kept or change > error:
         then = (
             "The head stays as it was; to use the fit anyway, pass only_if_better=False."
@@ -115,7 +114,8 @@ def refit(
             f"{change:.6f} ± {error:.6f} nats per row, cross-fitted on {rows.num_meant:,} rows. "
             f"{then}"
         )
-    return summary
+    summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
+    return Refit(None if is_kept else replace(fit, summary=summary), summary)
 
 
 def is_fitted_to(head: Head, rows: Rows) -> bool:
@@ -132,14 +132,14 @@ def is_fitted_to(head: Head, rows: Rows) -> bool:
 
 
 def _cross_fitted_change(
-    head: Head, rows: Rows, before: np.ndarray, settings: FitSettings | None, summary: FitSummary
+    head: Head, rows: Rows, before: np.ndarray, settings: FitSettings | None, fit: Fit
 ) -> tuple[float, float] | None:
     """The change of the log loss by the direct fit on rows that it did not see, and its error.
 
-    None if the rows, or those of a fold, are too few. The head keeps the weights of the last fit.
+    None if the rows, or those of a fold, are too few.
     """
-    if len(summary.cross_fitted_logits):  # the fit was cross-fitted already
-        losses = head_log_losses(rows.labels, summary.cross_fitted_logits)
+    if len(fit.summary.cross_fitted_logits):  # the fit was cross-fitted already
+        losses = head_log_losses(rows.labels, fit.summary.cross_fitted_logits)
         return mean_and_error(losses - before, rows.weights, clusters_of(rows))
     # Separate rows, so that random folds do not depend on the form of the rows.
     apart, numbers, _ = rows_apart(rows)

@@ -14,6 +14,7 @@ from calibration_records._check import share
 from calibration_records._columns import refuse_rows, select_features
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -88,13 +89,18 @@ class SamplingCorrection(Head):
         possible = ops.logical_and(rates > 0, rates <= 1)
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
-        """Fits nothing; returns the log losses before and after."""
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
+        """Fits nothing: its figures are the log losses before and after."""
         for name in self.feature_names:
             rates = np.asarray(rows.features[name], np.float64).reshape(-1)
             message = f"Feature {name!r} must hold rates in (0, 1]."
             refuse_rows(~((rates > 0) & (rates <= 1)), rates, message, "Drop or correct them.")
-        return self.summary_of(rows)
+
+        def logits(rows: Rows) -> np.ndarray:
+            given = rows.features[self.rate] if isinstance(self.rate, str) else self.rate
+            return rows.logits + np.log(np.asarray(given, np.float64)).reshape(-1)
+
+        return Fit(FitSummary.of(rows, logits(rows)), logits)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -13,7 +13,6 @@ from keras_calibration._rows.checks import is_of_classes
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
-    LogisticFit,
     check_scale,
     fit_logistic,
     starting_scale,
@@ -23,9 +22,10 @@ from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import fit_temperature
 from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
-from keras_calibration.layers.histogram_head import HistogramHead
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.histogram_head import FittedCurve, HistogramHead
 from keras_calibration.layers.logits import check_columns, scaled_logits
 from keras_calibration.layers.posterior import Posterior
 
@@ -91,23 +91,26 @@ class TemperatureScaling(HistogramHead):
         """`l / T`."""
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits T to one logit per row, or to class logits by the root of the loss derivative."""
         if not is_of_classes(rows.logits):
-            return super().fit_rows(rows, settings, verbose)
+            return super().fitted(rows, settings, start)
         line = class_line(rows)
         fit = fit_temperature(rows.seen(line))
-        warn_of_no_ranking(float(fit.scales), "TemperatureScaling")
-        self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
-        self.histogram = None
-        self.posterior.forget()
-        return class_fit_summary(rows, fit)
+        scale = float(fit.scales)
+        warn_of_no_ranking(scale, "TemperatureScaling")
+
+        def logits(rows: Rows) -> np.ndarray:
+            return scale * line.scale * rows.logits
+
+        summary = FitSummary.of(rows, logits(rows), fit.num_iterations, fit.converged)
+        return Fit(summary, logits, _weights(scale, line.scale))
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:
         """By 1 / T."""
         return [logits]
 
-    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Fits 1 / T by Newton's method."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -116,11 +119,16 @@ class TemperatureScaling(HistogramHead):
         start = [starting_scale(histogram, with_bias=False)]
         fit = fit_logistic(histogram, design, start, lower=SMALLEST_SCALE)
         scale, unit = check_scale(fit, histogram, "TemperatureScaling"), histogram.line.scale
-        self._log_temperature.assign(-math.log(scale) - math.log(unit))
-        return dataclasses.replace(fit, factor=unit * fit.factor)
+        solved = dataclasses.replace(fit, factor=unit * fit.factor)
+        return FittedCurve(solved, lambda logits: scale * unit * logits, _weights(scale, unit))
 
     @property
     def temperature(self) -> float:
         """The temperature T > 0."""
         self.ensure_built()
         return math.exp(float(np.asarray(self._log_temperature)))
+
+
+def _weights(scale: float, unit: float) -> dict[str, float]:
+    """The weight of the layer, for 1 / T = scale · unit."""
+    return {"_log_temperature": -math.log(scale) - math.log(unit)}

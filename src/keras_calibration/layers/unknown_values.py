@@ -14,24 +14,25 @@ from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, ids_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration.layers.field_ids import Fields, Vocabulary
-from keras_calibration.layers.head_logits import head_logits, outcome_columns
+from keras_calibration.layers.head_logits import outcome_columns
 
 if TYPE_CHECKING:
+    from keras_calibration.layers.fit import Fit
     from keras_calibration.layers.head import Head
 
 # A share of all rows, and the probability that one field gives a warning by chance.
 _LARGE_SHARE, _CHANCE = 0.01, 1e-3
 
 
-def warn_of_unknown(head: Head, rows: Rows, fields: Fields | None = None) -> None:
-    """Warns after a fit if rows have field values outside the vocabularies of head and `fields`.
+def warn_of_unknown(head: Head, rows: Rows, fit: Fit, fields: Fields | None = None) -> None:
+    """Warns of a fit if its rows have field values outside the vocabularies of head and `fields`.
 
     Of a field, they must have more than 1 % of the rows, or one of them a rate that differs from
     its prediction by more than chance.
     """
     all_fields = {name: v for reader in head.field_readers() for name, v in reader.fields.items()}
     pairs = (all_fields | dict(fields or {})).items()
-    if text := "; ".join(text for pair in pairs for text in _texts(head, rows, *pair)):
+    if text := "; ".join(text for pair in pairs for text in _texts(head, rows, fit, *pair)):
         warn(
             f"Fields have values that are not in their vocabulary. {text}. All such values of a "
             "field share one correction, and a fit adds none of them to the vocabulary. Call "
@@ -40,7 +41,7 @@ def warn_of_unknown(head: Head, rows: Rows, fields: Fields | None = None) -> Non
         )
 
 
-def _texts(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterator[str]:
+def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) -> Iterator[str]:
     """The text about the unknown values of a field, if it gives a warning."""
     column = rows.features[name]
     if isinstance(vocabulary, int | keras.layers.IntegerLookup):
@@ -53,9 +54,9 @@ def _texts(head: Head, rows: Rows, name: str, vocabulary: Vocabulary) -> Iterato
     if not len(values):
         return
     unknown = rows.take(numbers[is_value])
-    logits = head_logits(head, unknown.logits, unknown.features)
     # Of classes, the last.
-    labels, predicted = (column[:, -1] for column in outcome_columns(unknown.labels, logits))
+    outcomes = outcome_columns(unknown.labels, fit.logits(unknown))
+    labels, predicted = (column[:, -1] for column in outcomes)
     count, positives, expected, variance = (
         np.bincount(place, unknown.row_weights * term)
         for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))

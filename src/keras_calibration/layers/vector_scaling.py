@@ -13,8 +13,9 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import fit_vector
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary, class_fit_summary
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import check_classes, scaled_logits
 
@@ -74,14 +75,19 @@ class VectorScaling(Head):
         scaled = scaled_logits(logits, ops.convert_to_tensor(self._scales))
         return scaled + ops.convert_to_tensor(self._biases)
 
-    def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits a and b by Newton's method."""
         line = class_line(rows)
         fit = fit_vector(rows.seen(line))
+        scales = fit.scales * line.scale
         biases = fit.biases + fit.scales * line.shift
-        self._scales.assign(fit.scales * line.scale)
-        self._biases.assign(biases - biases.mean())
-        return class_fit_summary(rows, fit)
+        biases = biases - biases.mean()
+
+        def logits(rows: Rows) -> np.ndarray:
+            return scales * rows.logits + biases
+
+        summary = FitSummary.of(rows, logits(rows), fit.num_iterations, fit.converged)
+        return Fit(summary, logits, {"_scales": scales, "_biases": biases})
 
     @property
     def scales(self) -> np.ndarray:

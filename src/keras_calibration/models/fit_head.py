@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -18,9 +18,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import check_fit, unchanged_if_refused
-from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.fits import assign_all, check_fit, warn_of_settings
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.totals import Totals, totals_of
 
@@ -124,12 +122,21 @@ def fit_head(
         )
         return match.head.with_features(rows)
 
-    # The rows of all heads are read and checked before any head is changed.
+    # The rows of all heads are read and checked before any head is fitted, and no head changes
+    # before all are fitted.
     read = [(match.head, rows_of(match)) for match in matches]
-    with contextlib.ExitStack() as unless_refused:
-        for head, _ in read:
-            unless_refused.enter_context(unchanged_if_refused(head))
-        summaries = [_fit(head, rows, settings, verbose, only_if_better) for head, rows in read]
+    for head, _ in read:
+        warn_of_settings(head, settings)
+    settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
+    refits = [refit(head, rows, settings, only_if_better) for head, rows in read]
+    for (head, rows), (fit, summary) in zip(read, refits, strict=True):
+        if fit is not None and not head.follows_time:  # else it has the level of the last rows
+            _warn_of_bias(totals_of(fit.logits(rows), rows))
+        if verbose:
+            print(summary)
+    pairs = zip(read, refits, strict=True)
+    assign_all([(head, fit) for (head, _), (fit, _) in pairs if fit is not None])
+    summaries = [summary for _, summary in refits]
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 
@@ -144,18 +151,6 @@ def _outputs_to_fit(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y
             f"labels of {list(labels)}."
         )
     return labelled
-
-
-def _fit(
-    head: Head, rows: Rows, settings: FitSettings | None, verbose: int | str, only_if_better: bool
-) -> FitSummary:
-    """Fits a head to checked rows; warns if mean prediction and mean label differ."""
-    summary = refit(head, rows, settings, int(bool(verbose)), only_if_better)
-    if summary.is_used and not head.follows_time:  # else it has the level of the last rows
-        _warn_of_bias(totals_of(head_logits(head, rows.logits, rows.features), rows))
-    if verbose:
-        print(summary)
-    return summary
 
 
 def _warn_of_bias(totals: Totals) -> None:

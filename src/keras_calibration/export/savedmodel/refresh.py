@@ -38,7 +38,7 @@ from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import rows_to_fit
+from keras_calibration.layers.fits import assign_all, rows_to_fit, warn_of_settings
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
@@ -166,9 +166,11 @@ def refresh_savedmodel(
     )
     rows = with_groups(_entering(saved, rows), groups, features)
     progress = ProgressBar(2, "steps", verbose)
-    summary = refit(
-        saved.head, rows, settings, int(bool(verbose)), only_if_better, before["logits"]
-    )
+    warn_of_settings(saved.head, settings)
+    settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
+    fit, summary = refit(saved.head, rows, settings, only_if_better, before["logits"])
+    if fit is not None:
+        assign_all([(saved.head, fit)])
     _warn_of_other_logits(summary.logits, before["logits"])
     progress.add()
     is_written = summary.is_used and not dry_run
