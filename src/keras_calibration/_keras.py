@@ -131,6 +131,20 @@ def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
     return dict(before or {})
 
 
+def outside_of_graphs() -> contextlib.AbstractContextManager[Any]:
+    """A context in which TensorFlow reads values while it traces a step; elsewhere, none is needed.
+
+    Public: `tf.init_scope`.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.init_scope()
+
+
 @contextlib.contextmanager
 def throwaway_layers() -> Iterator[None]:
     """Keeps temporary layers, metrics and optimizers from leaving memory with TensorFlow.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The (head|fit of the head|mean prediction|sample weights|calibration)"
 )
 KNOWN = every_head.NUM_SITES
-READERS = {n: make for n, (make, _) in every_head.HEADS.items() if make().field_readers()}
+READERS = {n: make for n, (make, _) in every_head.HEADS.items() if make().reads().fields}
 
 
 def world(share=0.2, num_rows=800, effect=2.0, seed=0):

@@ -19,6 +19,7 @@ from keras_calibration.layers import (
     SamplingCorrection,
     TemperatureScaling,
 )
+from keras_calibration.layers.field_ids import Reads
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-0.5, 1.5, 400)
@@ -163,7 +164,7 @@ def test_a_head_asks_its_parts():
     inner = layers.FieldILPS({"site": 3})
     head = Doubled(inner)
     assert head.feature_names == ("site",)
-    assert head.field_readers() == [inner]
+    assert head.reads() == inner.reads() == Reads({"site": 3})
     with pytest.raises(ValueError, match="no direct fit"):  # it has no `fit_rows`
         head.fit([0.0], [1])
     with pytest.raises(ValueError, match="one"):

@@ -24,7 +24,6 @@ from keras_calibration._keras import flatten_layers, source_of
 from keras_calibration._rows.inputs import clean_names
 from keras_calibration._rows.reader import Reader
 from keras_calibration._typing import Inputs, Tensor
-from keras_calibration.layers.field_ids import id_fields, numeric_names
 from keras_calibration.layers.head import Head
 
 LOGIT_OUTPUT = "logit"
@@ -65,8 +64,8 @@ class HeadInModel:
     @property
     def ids(self) -> set[str]:
         """Names of the inputs that hold ids of the head's fields."""
-        fields = id_fields(self.head.field_readers())
-        return {name for feature, name in self.input_of.items() if feature in fields}
+        ids = self.head.reads().ids
+        return {name for feature, name in self.input_of.items() if feature in ids}
 
     @property
     def output_name(self) -> str:
@@ -117,7 +116,7 @@ class HeadInModel:
             columns = dict(zip(self.inputs, keras.tree.flatten(inputs), strict=True))
             return values[LOGIT_OUTPUT], self.features_from(columns, values)
 
-        numeric = numeric_names(self.head.field_readers())
+        numeric = self.head.reads().numeric
         return Reader(
             structure=symbolic_input(self.model),
             compute=compute,

@@ -24,7 +24,7 @@ from keras_calibration._solvers.logit_histogram import (
     LogitHistogram,
     bin_edges,
 )
-from keras_calibration.layers.field_ids import Fields, numeric_names
+from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import assign_all, fit_to
 from keras_calibration.layers.head import Head
@@ -109,9 +109,9 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     edges = bin_edges(int(name.removeprefix(_CELLS)))
     table, _ = _counted(sums.table(name), edges, weights_are)
     logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
-    vocabularies, numeric = getattr(layer, "fields", {}), numeric_names(layer.field_readers())
+    reads = layer.reads()
     features = {
-        feature: _feature_values(table[f"key_value_{place}"], feature, vocabularies, numeric)
+        feature: _feature_values(table[f"key_value_{place}"], feature, reads.fields, reads.numeric)
         for place, feature in enumerate(layer.feature_names or ())
     }
     rows = Rows(logits, labels, weights)

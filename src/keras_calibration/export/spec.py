@@ -130,7 +130,7 @@ class Spec:
     @cached_property
     def layers(self) -> list[keras.layers.Layer]:
         """The layers of the base, and the lookup layers of the fields of the head."""
-        tables = [table for r in self.head.field_readers() for table in r.fields.values()]
+        tables = self.head.reads().fields.values()
         lookups = [table for table in tables if isinstance(table, keras.layers.Layer)]
         return [*flatten_layers(self.base), *lookups]
 

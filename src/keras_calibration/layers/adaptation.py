@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._keras import outside_of_graphs
 from keras_calibration._ops.custom_gradients import with_gradient
 from keras_calibration._typing import Tensor
 
@@ -23,9 +24,7 @@ def known_value(variable: keras.Variable) -> float | None:
         3.0
     """
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        with tf.init_scope():
+        with outside_of_graphs():
             return float(np.asarray(variable))
     if keras.backend.backend() == "jax":
         import jax

@@ -27,6 +27,7 @@ from keras_calibration.layers.cross_fitting import (
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import (
     Fields,
+    Reads,
     check_features,
     checked_fields,
     checked_numeric,
@@ -137,9 +138,9 @@ class BoostedTrees(Head):
         unique = dict.fromkeys((*(names or ()), *self.fields, *self.numeric))
         return None if names is None else tuple(unique)
 
-    def field_readers(self) -> list[keras.layers.Layer]:
-        """The head itself, and the readers of h."""
-        return [self, *super().field_readers()]
+    def reads(self) -> Reads:
+        """Its fields and numeric columns, and those of h."""
+        return super().reads() | Reads(self.fields, self.numeric)
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for other logits than one per row."""
@@ -189,7 +190,7 @@ class BoostedTrees(Head):
     ) -> Tensor:
         """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
         for number, name in enumerate(self._categorical()):
-            ids = ids_of_field(self, features, name)
+            ids = self._ids_of(features, name)
             columns.append(ids[:, None] == all_categories[number])
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(column, "float32") for column in columns], axis=1)
@@ -302,6 +303,9 @@ class BoostedTrees(Head):
         effects, sizes = self.head.effect_names, self.num_values
         return [n for n in sizes if sizes[n] <= _NUM_CATEGORIES or n not in effects]
 
+    def _ids_of(self, features: Features, name: str) -> Tensor:
+        return ids_of_field(features[name], self.fields[name], self.num_values[name])
+
     def _num_trees(self) -> int:
         return -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
 
@@ -309,7 +313,7 @@ class BoostedTrees(Head):
         """The most frequent ids of the fields that get a column per value; -1 for none."""
         categories = np.full((len(self._categorical()), _NUM_CATEGORIES), -1, "int32")
         for number, name in enumerate(self._categorical()):
-            ids = np.asarray(ids_of_field(self, features, name))
+            ids = np.asarray(self._ids_of(features, name))
             values, counts = np.unique(ids, return_counts=True)
             most = values[np.argsort(-counts, kind="stable")][:_NUM_CATEGORIES]
             categories[number, : len(most)] = most

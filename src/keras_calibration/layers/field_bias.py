@@ -40,6 +40,7 @@ from keras_calibration.layers.effect_tables import (
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
     Fields,
+    Reads,
     called_features,
     check_features,
     checked_numeric,
@@ -154,6 +155,10 @@ class FieldBias(FieldHead):
         """The features that the head reads: its fields, then its numeric columns."""
         return (*self.fields, *self.numeric)
 
+    def reads(self) -> Reads:
+        """Its fields and numeric columns."""
+        return Reads(self.fields, self.numeric)
+
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
         check_features(features, self.feature_names, type(self).__name__)
@@ -180,7 +185,7 @@ class FieldBias(FieldHead):
     def effects(self, features: Features) -> Tensor:
         """Offsets of the field values of each row, (batch, fields), in logits; 0 if unknown."""
         self.ensure_built()
-        columns = called_features(features, self.fields, [self], type(self).__name__)
+        columns = called_features(features, self.fields, self.reads(), type(self).__name__)
         # `take` without an axis flattens first, which makes the gradient dense.
         offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(columns))
         return ops.transpose(offsets)

@@ -16,6 +16,7 @@ from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.field_ids import (
     Fields,
+    Reads,
     check_features,
     checked_fields,
     serialize_fields,
@@ -70,9 +71,9 @@ class FieldHead(Head):
         """Raises for other than one logit per row, also if η accepts class logits."""
         check_column(shape, type(self).__name__, "logits")
 
-    def field_readers(self) -> list[FieldHead]:
-        """The head itself."""
-        return [self]
+    def reads(self) -> Reads:
+        """Its fields."""
+        return Reads(self.fields)
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import keras
@@ -11,6 +12,7 @@ from keras import ops
 
 from calibration_records._check import instance, refused
 from calibration_records._columns import by_name, names_of, select_features
+from keras_calibration._keras import outside_of_graphs
 from keras_calibration._ops.field_sums import exact_ids, id_tensor, known_ids
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
 from keras_calibration._typing import Features, Tensor
@@ -44,16 +46,30 @@ def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
     return dict(fields)
 
 
-def id_fields(readers: Iterable[Any]) -> set[str]:
-    """Names of the fields of layers that are numbered by ids, which must be exact.
+@dataclass(frozen=True)
+class Reads:
+    """What a head or a network reads of its features, aside from features of any kind.
+
+    Args:
+        fields: Field name → number of ids or lookup layer.
+        numeric: Names of the numeric columns.
 
     Example:
-        >>> from keras_calibration.layers import FieldBias
         >>> bins = keras.layers.Discretization([0.5])
-        >>> id_fields([FieldBias({"site": 3, "price": bins})])
+        >>> (Reads({"site": 3}) | Reads({"price": bins}, ["age"])).ids
         {'site'}
     """
-    return {name for reader in readers for name in id_names(reader.fields)}
+
+    fields: Fields = field(default_factory=dict)
+    numeric: Sequence[str] = ()
+
+    def __or__(self, other: Reads) -> Reads:
+        return Reads({**self.fields, **other.fields}, (*self.numeric, *other.numeric))
+
+    @property
+    def ids(self) -> set[str]:
+        """Names of the fields that are numbered by ids, which must be exact."""
+        return id_names(self.fields)
 
 
 def id_names(fields: Fields | Iterable[str]) -> set[str]:
@@ -83,25 +99,12 @@ def checked_numeric(numeric: str | Sequence[str], fields: Iterable[str]) -> tupl
     return names
 
 
-def numeric_names(readers: Iterable[Any]) -> set[str]:
-    """Names of the numeric columns of layers.
-
-    Example:
-        >>> from keras_calibration.layers import FieldBias
-        >>> numeric_names([FieldBias({"site": 3}, numeric=["price"])])
-        {'price'}
-    """
-    return {name for reader in readers for name in getattr(reader, "numeric", ())}
-
-
-def called_features(
-    features: Any, names: Iterable[str] | None, readers: Iterable[Any], reader: str
-) -> Any:
+def called_features(features: Any, names: Iterable[str] | None, reads: Reads, reader: str) -> Any:
     """The features of a call, exactly: arrays, tables and their columns become tensors or arrays.
 
     Keras would convert an array of floats to float32, which merges ids beyond 2²⁴. If ids are
     numbered from 0, ids that are not exact are outside the vocabulary, as in a graph, which cannot
-    raise; with a lookup layer, they are refused. The `numeric` columns of the readers become
+    raise; with a lookup layer, they are refused. Numeric columns become
     floats, because JAX keeps 32 bits of an integer.
     """
     columns = by_name({} if features is None else features)
@@ -110,16 +113,15 @@ def called_features(
     read = select_features(columns, columns if names is None else names, reader)
     if all(isinstance(part, keras.KerasTensor) for part in columns.values()):
         return features
-    fields = {name: v for layer in readers for name, v in layer.fields.items()}
-    ids, numeric = id_names(fields), numeric_names(readers)
+    ids = reads.ids
     called = {}
     for name, values in read.items():
         if isinstance(values, keras.KerasTensor):
             called[name] = values
-        elif name in numeric:
+        elif name in reads.numeric:
             called[name] = _numbers(values, name)
         else:
-            called[name] = _ids(values, name, name in ids, isinstance(fields.get(name), int))
+            called[name] = _ids(values, name, name in ids, isinstance(reads.fields.get(name), int))
     return called
 
 
@@ -164,13 +166,13 @@ def _ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
 def vocabulary_sizes(fields: Fields) -> dict[str, int]:
     """Number of ids of each field, without "other".
 
-    Call it in `build`: inside a compiled step, the size of a lookup layer is a tensor.
-
     Example:
         >>> vocabulary_sizes({"site": 3, "page": keras.layers.Hashing(num_bins=8)})
         {'site': 3, 'page': 8}
     """
-    return {name: _vocabulary_size(vocabulary) for name, vocabulary in fields.items()}
+    # Inside a compiled step, the size of a lookup layer would be a tensor.
+    with outside_of_graphs():
+        return {name: _vocabulary_size(vocabulary) for name, vocabulary in fields.items()}
 
 
 def _vocabulary_size(vocabulary: Vocabulary) -> int:
@@ -182,19 +184,15 @@ def _vocabulary_size(vocabulary: Vocabulary) -> int:
     return len(boundaries) + 1 if boundaries else int(getattr(vocabulary, "num_bins", 0))
 
 
-def ids_of_field(reader: Any, features: Features, field: str) -> Tensor:
-    """Ids (batch,) of a field of a built reader, int32; "other" is the number of field values.
+def ids_of_field(values: Tensor, vocabulary: Vocabulary, num_values: int) -> Tensor:
+    """Ids (batch,) of the values of a field, int32; "other" is the number of field values.
 
     Example:
-        >>> from keras_calibration.layers import FieldBias
-        >>> head = FieldBias({"site": 3})
-        >>> head.ensure_built()
-        >>> print(ids_of_field(head, {"site": ops.array([[2], [7]])}, "site").numpy())
+        >>> print(ids_of_field(ops.array([[2], [7]]), 3, 3).numpy())
         [2 3]
     """
-    values, vocabulary = features[field], reader.fields[field]
     ids = values if isinstance(vocabulary, int) else vocabulary(values)
-    return known_ids(ops.reshape(ids, (-1,)), reader.num_values[field])
+    return known_ids(ops.reshape(ids, (-1,)), num_values)
 
 
 def table_starts(num_values: Iterable[int]) -> np.ndarray:

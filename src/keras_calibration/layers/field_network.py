@@ -22,6 +22,7 @@ from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.field_ids import (
     Fields,
+    Reads,
     called_features,
     check_features,
     checked_fields,
@@ -127,8 +128,12 @@ class FieldNetwork(keras.layers.Layer):
 
     def __call__(self, features: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
-        columns = called_features(features, self.feature_names, [self], type(self).__name__)
+        columns = called_features(features, self.feature_names, self.reads(), type(self).__name__)
         return super().__call__(columns, *args, **kwargs)
+
+    def reads(self) -> Reads:
+        """Its fields and numeric columns."""
+        return Reads(self.fields, self.numeric)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

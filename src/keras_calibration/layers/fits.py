@@ -20,6 +20,7 @@ from calibration_records._columns import (
     warn_of_other_order,
 )
 from calibration_records._warn import warn
+from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.checks import read_rows
 from keras_calibration._rows.columns import (
     column_of,
@@ -32,7 +33,6 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.times import with_times
 from keras_calibration._solvers.row_folds import folds_of
 from keras_calibration._solvers.row_order import rows_apart
-from keras_calibration.layers.field_ids import id_fields, numeric_names
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -71,7 +71,7 @@ def rows_to_fit(
         rows = with_times(rows, time, features)
     num_given = len(rows) if rows.num_given is None else rows.num_given
     rows = replace(rows, features=features_of(head, features, num_given, rows.numbers))
-    for name in numeric_names(head.field_readers()):
+    for name in head.reads().numeric:
         numbers_in_float32(numbers_of(rows.features[name], repr(name)), name)
     return rows
 
@@ -82,7 +82,7 @@ def features_of(
     """The features that a head reads, for the rows with these numbers, as arrays."""
     reader, names = type(head).__name__, head.feature_names
     table = by_name({} if features is None else features)
-    ids = id_fields(head.field_readers())
+    ids = head.reads().ids
     columns = {}
     for name, values in select_features(table, table if names is None else names, reader).items():
         column = column_that_counts(values, repr(name), numbers, num_rows)
@@ -154,6 +154,7 @@ def is_as_fitted(head: Head) -> bool:
     return head._fitted_weights is not None and head._fitted_weights == hash_of_weights(head)
 
 
+@throwaway_layers()  # A network is trained as a copy.
 def fit_to(
     head: Head, rows: Rows, settings: FitSettings | None = None, start: Fit | None = None
 ) -> Fit:

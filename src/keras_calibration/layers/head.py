@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +17,7 @@ from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.field_ids import called_features
+from keras_calibration.layers.field_ids import Reads, called_features
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -118,10 +120,10 @@ class Head(keras.layers.Layer):
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
         if (shape := getattr(logits, "shape", None)) is not None:
             self.check_logits(shape)
-        names, readers = self.feature_names, self.field_readers()
+        names = self.feature_names
         if names == () or (features is None and names is None):
             return super().__call__(logits, *args, **kwargs)
-        columns = called_features(features, names, readers, type(self).__name__)
+        columns = called_features(features, names, self.reads(), type(self).__name__)
         if isinstance(columns, Mapping):
             check_same_rows(shape, columns, type(self).__name__)
         return super().__call__(logits, columns, *args, **kwargs)
@@ -151,9 +153,9 @@ class Head(keras.layers.Layer):
             names |= dict.fromkeys(part.feature_names)
         return tuple(names)
 
-    def field_readers(self) -> Sequence[keras.layers.Layer]:
-        """The layers inside the head that have `fields` and `field_ids(features, field)`."""
-        return [reader for part in self.parts() for reader in part.field_readers()]
+    def reads(self) -> Reads:
+        """Which of the features are fields, and which are numeric columns; others may be both."""
+        return functools.reduce(operator.or_, (part.reads() for part in self.parts()), Reads())
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for logits of a shape that the head does not accept.

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._keras import flatten_layers, throwaway_layers
+from keras_calibration._keras import flatten_layers
 from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._seeds import generator_of
@@ -41,7 +41,6 @@ class NetworkTrainer:
     TensorFlow or JAX, one graph or program trains the epochs of all folds.
     """
 
-    @throwaway_layers()
     def __init__(self, network: keras.layers.Layer, rows: Rows, settings: FitSettings) -> None:
         num_rows, weights = len(rows), rows.row_weights
         self.settings, self.features = settings, rows.features
@@ -105,7 +104,6 @@ class NetworkTrainer:
             self.network.adapt(take(self.features, chosen))
         self.model.optimizer.load_own_variables(self._fresh_optimizer)
 
-    @throwaway_layers()  # The first call traces.
     def train_epoch(self, chosen: np.ndarray) -> None:
         """One epoch over the rows with these numbers; an incomplete last batch is dropped."""
         size = min(self.batch_size, len(chosen))
@@ -219,9 +217,8 @@ def copy_of(network: _Layer, **changes: Any) -> _Layer:
         if "name" in config["config"]:
             config["config"]["name"] = "copy"
         config["config"].update(changes)
-        with throwaway_layers():
-            # Safe: the configuration is of an object in memory, so a Lambda runs no foreign code.
-            return keras.saving.deserialize_keras_object(config, classes, safe_mode=False)
+        # Safe: the configuration is of an object in memory, so a Lambda runs no foreign code.
+        return keras.saving.deserialize_keras_object(config, classes, safe_mode=False)
     except Exception as error:  # A user's constructor may raise anything.
         raise ValueError(
             "It must be possible to copy the field network, because a direct fit trains copies. "

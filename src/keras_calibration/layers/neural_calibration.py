@@ -19,6 +19,7 @@ from keras_calibration._solvers.total_bias import bias_of_total
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
+from keras_calibration.layers.field_ids import Reads
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
@@ -142,9 +143,10 @@ class NeuralCalibration(Head):
         """The networks whose mean is g; empty if g is left out."""
         return [] if self.field_network is None else [self.field_network, *self._other_members]
 
-    def field_readers(self) -> list[FieldNetwork]:
-        """g, if it is a `FieldNetwork`."""
-        return [g for g in [self.field_network] if isinstance(g, FieldNetwork)]
+    def reads(self) -> Reads:
+        """What g reads, if it is a `FieldNetwork`."""
+        network = self.field_network
+        return network.reads() if isinstance(network, FieldNetwork) else Reads()
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for other logits than one per row."""

@@ -30,8 +30,7 @@ def warn_of_unknown(head: Head, rows: Rows, fit: Fit, fields: Fields | None = No
     Of a field, they must have more than 1 % of the rows, or one of them a rate that differs from
     its prediction by more than chance.
     """
-    all_fields = {name: v for reader in head.field_readers() for name, v in reader.fields.items()}
-    pairs = (all_fields | dict(fields or {})).items()
+    pairs = {**head.reads().fields, **(fields or {})}.items()
     if text := "; ".join(text for pair in pairs for text in _texts(head, rows, fit, *pair)):
         warn(
             f"Fields have values that are not in their vocabulary. {text}. All such values of a "

@@ -29,7 +29,7 @@ from keras_calibration._rows.inputs import (
     named_inputs,
 )
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.layers.field_ids import id_fields, ids_of_field
+from keras_calibration.layers.field_ids import ids_of_field, vocabulary_sizes
 from keras_calibration.layers.head import Head
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
 
@@ -235,10 +235,11 @@ class CalibratedModel(FieldMetricsModel):
         The head's "other" value has the id -1, as for all metrics.
         """
         features = inputs_by_name(x, self.input)
-        for reader in self.head.field_readers():
-            if field in {*reader.fields} & {*features}:
-                ids = ids_of_field(reader, features, field)
-                return keras.ops.where(ids >= reader.num_values[field], -1, ids)
+        vocabulary = self.head.reads().fields.get(field)
+        if vocabulary is not None and field in features:
+            (num_values,) = vocabulary_sizes({field: vocabulary}).values()
+            ids = ids_of_field(features[field], vocabulary, num_values)
+            return keras.ops.where(ids >= num_values, -1, ids)
         return super().field_ids(features, field)
 
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
@@ -273,4 +274,4 @@ class CalibratedModel(FieldMetricsModel):
     @property
     def _ids(self) -> set[str]:
         """Names of the inputs that hold ids of the head's fields."""
-        return id_fields(self.head.field_readers())
+        return self.head.reads().ids

@@ -35,7 +35,6 @@ from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, served_
 from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
 from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
-from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import assign_all, rows_to_fit, warn_of_settings
@@ -275,7 +274,7 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
 
 def _entering(saved: SavedHead, rows: Rows) -> Rows:
     """The rows with the head's features in the dtypes of its inputs."""
-    inputs, ids = saved.inputs, id_fields(saved.head.field_readers())
+    inputs, ids = saved.inputs, saved.head.reads().ids
     names = sorted(name for name in inputs if name != "logit")
     columns = select_features(rows.features, names, "the head")
     return replace(
