@@ -28,25 +28,23 @@ def test_platt_under_offsets_is_the_optimum():
         return log_loss(theta[0] * logits + theta[1] + offsets, labels, weights)
 
     best = scipy.optimize.minimize(objective, [1.0, 0.0], options={"gtol": 1e-9})
-    layer = PlattScaling()
-    layer.ensure_built()
-    fit = layer.fit_histogram(offset_histogram(logits, labels, weights, offsets))
-    np.testing.assert_allclose([layer.scale, layer.bias], best.x, atol=2e-3)
-    received = log_loss(layer.scale * logits + layer.bias + offsets, labels, weights)
+    fit = PlattScaling().fit_histogram(offset_histogram(logits, labels, weights, offsets))
+    scale, bias = np.exp(fit.weights["_log_scale"]), fit.weights["_bias"]
+    np.testing.assert_allclose([scale, bias], best.x, atol=2e-3)
+    received = log_loss(fit.at(logits) + offsets, labels, weights)
     assert best.fun - 1e-9 <= received < best.fun + 1e-6
-    assert fit.log_loss == pytest.approx(received, abs=5e-4)
-    assert abs(layer.scale - 0.6) < 0.1
+    assert fit.solved.log_loss == pytest.approx(received, abs=5e-4)
+    assert abs(scale - 0.6) < 0.1
 
 
 @pytest.mark.parametrize("smoothness", [1.0, "auto"])
 def test_a_curve_under_offsets_comes_back(smoothness):
     logits, labels, weights, offsets = rows_with_offsets(40_000)
     layer = ILPS(smoothness=smoothness)
-    layer.ensure_built()
-    layer.fit_histogram(offset_histogram(logits, labels, weights, offsets))
+    fit = layer.fit_histogram(offset_histogram(logits, labels, weights, offsets))
     grid = np.linspace(-5, 3, 50)
-    np.testing.assert_allclose(layer(grid), 0.6 * grid - 0.5, atol=0.2)
+    np.testing.assert_allclose(fit.at(grid), 0.6 * grid - 0.5, atol=0.2)
     plain = ILPS(smoothness=smoothness)
     plain.fit(logits, labels, sample_weight=weights)
-    np.testing.assert_allclose(layer.get_knots(), plain.get_knots(), atol=0.03)
+    np.testing.assert_allclose(fit.weights["_knots"], plain.get_knots(), atol=0.03)
     assert np.abs(np.asarray(plain(grid)) - 0.6 * grid + 0.5).max() > 0.5

@@ -201,8 +201,8 @@ MUTANTS = (
         ("test_honest_scores",),
     ),
     Mutant(
-        "self.set_bias(bias)",
-        "pass",
+        'return Fit(summary, logits, {"_bias": bias}, tuple(fits))',
+        'return Fit(summary, logits, {"_bias": 0 * bias}, tuple(fits))',
         ("test_totals",),
     ),
     Mutant(
