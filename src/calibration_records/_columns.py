@@ -157,14 +157,15 @@ def refuse_rows(
     values: np.ndarray,
     expected: str,
     remedy: str,
-    counts: np.ndarray | None = None,
+    numbers: np.ndarray | None = None,
 ) -> None:
-    """Raises if a row that counts is bad; the error names the first one."""
-    rows = np.flatnonzero(bad if counts is None else bad & counts)
+    """Raises if a row is bad; the error names the first one, by its number among all `numbers`."""
+    rows = np.flatnonzero(bad)
     if len(rows):
         raise ValueError(
             f"{expected} Received: {len(rows)} of {len(values)} rows with other values, the first "
-            f"being {values[rows[0]]} in row {rows[0]}. {remedy}"
+            f"being {values[rows[0]]} in row {(rows if numbers is None else numbers[rows])[0]}. "
+            f"{remedy}"
         )
 
 

@@ -77,7 +77,7 @@ def test_a_row_of_weight_0_is_no_row():
         check_rows([0.0, 1.0, 2.0], [np.nan, 1, 1], [0, 1, 1], both_classes=True)
     # The number of a row that is refused is that of the caller.
     with pytest.raises(
-        ValueError, match=r"1 of 3 rows with other values, the first being 7\.0 in row 2"
+        ValueError, match=r"1 of 2 rows with other values, the first being 7\.0 in row 2"
     ):
         check_rows([0.0, 1.0, 2.0], [7, 1, 7], [0, 1, 1])
     assert rows_that_count(np.ones(3)) is None

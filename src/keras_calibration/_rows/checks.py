@@ -18,7 +18,7 @@ from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import (
     check_weights_are,
-    checked_weights,
+    counted_rows,
     counts_of,
     warn_of_weights,
 )
@@ -92,52 +92,48 @@ def check_rows(
     Logits (n, K) are of K classes, with labels as class numbers or shares. Rows of weight 0 are
     left out, whatever they hold. Warns of logits that look like probabilities or labels.
     """
-    of_classes = is_of_classes(logits)
+    counted = counted_rows(sample_weight)
+    logits, labels = counted.of(logits, "logits"), counted.of(labels, "labels")
+    of_classes, weights = is_of_classes(logits), counted.weights
     scores = numbers_of(logits, "Logits") if of_classes else flat_numbers(logits, "logits")
-    scores, weights = np.asarray(scores, np.float64), checked_weights(sample_weight)
-    if not (num_rows := len(scores)):
+    given = np.asarray(scores, np.float64)
+    if not len(given):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    columns = {"logits": scores, "labels": labels, "weights": weights}
+    columns = {"logits": given, "labels": labels, "weights": weights}
     sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
     check_same_rows("Logits, labels and weights", sizes)
-    counts = np.ones(num_rows, bool) if weights is None else weights > 0
-    counted = scores if weights is None else scores[counts]
     if from_logits:
-        is_bad = (~np.isfinite(scores)).any(axis=tuple(range(1, scores.ndim)))
-        refuse_rows(
-            is_bad,
-            scores,
-            "Logits must be finite.",
-            "Check these rows for missing features.",
-            counts,
-        )
-        refuse_beyond_float32(counted, f"Argument `{argument}`")
+        is_finite = np.isfinite(given.reshape(len(given), -1))
+        is_bad = np.asarray(~is_finite.all(axis=1))
+        remedy = "Check these rows for missing features."
+        refuse_rows(is_bad, given, "Logits must be finite.", remedy, counted.numbers)
+        refuse_beyond_float32(given, f"Argument `{argument}`")
     else:
-        check_probabilities(counted, argument)
-        scores = logits_of_probabilities(scores)
-    shares = None if labels is None else _shares_of(labels, scores, counts)
+        check_probabilities(given, argument)
+    scores = given if from_logits else logits_of_probabilities(given)
+    shares = None if labels is None else _shares_of(labels, scores, counted.numbers)
     rows = Rows(scores, shares, weights)
-    if not counts.all():
-        rows = rows.take(np.flatnonzero(counts))
+    if counted.numbers is not None:
+        rows = replace(rows, numbers=counted.numbers, num_given=counted.num_given)
     if both_classes and labels is not None:
-        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
+        refuse_absent_classes(rows.shares.sum(axis=0), counted.num_given or len(rows))
     if from_logits:
-        _warn_of_probabilities(counted, rows.labels)
+        _warn_of_probabilities(given, rows.labels)
     else:
-        warn_if_swapped(rows.labels, counted, "probabilities")
+        warn_if_swapped(rows.labels, given, "probabilities")
     return rows
 
 
-def _shares_of(labels: ArrayLike, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones in rows that count."""
+def _shares_of(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
+    """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones."""
     if scores.ndim == 2:
-        return class_shares(labels, len(scores), scores.shape[1], counts)
+        return class_shares(labels, len(scores), scores.shape[1], numbers)
     shares = flat_numbers(labels, "labels")
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
-        advice = _look_swapped("logits") if are_swapped else label_advice(shares[counts])
+        advice = _look_swapped("logits") if are_swapped else label_advice(shares)
         expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
-        refuse_rows(bad, shares, expected, advice, counts)
+        refuse_rows(bad, shares, expected, advice, numbers)
     return shares
 
 

@@ -12,6 +12,7 @@ from calibration_records._check import one_column, same_rows
 from calibration_records._columns import is_missing, refuse_rows
 from keras_calibration._rows.columns import as_array, ids_of, named_column
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import Counted
 
 
 def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None) -> Rows:
@@ -30,21 +31,20 @@ def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None)
     """
     if groups is None:
         return rows
-    num_given = len(rows) if rows.num_given is None else rows.num_given
-    numbers = np.arange(num_given) if rows.numbers is None else rows.numbers
-    return replace(rows, groups=group_of_rows(groups, num_given, columns, numbers))
+    counted = Counted(rows.weights, rows.numbers, rows.num_given or 0)
+    return replace(rows, groups=group_of_rows(groups, columns, counted, len(rows)))
 
 
 def group_of_rows(
-    groups: ArrayLike | str, num_rows: int, columns: Any, numbers: np.ndarray
+    groups: ArrayLike | str, columns: Any, counted: Counted, num_rows: int
 ) -> np.ndarray:
-    """The groups of the rows with these numbers, of `num_rows` rows; see `with_groups`."""
+    """The groups of the `num_rows` rows that count; see `with_groups`."""
     if isinstance(groups, str):
         groups = named_column("groups", groups, columns, "or an array")
-    column = as_array(groups, "'groups'")
+    column = as_array(counted.of(groups, "'groups'"), "'groups'")
     one_column("groups", column.shape)
     same_rows("groups", len(column), num_rows, "row")
-    values = column.reshape(-1)[numbers]
+    values = column.reshape(-1)
     if values.dtype.kind in "Of":
         refuse_rows(
             np.array([is_missing(value) for value in values.tolist()], bool),

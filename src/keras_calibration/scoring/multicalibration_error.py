@@ -9,40 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import (
-    at_least,
-    instance,
-    integer,
-    known,
-    one_column,
-    refused,
-    same_rows,
-)
-from calibration_records._columns import (
-    by_name,
-    names_of,
-    refuse_repeated,
-    refuse_rows,
-    warn_of_other_order,
-)
-from calibration_records._predictions import probabilities_of
+from calibration_records._check import at_least, integer
+from calibration_records._columns import by_name, warn_of_other_order
 from calibration_records._text import ShownAsText, grid
-from keras_calibration._rows.checks import warn_if_swapped
-from keras_calibration._rows.columns import (
-    exact_array,
-    flat_numbers,
-    numbers_of,
-    take,
-    values_of,
-)
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.groups import group_of_rows
-from keras_calibration._rows.labels import label_advice
-from keras_calibration._rows.weights import (
-    are_counts,
-    check_counts,
-    check_weights_are,
-    rows_that_count,
-)
+from keras_calibration._rows.scored_rows import scored_rows
+from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.cumulative_error import (
     SegmentFigures,
     correlation_in_groups,
@@ -230,26 +203,26 @@ def multicalibration_error(
     integer("max_depth", max_depth, 1)
     integer("min_rows", min_rows, 1)
     at_least("min_positives", min_positives, 0)
-    warn_of_other_order(
-        labels=labels,
-        predictions=predictions,
-        features=features,
-        sample_weight=sample_weight,
-        groups=groups,
-    )
-    y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
     check_weights_are(weights_are)
-    counts = np.ones(len(w), np.int64)
+    table = by_name(features)
+    columns = table
+    if isinstance(groups, str) and isinstance(table, Mapping):
+        columns = {name: column for name, column in table.items() if name != groups}
+    read = scored_rows(labels, predictions, sample_weight, columns, numeric)
+    scored = read.probabilities(from_logits)
+    counts = np.ones(len(scored.labels), np.int64)
     if weights_are == "counts":
-        check_counts(w)
-        counts = np.rint(w).astype(np.int64)
-    order = _order_of(p, w)
-    group = None if groups is None else group_of_rows(groups, len(p), features, order)
-    if isinstance(groups, str):
-        features = {name: column for name, column in by_name(features).items() if name != groups}
-    columns = _columns(features, numeric, len(p), rows_that_count(w))
-    rows = _Scored(y[order], p[order], w[order], counts[order], group)
-    return _error_of(rows, columns, order, max_depth, min_rows, min_positives)
+        check_counts(scored.weights)
+        counts = np.rint(scored.weights).astype(np.int64)
+    (p,) = scored.predictions.values()
+    group = None
+    if groups is not None:
+        warn_of_other_order(labels=labels, groups=groups)
+        group = group_of_rows(groups, table, scored.counted, len(p))
+    order = np.argsort(p, kind="stable")
+    rows = _Scored(*take((scored.labels, p, scored.weights, counts, group), order))
+    named = [(n, c, n in scored.numeric) for n, c in scored.columns.items()]
+    return _error_of(rows, named, order, max_depth, min_rows, min_positives)
 
 
 def error_in_folds(
@@ -271,11 +244,12 @@ def error_in_folds(
     All arrays have an entry for each row; `group` is None if all rows are independent.
     """
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
-    order = _order_of(predictions, weights)
+    order = np.argsort(predictions, kind="stable")
     rows = _Scored(
         *take((labels, predictions, weights, counts.astype(np.int64), group, fold), order)
     )
-    return _error_of(rows, _columns(features, numeric, len(labels)), order, max_depth)
+    columns = [(name, column, name in numeric) for name, column in features.items()]
+    return _error_of(rows, columns, order, max_depth)
 
 
 @dataclass(frozen=True)
@@ -288,12 +262,6 @@ class _Scored:
     counts: np.ndarray
     group: np.ndarray | None = None
     fold: np.ndarray | None = None
-
-
-def _order_of(predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The rows that count, in ascending order of their predictions."""
-    order = np.flatnonzero(weights > 0)
-    return order[np.argsort(predictions[order], kind="stable")]
 
 
 def _error_of(
@@ -339,58 +307,3 @@ def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentErro
     rates = (figures.num_rows, figures.mean_prediction, figures.observed_rate)
     columns = (*rates, figures.error, figures.deviations, figures.p_value)
     return [SegmentError(*row) for row in zip(names, *(c.tolist() for c in columns), strict=True)]
-
-
-def _rows(
-    labels: ArrayLike, predictions: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, probabilities and weights as flat checked arrays of float64."""
-    p = flat_numbers(predictions, "predictions")
-    if not len(p):
-        raise refused("predictions", "of one or more rows", predictions)
-    y = _flat(numbers_of(labels, "Labels").astype(np.float64), "labels", len(p))
-    w = (
-        np.ones(len(p))
-        if sample_weight is None
-        else _flat(numbers_of(sample_weight, "Weights").astype(np.float64), "sample_weight", len(p))
-    )
-    if not (np.isfinite(w) & (w >= 0)).all() or not w.any():
-        raise refused("sample_weight", "finite and not negative, and not all 0", w)
-    expected, advice = "Argument `labels` must be in [0, 1].", label_advice(y[w > 0])
-    refuse_rows(~((y >= 0) & (y <= 1)), y, expected, advice, w > 0)
-    if (numbers := rows_that_count(w)) is not None:
-        p, y = p[numbers], y[numbers]
-    warn_if_swapped(y, p)
-    return y, probabilities_of(p, from_logits), w
-
-
-def _columns(
-    features: Mapping[str, ArrayLike],
-    numeric: Sequence[str] | None,
-    num_rows: int,
-    standing_in: np.ndarray | None = None,
-) -> list[tuple[str, np.ndarray, bool]]:
-    """Name and values of each column, and whether it is numeric; see `rows_that_count`."""
-    features = by_name(features)
-    refuse_repeated("Argument `features` must have one column of each name", features)
-    instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
-    values = {
-        name: _flat(exact_array(column, repr(name)), f"features[{name!r}]", num_rows)
-        for name, column in features.items()
-    }
-    kinds = {name: column.dtype.kind for name, column in values.items()}
-    floats, numbers = ([n for n in kinds if kinds[n] in allowed] for allowed in ("f", "biuf"))
-    numeric = floats if numeric is None else names_of(numeric)
-    known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
-    return [
-        (name, column, True)
-        if name in numeric
-        else (name, values_of(column, repr(name), standing_in), False)
-        for name, column in values.items()
-    ]
-
-
-def _flat(values: np.ndarray, name: str, num_rows: int) -> np.ndarray:
-    one_column(name, values.shape)
-    same_rows(name, len(values), num_rows, "prediction")
-    return values.reshape(-1)
