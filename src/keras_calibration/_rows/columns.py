@@ -62,9 +62,9 @@ def exact_array(values: Any, name: str) -> np.ndarray:
     return _columns.exact_array(_in_numpy(values), name)
 
 
-def values_of(values: Any, name: str, standing_in: np.ndarray | None = None) -> np.ndarray:
-    """A column of field values, exactly: see `_columns.values_of`, and `column_that_counts`."""
-    return _columns.values_of(_in_numpy(column_that_counts(values, name, standing_in)), name)
+def values_of(values: Any, name: str) -> np.ndarray:
+    """A column of field values, exactly: see `_columns.values_of`."""
+    return _columns.values_of(_in_numpy(values), name)
 
 
 def numbers_of(values: Any, what: str) -> np.ndarray:
@@ -114,25 +114,6 @@ def named_column(argument: str, name: str, columns: Any, also: str) -> Any:
     table = table if isinstance(table, Mapping) else {}
     known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table)
     return table[name]
-
-
-def column_that_counts(
-    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
-) -> Any:
-    """The rows of a column with the numbers from `weights.rows_that_count`, if it has as many rows.
-
-    For use before a column is read, because a row of weight 0 may hold invalid values. If `numbers`
-    are only some of the rows, `num_rows` is the number of all.
-
-    Example:
-        >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
-        [3, 3]
-    """
-    if numbers is None:
-        return column
-    array = exact_array(column, name)
-    num_rows = len(numbers) if num_rows is None else num_rows
-    return array[numbers] if array.ndim and len(array) == num_rows else column
 
 
 def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:

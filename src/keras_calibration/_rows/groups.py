@@ -1,4 +1,4 @@
-"""The groups of rows: which rows belong together, such as the rows of a customer."""
+"""The groups of rows, such as the rows of a customer, and the folds that a user has made."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from calibration_records._check import one_column, same_rows
 from calibration_records._columns import is_missing, refuse_rows
 from keras_calibration._rows.columns import as_array, ids_of, named_column
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import Counted
+from keras_calibration._rows.weights import ALL, Counted
 
 
-def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None) -> Rows:
+def with_groups(
+    rows: Rows, groups: ArrayLike | str | None, columns: Any = None, counted: Counted = ALL
+) -> Rows:
     """The rows with their groups, numbered from 0.
 
     Args:
@@ -23,6 +25,7 @@ def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None)
         groups: The group of each passed row (n,) or (n, 1), whole numbers or strings; the name of
             the column that has them; or None.
         columns: A mapping of names to columns with all passed rows, or a data frame.
+        counted: Which of the passed rows count.
 
     Example:
         >>> rows = Rows(np.zeros(3), np.array([0, 1, 0]), None)
@@ -31,7 +34,6 @@ def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None)
     """
     if groups is None:
         return rows
-    counted = Counted(rows.weights, rows.numbers, rows.num_given or 0)
     return replace(rows, groups=group_of_rows(groups, columns, counted, len(rows)))
 
 
@@ -53,3 +55,17 @@ def group_of_rows(
             "Drop rows without a group, or give each a group of its own.",
         )
     return np.unique(ids_of(values, "'groups'", "ids of groups"), return_inverse=True)[1]
+
+
+def with_folds(rows: Rows, folds: Any, counted: Counted = ALL) -> Rows:
+    """The rows with the fold of each, if `folds` has one for each passed row and they have none.
+
+    Example:
+        >>> with_folds(Rows(np.zeros(3), np.array([0, 1, 0]), None), [1, 0, 2]).fold
+        array([1, 0, 2])
+    """
+    if rows.fold is not None or not np.ndim(folds):
+        return rows
+    fold = as_array(counted.of(folds, "folds"), "'folds'")
+    same_rows("folds", len(fold), len(rows), "row")
+    return replace(rows, fold=fold)

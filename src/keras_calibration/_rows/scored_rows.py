@@ -94,7 +94,7 @@ def scored_rows(
         may_be_classes: Whether predictions may be of K classes (n, K), with labels of any shape.
 
     Example:
-        >>> rows = scored_rows([1, 0, 7], [0.5, 0.2, 9.0], [1, 1, 0], {"site": [2**60, 3, 0.5]})
+        >>> rows = scored_rows([1, 0, 7], [0.5, 0.2, 9.0], [1, 1, 0], {"site": [2**60, 3, None]})
         >>> rows.labels, rows.columns["site"], rows.counted.numbers
         (array([1, 0]), array([1152921504606846976, 3], dtype=object), array([0, 1]))
     """

@@ -16,6 +16,7 @@ from calibration_records._times import DAY, times_of
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import named_column
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import ALL, Counted
 
 ORDER = "order"
 # Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
@@ -26,7 +27,9 @@ _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
 _FEW, _FIRST, _FAR, _YEARS_AHEAD = 0.1, 0.05, 5, 730
 
 
-def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
+def with_times(
+    rows: Rows, time: ArrayLike | str | None, columns: Any = None, counted: Counted = ALL
+) -> Rows:
     """The rows with their times; dates become days since 1970 in UTC.
 
     Args:
@@ -34,6 +37,7 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
         time: The time of each passed row (n,) or (n, 1), numbers or dates; the name of the column
             that has them; `"order"` if the rows are in order of time; or None.
         columns: A mapping of names to columns with all passed rows, or a data frame.
+        counted: Which of the passed rows count.
 
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
@@ -42,12 +46,12 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     """
     if time is None:
         return rows
-    num_given = len(rows) if rows.num_given is None else rows.num_given
     column = time_given(time, columns)
-    times = times_of(np.arange(float(num_given)) if isinstance(column, str) else column, "time")
-    if len(times) != num_given:
-        raise refused("time", f"one for each of the {num_given:,} rows", f"{len(times):,} times")
-    times = times if rows.numbers is None else times[rows.numbers]
+    if isinstance(column, str):
+        column = np.arange(float(counted.num_given or len(rows)))
+    times = times_of(counted.of(column, "time"), "time")
+    if len(times) != len(rows):
+        raise refused("time", f"one for each of the {len(rows):,} rows", f"{len(times):,} times")
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
     refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")

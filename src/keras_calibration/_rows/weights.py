@@ -89,25 +89,6 @@ def are_counts(weights: np.ndarray | None) -> bool:
     return weights is None or bool(_are_whole(weights).all())
 
 
-def rows_that_count(sample_weight: ArrayLike | None) -> np.ndarray | None:
-    """Row numbers in which the first row of positive weight replaces each row of weight 0.
-
-    Rows of weight 0 are ignored, whatever their logit, label and features. Columns indexed by these
-    numbers keep their length and hold only values of rows that count. None if all rows count, or
-    none does.
-
-    Example:
-        >>> rows_that_count(np.array([0.0, 2.0, 1.0, 0.0]))
-        array([1, 1, 2, 1])
-    """
-    if sample_weight is None:
-        return None
-    weights = numbers_of(sample_weight, "Weights").reshape(-1)
-    if not weights.any() or weights.all() or np.isnan(weights.astype(np.float64)).any():
-        return None
-    return np.where(weights == 0, np.argmax(weights != 0), np.arange(len(weights)))
-
-
 @dataclass(frozen=True)
 class Counted:
     """Which of the rows that were passed count: those with a weight above 0.
@@ -137,6 +118,9 @@ class Counted:
         return array[self.numbers]
 
 
+ALL = Counted()
+
+
 def counted_rows(sample_weight: ArrayLike | None) -> Counted:
     """The rows that count; raises unless weights are finite, not negative, and not all 0."""
     if sample_weight is None:
@@ -155,16 +139,6 @@ def counted_rows(sample_weight: ArrayLike | None) -> Counted:
         )
     numbers = np.flatnonzero(weights)
     return Counted(weights[numbers], numbers, len(weights))
-
-
-def checked_weights(sample_weight: ArrayLike | None) -> np.ndarray | None:
-    """Weights (n,), finite, not negative, not all 0."""
-    counted = counted_rows(sample_weight)
-    if counted.numbers is None:
-        return counted.weights
-    weights = np.zeros(counted.num_given)
-    weights[counted.numbers] = counted.weights
-    return weights
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:

@@ -94,23 +94,23 @@ def choose(
         present: The head of the model, if it has one. The model with it is then `"identity"`.
     """
     names, effort = asked.names, THOROUGH if asked.names else str(asked.methods)
-    refuse_divided_groups(folds_of(asked.folds, rows), rows)
+    refuse_divided_groups(asked.folds, rows)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
     head_reads = () if present is None else present.feature_names
     used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
     rows, passed = _single(rows, used, asked.folds), rows
     is_in_sample = present is not None and any(
-        is_fitted_to(present, present.with_features(form)) for form in (passed, rows)
+        is_fitted_to(present, form.only(head_reads)) for form in (passed, rows)
     )
-    folds, rows = folds_of(asked.folds, rows), rows.as_given()
+    folds = folds_of(asked.folds, rows)
     if folds is None and rows.times is None:
         folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else effort])
     splits = splits_of(folds, rows, duration(gap, rows.time_unit))
     identity = _logits_of_present(present, rows, splits, is_in_sample)
     last_fit = getattr(present, "fit_summary", None)
     warn_of_calibrated_scores(rows, identity, getattr(last_fit, "logits", None))
-    read, rows = rows, replace(rows, features={n: rows.features[n] for n in (*fields, *numeric)})
+    read, rows = rows, rows.only([*fields, *numeric])
     # On blocks of time, the network makes its own folds of the earlier rows.
     num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
     num_classes = rows.logits.shape[1] if rows.logits.ndim == 2 else None
@@ -174,8 +174,7 @@ def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> Fit
 
 def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
     """The rows in canonical order, or by time; a row with a count of 2 is there twice."""
-    rows = replace(rows, features={name: rows.features[name] for name in used})
-    rows, *_ = rows_apart(rows, folds)
+    rows, *_ = rows_apart(rows.only(used), folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
 
@@ -188,7 +187,7 @@ def _logits_of_present(
     """
     if present is None:
         return rows.logits
-    rows = present.with_features(rows)
+    rows = rows.only(present.feature_names)
     if is_in_sample:
         head = copy_of(present)
         if draws_by_chance(head) and not splits.is_forward:  # its fit is cross-fitted

@@ -91,7 +91,7 @@ def cross_fitted(
     """
     logits, effects = rows.logits.copy(), np.zeros((len(rows), len(head.effect_names)))
     for fitted, scored in reversed(parts):
-        head.fit_checked(rows.take(fitted).as_given(), settings, like=like)
+        head.fit_checked(rows.take(fitted), settings, like=like)
         scored_rows = rows.take(scored)
         logits[scored] = head_logits(head, scored_rows.logits, scored_rows.features)
         if head.effect_names:

@@ -48,7 +48,7 @@ from keras_calibration.layers.field_ids import (
     check_features,
     checked_numeric,
 )
-from keras_calibration.layers.fits import features_of
+from keras_calibration.layers.fits import columns_to_adapt
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.histogram_head import HistogramHead
@@ -251,9 +251,8 @@ class FieldBias(FieldHead):
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
-            columns = features_of(self, features, np.shape(logits)[0])
-            weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
-            self._assign_knots(self._knots_of(self._numbers_in(columns), weights))
+            columns, counted = columns_to_adapt(self, logits, features, sample_weight)
+            self._assign_knots(self._knots_of(self._numbers_in(columns), counted.weights))
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""

@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
+from keras_calibration._rows.door import Given, columns_of
+from keras_calibration._rows.groups import with_folds
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import folds_of
 from keras_calibration._solvers.row_order import rows_apart
@@ -23,12 +25,12 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import (
     check_fit,
     draws_by_chance,
-    features_of,
     load_fit,
     remember_fit,
     rows_to_fit,
     save_fit,
     unchanged_if_refused,
+    wanted_by,
     warn_of_settings,
 )
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
@@ -243,8 +245,10 @@ class Head(keras.layers.Layer):
             UserWarning: If the logits look like probabilities or like labels; labels contradict
                 probabilities of exactly 0 or 1; or values of a field are not in its vocabulary.
         """
-        how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-        rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
+        how: dict[str, Any] = {"time": time, "from_logits": from_logits, "weights_are": weights_are}
+        folds = settings and settings.folds
+        given = Given(logits, labels, sample_weight, features, folds=folds, **how)
+        rows = rows_to_fit(self, given)
         warn_of_settings(self, settings)
         summary = self.fit_checked(rows, settings, verbose)
         warn_of_unknown(self, rows)
@@ -257,7 +261,7 @@ class Head(keras.layers.Layer):
         verbose: int = 0,
         like: Head | None = None,
     ) -> FitSummary:
-        """As `fit`, for checked rows with features from `with_features`.
+        """As `fit`, for checked rows.
 
         `like` is a head of the same arguments, fitted to rows of which these are a part: a start
         where one `starts_from_whole`. In `settings`, folds are those of the rows given to `fit`.
@@ -268,12 +272,13 @@ class Head(keras.layers.Layer):
         if not self.built:
             self(rows.logits[:1], take(rows.features, slice(1)))
         settings, apart = settings or FitSettings(), None
+        rows = with_folds(rows, settings.folds)
         if draws_by_chance(self):
             apart = rows_apart(rows, settings.folds)
             rows, settings = apart[0], replace(settings, folds=folds_of(settings.folds, apart[0]))
         start = {"like": like} if like is not None and self.starts_from_whole else {}
         with unchanged_if_refused(self):
-            summary = self.fit_rows(rows.as_given(), settings, verbose, **start)
+            summary = self.fit_rows(rows, settings, verbose, **start)
         if apart is not None:
             summary = summary.of_given(*apart)
         remember_fit(self, summary)
@@ -332,7 +337,8 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} has no interval of class probabilities. Received: logits "
                 f"of shape {values.shape}. Intervals exist for one logit per row."
             )
-        return bounds_of(self, values, features_of(self, features, len(values)), level)
+        columns = columns_of(features, wanted_by(self), sizes={"logits": len(values)})
+        return bounds_of(self, values, columns, level)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, in the shape of the output.
@@ -355,18 +361,6 @@ class Head(keras.layers.Layer):
 
         loss = mean_loss(head_logits(self, rows.logits, rows.features)) if loss is None else loss
         return FitSummary(rows.num_meant, mean_loss(rows.logits), loss, num_iterations, converged)
-
-    def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
-        """Checked rows with the features that the head reads, as arrays.
-
-        `features` have all passed rows; those of weight 0 may hold anything and are not read. None
-        keeps the features of the rows.
-        """
-        self.check_logits(rows.logits.shape)
-        if features is None:
-            return replace(rows, features=features_of(self, rows.features, len(rows)))
-        num_given = len(rows) if rows.num_given is None else rows.num_given
-        return replace(rows, features=features_of(self, features, num_given, rows.numbers))
 
     def finalize(self) -> None:
         """Adjusts the weights after training by gradient; by default, those of the parts."""

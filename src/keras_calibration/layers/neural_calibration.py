@@ -188,8 +188,7 @@ class NeuralCalibration(Head):
     def fit_rows(self, rows: Rows, settings: FitSettings, verbose: int) -> FitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         # With only the features that the head reads.
-        names = rows.features if self.feature_names is None else self.feature_names
-        rows = replace(rows, features={name: rows.features[name] for name in names})
+        rows = rows.only(self.feature_names)
         training = self._cross_fit(rows, settings, verbose)
         num_iterations, converged = 0, True
         if self.calibrator is not None:

@@ -113,16 +113,9 @@ def fit_head(
 
     def rows_of(match: HeadInModel) -> Rows:
         check_fit(match.head, time)
-        rows = match.reader.read(
-            x,
-            y,
-            sample_weight,
-            groups=groups,
-            time=time,
-            weights_are=weights_are,
-            verbose=verbose,
-        )
-        return match.head.with_features(rows)
+        how: dict[str, Any] = {"groups": groups, "time": time, "folds": settings and settings.folds}
+        how |= {"weights_are": weights_are, "verbose": verbose}
+        return match.reader.read(x, y, sample_weight, **how)
 
     # The rows of all heads are read and checked before any head is changed.
     read = [(match.head, rows_of(match)) for match in matches]

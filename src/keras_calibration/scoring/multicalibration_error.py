@@ -248,7 +248,7 @@ def error_in_folds(
     rows = _Scored(
         *take((labels, predictions, weights, counts.astype(np.int64), group, fold), order)
     )
-    columns = [(name, column, name in numeric) for name, column in features.items()]
+    columns = [(name, c.reshape(-1), name in numeric) for name, c in features.items()]
     return _error_of(rows, columns, order, max_depth)
 
 

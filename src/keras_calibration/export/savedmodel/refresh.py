@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import select_features
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import is_of_classes
-from keras_calibration._rows.groups import with_groups
-from keras_calibration._rows.inputs import entering
+from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
 from keras_calibration.export.provenance import (
@@ -35,10 +33,9 @@ from keras_calibration.export.savedmodel.signatures import HEAD_WEIGHTS, served_
 from keras_calibration.export.spec import by_signature, head_outputs, tensor_specs
 from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
-from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import rows_to_fit
+from keras_calibration.layers.fits import rows_to_fit, wanted_by
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
@@ -152,19 +149,18 @@ def refresh_savedmodel(
             "constant of the logits of each row. Received: from_logits=False and "
             f"predictions of shape {np.shape(predictions)}. Pass the logged `logit`."
         )
+    how: dict[str, Any] = {
+        "from_logits": from_logits,
+        "weights_are": weights_are,
+        "argument": "predictions",
+    }
     # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
-    rows = rows_to_fit(
-        saved.head,
-        predictions,
-        labels,
-        features,
-        sample_weight,
-        from_logits=from_logits,
-        weights_are=weights_are,
-        time=time if saved.head.follows_time else None,
-        argument="predictions",
-    )
-    rows = with_groups(_entering(saved, rows), groups, features)
+    how |= {"time": time if saved.head.follows_time else None}
+    how |= {"groups": groups, "folds": settings and settings.folds}
+    inputs = {name: tensor for name, tensor in saved.inputs.items() if name != "logit"}
+    wanted = replace(wanted_by(saved.head), names=sorted(inputs), inputs=inputs)
+    given = Given(predictions, labels, sample_weight, features, **how)
+    rows = rows_to_fit(saved.head, given, wanted)
     progress = ProgressBar(2, "steps", verbose)
     summary = refit(
         saved.head, rows, settings, int(bool(verbose)), only_if_better, before["logits"]
@@ -269,16 +265,6 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
             f"version, between {old_low:g} and {old_high:g}. Check that they are from the same "
             "base model, in natural logarithms and not calibrated yet."
         )
-
-
-def _entering(saved: SavedHead, rows: Rows) -> Rows:
-    """The rows with the head's features in the dtypes of its inputs."""
-    inputs, ids = saved.inputs, id_fields(saved.head.field_readers())
-    names = sorted(name for name in inputs if name != "logit")
-    columns = select_features(rows.features, names, "the head")
-    return replace(
-        rows, features={n: entering(c, repr(n), inputs[n], n in ids) for n, c in columns.items()}
-    )
 
 
 def _version(path: Path) -> Path:
