@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from calibration_records._limits import EXACT_WHOLE_NUMBERS
 from calibration_records._warn import warn
 
 NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
+# Functions that turn what NumPy cannot read by itself into what it can, and return all else as it
+# is. A package with such arrays, as tensors are, adds its own.
+FROM_OTHERS: list[Callable[[Any], Any]] = []
 
 
 def is_table(values: object) -> bool:
@@ -180,6 +183,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         >>> as_array(["a", None])
         array(['a', None], dtype=object)
     """
+    for converted in FROM_OTHERS:
+        values = converted(values)
     if isinstance(values, np.ma.MaskedArray):
         remedy = "Pass values.tolist(), which has None where something is masked"
         raise _refused_input(name, "be an array without a mask", f"a masked array. {remedy}")

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration._rows.columns import column_of, ids_of
+from calibration_records._columns import column_of, ids_of
 from keras_calibration._rows.inputs import entering, expected_inputs, inputs_of
 from keras_calibration._rows.weights import counted_rows
 from keras_calibration.layers import PlattScaling

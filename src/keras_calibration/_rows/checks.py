@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import check_same_rows, refuse_rows
+from calibration_records._columns import check_same_rows, numbers_of, refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import flat_numbers, numbers_of, refuse_beyond_float32
+from keras_calibration._rows.columns import flat_numbers, refuse_beyond_float32
 from keras_calibration._rows.labels import class_shares, label_advice
 from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows

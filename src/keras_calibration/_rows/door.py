@@ -11,8 +11,11 @@ import numpy as np
 
 from calibration_records._check import refused
 from calibration_records._columns import (
+    as_array,
     by_name,
     check_same_rows,
+    column_of,
+    ids_of,
     select_features,
     warn_of_other_order,
 )
@@ -21,7 +24,7 @@ from keras_calibration._rows.checks import (
     warn_if_turned_round,
     warn_of_contradicted_ends,
 )
-from keras_calibration._rows.columns import as_array, column_of, ids_of, numbers_in_float32
+from keras_calibration._rows.columns import numbers_in_float32
 from keras_calibration._rows.groups import with_folds, with_groups
 from keras_calibration._rows.inputs import entering
 from keras_calibration._rows.rows import Rows
@@ -117,9 +120,9 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
     else:
         _warn_of_other_order(given)
         scores = counted.of(scores, argument)
-    checked: dict[str, Any] = {"from_logits": given.from_logits, "argument": argument}
     labels = counted.of(given.labels, "labels")
-    rows = check_rows(scores, labels, counted, given.both_classes, **checked)
+    how = given.both_classes, given.from_logits, argument
+    rows = check_rows(scores, labels, counted, *how)
     warn_of_contradicted_ends(rows)
     if rows.weights is not None:
         counts, unit = counts_of(rows.weights, weights_are)
@@ -160,6 +163,6 @@ def columns_of(
 
 def _warn_of_other_order(given: Given) -> None:
     """Warns if pandas objects have the same index in another order."""
-    more = {"features": given.columns, "sample_weight": given.sample_weight, "time": given.time}
-    more |= {"groups": given.groups, "folds": given.folds}
-    warn_of_other_order(**{given.argument: given.scores}, labels=given.labels, **more)
+    named = {given.argument: given.scores, "features": given.columns}
+    names = ("labels", "sample_weight", "time", "groups", "folds")
+    warn_of_other_order(**named, **{name: getattr(given, name) for name in names})

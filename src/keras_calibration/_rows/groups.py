@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import one_column, same_rows
-from calibration_records._columns import is_missing, refuse_rows
-from keras_calibration._rows.columns import as_array, ids_of, named_column
+from calibration_records._columns import as_array, column_of, ids_of, is_missing, refuse_rows
+from keras_calibration._rows.columns import named_column
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
@@ -34,18 +34,11 @@ def with_groups(
     """
     if groups is None:
         return rows
-    return replace(rows, groups=group_of_rows(groups, columns, counted, len(rows)))
-
-
-def group_of_rows(
-    groups: ArrayLike | str, columns: Any, counted: Counted, num_rows: int
-) -> np.ndarray:
-    """The groups of the `num_rows` rows that count; see `with_groups`."""
     if isinstance(groups, str):
         groups = named_column("groups", groups, columns, "or an array")
     column = as_array(counted.of(groups, "'groups'"), "'groups'")
     one_column("groups", column.shape)
-    same_rows("groups", len(column), num_rows, "row")
+    same_rows("groups", len(column), len(rows), "row")
     values = column.reshape(-1)
     if values.dtype.kind in "Of":
         refuse_rows(
@@ -53,8 +46,10 @@ def group_of_rows(
             values,
             "Argument `groups` must have the group of each row.",
             "Drop rows without a group, or give each a group of its own.",
+            counted.numbers,
         )
-    return np.unique(ids_of(values, "'groups'", "ids of groups"), return_inverse=True)[1]
+    ids = ids_of(values, "'groups'", "ids of groups")
+    return replace(rows, groups=np.unique(ids, return_inverse=True)[1])
 
 
 def with_folds(rows: Rows, folds: Any, counted: Counted = ALL) -> Rows:
@@ -66,6 +61,6 @@ def with_folds(rows: Rows, folds: Any, counted: Counted = ALL) -> Rows:
     """
     if rows.fold is not None or not np.ndim(folds):
         return rows
-    fold = as_array(counted.of(folds, "folds"), "'folds'")
+    fold = column_of(counted.of(folds, "folds"), "'folds'")
     same_rows("folds", len(fold), len(rows), "row")
     return replace(rows, fold=fold)

@@ -15,6 +15,7 @@ from keras import ops
 from calibration_records._check import known
 from calibration_records._columns import (
     by_name,
+    column_of,
     exact_ids,
     holds,
     is_table,
@@ -24,7 +25,7 @@ from calibration_records._columns import (
 )
 from keras_calibration._rows.columns import (
     as_csr,
-    column_of,
+    column_or_tensor,
     is_sparse,
     is_symbolic,
     numbers_in_float32,
@@ -57,7 +58,10 @@ def inputs_of(
         x = {name: x for name in expected}
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
-        _check_named(x, named)
+        what = "The input must be a dictionary with all features of the model"
+        if not isinstance(x, Mapping):
+            raise ValueError(f"{what}, {sorted(named)}. Received: {type(x).__name__}.")
+        known(what, named, x, missing=True)
         return {n: _entered(x[n], part, n, ids, counted, numeric) for n, part in named.items()}
     return _entered(x, expected, "x", ids, counted, numeric)
 
@@ -161,14 +165,6 @@ def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)
 
 
-def _check_named(x: Any, named: Mapping[str, Any]) -> None:
-    """Raises unless a mapping has all inputs."""
-    expected = "The input must be a dictionary with all features of the model"
-    if not isinstance(x, Mapping):
-        raise ValueError(f"{expected}, {sorted(named)}. Received: {type(x).__name__}.")
-    known(expected, named, x, missing=True)
-
-
 def input_names(named: Any) -> dict[str, keras.KerasTensor]:
     """Symbolic inputs by the names of their tensors."""
     return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
@@ -200,10 +196,10 @@ def _entered(
         return parts if isinstance(x, list) else tuple(parts)
     if is_list and len(x) == 1 and len(getattr(x[0], "shape", ())):
         return [entered(x[0], expected, name)]
-    if is_sparse(x):  # Keras casts it itself
-        return x if counted.numbers is None else as_csr(x)[counted.numbers]
-    if x is None:
-        return x  # an optional input
+    if is_sparse(x) and counted.numbers is not None:
+        return as_csr(x)[counted.of(np.arange(x.shape[0]), repr(name))]
+    if x is None or is_sparse(x):
+        return x  # an optional input, or one that Keras casts itself
     column = counted.of(x, repr(name))
     if {name, expected.name}.intersection(numeric):
         numbers_in_float32(column, name)
@@ -241,7 +237,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     is_same = ops.is_tensor(values) and keras.backend.standardize_dtype(values.dtype) == dtype
     if is_same and not (is_id and "float" in dtype):
         return values
-    column = column_of(values, name)
+    column = column_or_tensor(values, name)
     if is_symbolic(column):
         return _asserted(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else np.asarray(column)

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
-from calibration_records._columns import refuse_rows
-from keras_calibration._rows.columns import numbers_of
+from calibration_records._columns import numbers_of, refuse_rows
 
 _MISSING_LABELS = (
     "Missing labels are not negative: drop these rows, give them weight 0, or wait for their "

@@ -11,8 +11,14 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
-from keras_calibration._rows.columns import as_array, as_csr, is_sparse
+from calibration_records._columns import (
+    as_array,
+    by_name,
+    check_same_rows,
+    is_table,
+    warn_of_other_order,
+)
+from keras_calibration._rows.columns import as_csr, is_sparse
 from keras_calibration._rows.door import NOTHING, Given, Wanted, rows_of
 from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
 from keras_calibration._rows.rows import Rows
@@ -97,13 +103,17 @@ class Reader:
             logits, features = self.compute(inputs, verbose if num_rows > _MANY_ROWS else 0)
             return logits, {name: as_array(column) for name, column in features.items()}
 
-        how: dict[str, Any] = {
-            "time": time,
-            "groups": groups,
-            "folds": folds,
-            "weights_are": weights_are,
-        }
-        return rows_of(Given(scores, y, sample_weight, x, **how), self.wanted)
+        given = Given(
+            scores,
+            y,
+            sample_weight,
+            x,
+            time=time,
+            groups=groups,
+            folds=folds,
+            weights_are=weights_are,
+        )
+        return rows_of(given, self.wanted)
 
     def _in_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""

@@ -12,14 +12,16 @@ from calibration_records._check import instance, known, one_column
 from calibration_records._columns import (
     by_name,
     check_same_rows,
+    exact_array,
     names_of,
+    numbers_of,
     refuse_repeated,
     refuse_rows,
+    values_of,
     warn_of_other_order,
 )
 from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.checks import is_of_classes, warn_if_swapped
-from keras_calibration._rows.columns import exact_array, numbers_of, values_of
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._rows.weights import Counted, counted_rows
 
@@ -127,8 +129,7 @@ def scored_rows(
         "Labels, predictions, weights and columns",
         sizes | {str(name): len(column) for name, column in values.items()},
     )
-    kinds = {name: column.dtype.kind for name, column in values.items()}
-    floats, numbers = ([n for n in kinds if kinds[n] in allowed] for allowed in ("f", "biuf"))
+    floats, numbers = ([n for n, c in values.items() if c.dtype.kind in k] for k in ("f", "biuf"))
     numeric = floats if numeric is None else names_of(numeric)
     known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
     exact = {n: c if n in numeric else values_of(c, repr(n)) for n, c in values.items()}

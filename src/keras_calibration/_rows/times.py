@@ -19,6 +19,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
 ORDER = "order"
+_DROP = "Drop rows without a time."
 # Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
 # float32.
 _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
@@ -46,15 +47,16 @@ def with_times(
     """
     if time is None:
         return rows
-    column = time_given(time, columns)
-    if isinstance(column, str):
-        column = np.arange(float(counted.num_given or len(rows)))
-    times = times_of(counted.of(column, "time"), "time")
+    if isinstance(time, str):
+        in_order = np.arange(float(counted.num_given or len(rows)))
+        named = 'an array or "order"'
+        time = in_order if time == ORDER else named_column("time", time, columns, named)
+    times = times_of(counted.of(time, "time"), "time")
     if len(times) != len(rows):
         raise refused("time", f"one for each of the {len(rows):,} rows", f"{len(times):,} times")
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
-    refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
+    refuse_rows(missing, times, "Times must be known.", _DROP, counted.numbers)
     _warn_of_numbers_of_dates(times)
     if are_dates:
         days = (times - np.datetime64(0, "us")) / DAY
@@ -118,18 +120,6 @@ def _are_digits_of_dates(times: np.ndarray) -> bool:
     years, parts = np.divmod(times // 10 ** max(digits - 4 - places, 0), 10**places)
     are_dates = (years >= 1950) & (years <= 2100) & (parts >= 1) & (parts <= most)
     return bool(are_dates.all() and digits in (6, 7, 8, 10, 12, 14) and np.ptp(times // 100))
-
-
-def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
-    """The column that `time` names, an input or not; otherwise `time` itself.
-
-    Example:
-        >>> time_given("day", {"day": [3, 1]}), time_given("order", {})
-        ([3, 1], 'order')
-    """
-    if not isinstance(time, str) or time == ORDER:
-        return time
-    return named_column("time", time, columns, 'an array or "order"')
 
 
 def duration(gap: Any, unit: str) -> float:

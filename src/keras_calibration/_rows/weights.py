@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import one_column, one_of
-from calibration_records._columns import check_same_rows, refuse_rows
+from calibration_records._check import one_of
+from calibration_records._columns import check_same_rows, exact_array, refuse_rows
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import exact_array, numbers_of
+from keras_calibration._rows.columns import flat_numbers
 
 # What the sample weights of a fit are: known up to a common factor, or numbers of rows.
 WEIGHTS_ARE = ("importance", "counts")
@@ -125,9 +125,7 @@ def counted_rows(sample_weight: ArrayLike | None) -> Counted:
     """The rows that count; raises unless weights are finite, not negative, and not all 0."""
     if sample_weight is None:
         return Counted()
-    weights = numbers_of(sample_weight, "Weights").astype(np.float64)
-    one_column("sample_weight", weights.shape)
-    weights = weights.reshape(-1)
+    weights = flat_numbers(sample_weight, "sample_weight")
     expected = "Argument `sample_weight` must be finite and not negative."
     is_bad = ~(np.isfinite(weights) & (weights >= 0))
     refuse_rows(is_bad, weights, expected, "Drop these rows.")

@@ -183,13 +183,15 @@ def calibrate(
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
         reader = _reader_of(base, asked, names, present)
-        how: dict[str, Any] = {
-            "groups": groups,
-            "time": time,
-            "folds": folds,
-            "weights_are": weights_are,
-        }
-        rows = reader.read(x, y, sample_weight, **how)
+        rows = reader.read(
+            x,
+            y,
+            sample_weight,
+            time=time,
+            groups=groups,
+            folds=folds,
+            weights_are=weights_are,
+        )
         head, report = choose(rows, asked, gap, present)
     calibrated = CalibratedModel(base_model, head, base_output, base_key)
     calibrated.report = report

@@ -118,10 +118,20 @@ def calibrate_scores(
             f"slash in its name. Received: features {bad}. Rename the columns."
         )
     _check_shape(tuple(np.shape(scores)))
-    how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-    how |= {"time": time, "groups": groups, "folds": folds, "argument": "scores"}
+    given = Given(
+        scores,
+        labels,
+        sample_weight,
+        features,
+        time=time,
+        groups=groups,
+        folds=folds,
+        from_logits=from_logits,
+        weights_are=weights_are,
+        argument="scores",
+    )
     wanted = Wanted(names, id_names(fields), asked.numeric, "`fields` and `numeric`")
-    rows = rows_of(Given(scores, labels, sample_weight, features, **how), wanted)
+    rows = rows_of(given, wanted)
     if features is not None and not names:
         raise ValueError(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "

@@ -9,12 +9,13 @@ from dataclasses import replace
 import keras
 import numpy as np
 
+from calibration_records._columns import numbers_of
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import whole_numbers
 from keras_calibration._rows.checks import refuse_absent_classes
-from keras_calibration._rows.columns import numbers_in_float32, numbers_of, take
+from keras_calibration._rows.columns import numbers_in_float32, take
 from keras_calibration._rows.door import columns_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are

@@ -245,10 +245,9 @@ class Head(keras.layers.Layer):
             UserWarning: If the logits look like probabilities or like labels; labels contradict
                 probabilities of exactly 0 or 1; or values of a field are not in its vocabulary.
         """
-        how: dict[str, Any] = {"time": time, "from_logits": from_logits, "weights_are": weights_are}
         folds = settings and settings.folds
-        given = Given(logits, labels, sample_weight, features, folds=folds, **how)
-        rows = rows_to_fit(self, given)
+        of_rows = logits, labels, sample_weight, features, time
+        rows = rows_to_fit(self, Given(*of_rows, None, folds, from_logits, weights_are))
         warn_of_settings(self, settings)
         summary = self.fit_checked(rows, settings, verbose)
         warn_of_unknown(self, rows)

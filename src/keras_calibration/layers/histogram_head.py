@@ -137,12 +137,16 @@ class HistogramHead(Head):
         """
         check_column(np.shape(logits), f"`update` of {type(self).__name__}", "logits")
         self._check_update(forget)
-        how: dict[str, Any] = {
-            "from_logits": from_logits,
-            "weights_are": weights_are,
-            "both_classes": False,
-        }
-        rows = rows_of(Given(logits, labels, sample_weight, features, **how))
+        given = Given(
+            logits,
+            labels,
+            sample_weight,
+            features,
+            from_logits=from_logits,
+            weights_are=weights_are,
+            both_classes=False,
+        )
+        rows = rows_of(given)
         return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:

@@ -111,14 +111,17 @@ def fit_head(
     to_fit: list[Any] = _outputs_to_fit(model, heads, x, y) if are_several else [None]
     matches = [find_head(model, name) for name in to_fit]
 
-    def rows_of(match: HeadInModel) -> Rows:
+    for match in matches:
         check_fit(match.head, time)
-        how: dict[str, Any] = {"groups": groups, "time": time, "folds": settings and settings.folds}
-        how |= {"weights_are": weights_are, "verbose": verbose}
-        return match.reader.read(x, y, sample_weight, **how)
-
+    how: dict[str, Any] = {
+        "groups": groups,
+        "time": time,
+        "folds": settings and settings.folds,
+        "weights_are": weights_are,
+        "verbose": verbose,
+    }
     # The rows of all heads are read and checked before any head is changed.
-    read = [(match.head, rows_of(match)) for match in matches]
+    read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
     with contextlib.ExitStack() as unless_refused:
         for head, _ in read:
             unless_refused.enter_context(unchanged_if_refused(head))

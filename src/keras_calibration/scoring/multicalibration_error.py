@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from calibration_records._check import at_least, integer
 from calibration_records._columns import by_name, warn_of_other_order
 from calibration_records._text import ShownAsText, grid
-from keras_calibration._rows.columns import take
-from keras_calibration._rows.groups import group_of_rows
+from keras_calibration._rows.groups import with_groups
+from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.cumulative_error import (
@@ -210,79 +210,59 @@ def multicalibration_error(
         columns = {name: column for name, column in table.items() if name != groups}
     read = scored_rows(labels, predictions, sample_weight, columns, numeric)
     scored = read.probabilities(from_logits)
-    counts = np.ones(len(scored.labels), np.int64)
+    (p,) = scored.predictions.values()
+    counts = np.ones(len(p), np.int64)
     if weights_are == "counts":
         check_counts(scored.weights)
         counts = np.rint(scored.weights).astype(np.int64)
-    (p,) = scored.predictions.values()
-    group = None
-    if groups is not None:
-        warn_of_other_order(labels=labels, groups=groups)
-        group = group_of_rows(groups, table, scored.counted, len(p))
-    order = np.argsort(p, kind="stable")
-    rows = _Scored(*take((scored.labels, p, scored.weights, counts, group), order))
-    named = [(n, c, n in scored.numeric) for n, c in scored.columns.items()]
-    return _error_of(rows, named, order, max_depth, min_rows, min_positives)
+    warn_of_other_order(labels=labels, groups=groups)
+    rows = Rows(p, scored.labels, scored.weights, scored.columns)
+    rows = with_groups(rows, groups, table, scored.counted)
+    return _error_of(rows, counts, scored.numeric, max_depth, min_rows, min_positives)
 
 
-def error_in_folds(
-    labels: np.ndarray,
-    predictions: np.ndarray,
-    features: Mapping[str, np.ndarray],
-    weights: np.ndarray,
-    fold: np.ndarray,
-    numeric: Sequence[str],
-    max_depth: int,
-    group: np.ndarray | None = None,
-) -> MulticalibrationError:
+def error_in_folds(rows: Rows, numeric: Sequence[str], max_depth: int) -> MulticalibrationError:
     """`multicalibration_error` of cross-fitted predictions: the error of a segment in each fold.
 
     Over folds, the errors of a segment would cancel, because the rows of each fold were in the fits
     of the others. So each fold has an ECCE and a p-value of its own. A segment has the weighted
     mean of the errors, and the p-value of all folds together by Fisher's method.
 
-    All arrays have an entry for each row; `group` is None if all rows are independent.
+    The rows have probabilities in place of logits, weights, and the fold of each.
     """
+    weights = rows.row_weights
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
-    order = np.argsort(predictions, kind="stable")
-    rows = _Scored(
-        *take((labels, predictions, weights, counts.astype(np.int64), group, fold), order)
-    )
-    columns = [(name, c.reshape(-1), name in numeric) for name, c in features.items()]
-    return _error_of(rows, columns, order, max_depth)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """Labels, predictions, weights, counts, groups and folds of rows, each (n,)."""
-
-    labels: np.ndarray
-    predictions: np.ndarray
-    weights: np.ndarray
-    counts: np.ndarray
-    group: np.ndarray | None = None
-    fold: np.ndarray | None = None
+    return _error_of(rows, counts.astype(np.int64), numeric, max_depth)
 
 
 def _error_of(
-    rows: _Scored,
-    columns_read: Sequence[tuple[str, np.ndarray, bool]],
-    order: np.ndarray,
+    rows: Rows,
+    counts: np.ndarray,
+    numeric: Sequence[str],
     max_depth: int,
     min_rows: int = 100,
     min_positives: float = 10.0,
 ) -> MulticalibrationError:
-    """The error of rows in order of their predictions; columns have the order of the user."""
+    """The error of rows with probabilities in place of logits, and the count of each (n,)."""
+    order = np.argsort(rows.logits, kind="stable")
+    rows = rows.take(order)
+    counts = counts[order]
     columns = [
-        range_segments(name, values[order], rows.counts)
-        if is_numeric
-        else value_segments(name, values[order], min_rows, rows.counts)
-        for name, values, is_numeric in columns_read
+        range_segments(name, values.reshape(-1), counts)
+        if name in numeric
+        else value_segments(name, values.reshape(-1), min_rows, counts)
+        for name, values in rows.features.items()
     ]
-    y, p, counts, group = rows.labels, rows.predictions, rows.counts, rows.group
+    y, p, group = rows.labels, rows.logits, rows.groups
     dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
     figures_of = functools.partial(
-        figures_in_folds, y, p, rows.weights, counts=counts, fold=rows.fold, dependence=dependence
+        figures_in_folds,
+        y,
+        p,
+        rows.row_weights,
+        counts=counts,
+        fold=rows.fold,
+        dependence=dependence,
     )
     all_rows = figures_of(np.zeros(len(y), np.int64))
     segments = _segments(all_rows, ["all rows"])

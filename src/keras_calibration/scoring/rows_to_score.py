@@ -47,25 +47,23 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
             f"arrays, or a ScoredLog. Received: {type(arrays).__name__}. For batches, call "
             "`update_state` of the metrics with each."
         )
-    given = RowsToScore(*arrays)
-    available = {} if given.fields is None else by_name(given.fields)
+    labels, predictions, weights, columns = RowsToScore(*arrays)
+    available = {} if columns is None else by_name(columns)
     fields = tuple(fields)
     known("Argument `rows` must have the fields of the metrics", fields, available, missing=True)
     columns = {field: available[field] for field in fields}
-    of_rows = given.labels, given.predictions, given.sample_weight
-    rows = scored_rows(*of_rows, columns, may_be_classes=True)
-    labels, (predictions,), weights = rows.labels, rows.predictions.values(), rows.counted.weights
+    rows = scored_rows(labels, predictions, weights, columns, may_be_classes=True)
+    read: list[Any] = [rows.labels, *rows.predictions.values(), rows.counted.weights]
     ids = {name: np.asarray(field_values(c, repr(name))) for name, c in rows.columns.items()}
     if (numbers := rows.counted.numbers) is not None:
         # The folds of a metric depend on the numbers of the rows, so that none may be left out.
         every = np.arange(rows.counted.num_given)
         place = np.maximum(np.searchsorted(numbers, every, side="right") - 1, 0)
-        labels, predictions, weights, ids = take((labels, predictions, weights, ids), place)
-        weights = np.where(numbers[place] == every, weights, 0.0)
-    if predictions.ndim == 1:
-        labels, predictions = labels.reshape(-1, 1), predictions.reshape(-1, 1)
-        weights = None if weights is None else weights.reshape(-1, 1)
-    return RowsToScore(labels, predictions, weights, ids)
+        read, ids = take((read, ids), place)
+        read[2] = np.where(numbers[place] == every, read[2], 0.0)
+    if read[1].ndim == 1:
+        read = [None if column is None else column.reshape(-1, 1) for column in read]
+    return RowsToScore._make((*read, ids))
 
 
 def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:

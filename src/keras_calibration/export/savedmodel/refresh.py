@@ -149,17 +149,21 @@ def refresh_savedmodel(
             "constant of the logits of each row. Received: from_logits=False and "
             f"predictions of shape {np.shape(predictions)}. Pass the logged `logit`."
         )
-    how: dict[str, Any] = {
-        "from_logits": from_logits,
-        "weights_are": weights_are,
-        "argument": "predictions",
-    }
-    # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
-    how |= {"time": time if saved.head.follows_time else None}
-    how |= {"groups": groups, "folds": settings and settings.folds}
+    given = Given(
+        predictions,
+        labels,
+        sample_weight,
+        features,
+        # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
+        time=time if saved.head.follows_time else None,
+        groups=groups,
+        folds=settings and settings.folds,
+        from_logits=from_logits,
+        weights_are=weights_are,
+        argument="predictions",
+    )
     inputs = {name: tensor for name, tensor in saved.inputs.items() if name != "logit"}
     wanted = replace(wanted_by(saved.head), names=sorted(inputs), inputs=inputs)
-    given = Given(predictions, labels, sample_weight, features, **how)
     rows = rows_to_fit(saved.head, given, wanted)
     progress = ProgressBar(2, "steps", verbose)
     summary = refit(
