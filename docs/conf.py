@@ -70,7 +70,7 @@ autosummary_context = {
         add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
         fit_checked fit_curve fit_histogram fit_sums fit_trees has_free_scale has_free_shift
         host_logits keep_trees logit_spread num_posterior_columns posterior posterior_spread shift
-        update_sums with_features add_row_count add_rows add_sum add_variable check_ids count_rows
+        update_sums add_row_count add_rows add_sum add_variable check_ids count_rows
         error has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
         as_chosen by_period columns field_ids metrics of_given uses_row_key
         add_sums sum_shapes

@@ -172,3 +172,101 @@ def test_a_program_in_which_numpy_raises_gets_the_same(door, scale):
         assert run() == pytest.approx(expected, abs=1e-12)
         with pytest.raises(FloatingPointError):
             np.exp(-1000.0)  # the program's own numbers still raise
+
+
+SITES = np.arange(NUM_ROWS) % 3
+OF_EACH_ROW = {
+    "logits": LOGITS,
+    "labels": LABELS,
+    "price": PRICES,
+    "site": SITES,
+    "groups": np.arange(NUM_ROWS) // 4,
+    "folds": np.arange(NUM_ROWS) // 40 % 3,
+    "time": np.arange(NUM_ROWS) // 7 * 1.0,
+}
+
+
+def of_scores(weights, logits, labels, price, site, **more):
+    features = {"price": price, "site": site}
+    how = {"from_logits": True, "fields": ["site"], "numeric": ["price"], "methods": "additive"}
+    rows = (logits, labels, features, weights)
+    return kc.calibrate_scores(*rows, **how, **more, verbose=0).report.after.log_loss
+
+
+def of_model(weights, logits, labels, price, site, **more):
+    inputs = {name: keras.Input((), name=name) for name in ("score", "price", "site")}
+    column = keras.layers.Reshape((1,))(inputs["score"])
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(column))
+    how = {"fields": ["site"], "numeric": ["price"], "methods": "additive", "verbose": 0}
+    x = {"score": logits, "price": price, "site": site}
+    return kc.calibrate(model, x, labels, weights, **how, **more).report.after.log_loss
+
+
+def of_trees(weights, logits, labels, price, site, groups=None, folds=None, time=None):
+    follows_time = time is not None
+    inner = kc.layers.FieldBias({"site": 3}, follows_time=follows_time)
+    head = kc.layers.BoostedTrees({"site": 3}, ["price"], inner)
+    settings = kc.layers.FitSettings(folds=None if follows_time else folds)
+    features = {"price": price, "site": site}
+    given = (logits, labels, features, weights)
+    return head.fit(*given, time=time, settings=settings).log_loss_in_sample
+
+
+def of_update(weights, logits, labels, price, site, **more):
+    return kc.layers.ILPS().update(logits, labels, None, weights).log_loss_in_sample
+
+
+OF_ROWS = {
+    "calibrate_scores": of_scores,
+    "calibrate": of_model,
+    "Head.fit": of_trees,
+    "update": of_update,
+}
+
+
+def not_read(column, weightless):
+    column = np.asarray(column).astype(object)
+    column[weightless] = np.resize(np.array([None, "n/a"], object), weightless.sum())
+    return column
+
+
+@pytest.mark.parametrize("left_out", [("time",), ("folds",), ("groups", "folds")])
+@pytest.mark.parametrize("door", OF_ROWS)
+def test_a_row_of_weight_0_may_hold_anything_at_every_door_of_a_fit(door, left_out):
+    weightless = np.arange(NUM_ROWS) % 5 == 2
+    columns = {name: c for name, c in OF_EACH_ROW.items() if name not in left_out}
+    if "time" in columns and "groups" in columns:
+        del columns["groups"]  # blocks of time divide them, which is told elsewhere
+    kept = {name: column[~weightless] for name, column in columns.items()}
+    hostile = {name: not_read(column, weightless) for name, column in columns.items()}
+    expected = OF_ROWS[door](np.ones(len(kept["labels"])), **kept)
+    received = OF_ROWS[door]((~weightless).astype(float), **hostile)
+    assert received == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("wrong", ["logits", "labels", "price", "site", "groups", "folds", "time"])
+@pytest.mark.parametrize("door", ["calibrate_scores", "calibrate"])
+def test_a_column_of_another_length_is_refused_also_with_rows_of_weight_0(door, wrong):
+    without = "folds" if wrong == "time" else "time"
+    columns = {name: c for name, c in OF_EACH_ROW.items() if name not in (without, "groups")}
+    columns |= {wrong: OF_EACH_ROW[wrong]}
+    weights = (np.arange(NUM_ROWS) > 9).astype(float)
+    # As many rows as count: an array that was cut by the user, and would be taken for another.
+    columns[wrong] = columns[wrong][10:]
+    with pytest.raises(ValueError, match=r"same number of rows|one (entry )?for each"):
+        OF_ROWS[door](weights, **columns)
+
+
+@pytest.mark.parametrize(
+    ("door", "name"), [("calibrate_scores", "scores"), ("Head.fit", "logits"), ("update", "logits")]
+)
+def test_messages_name_the_scores_as_the_user_does(door, name):
+    columns = {key: OF_EACH_ROW[key] for key in ("logits", "labels", "price", "site")}
+    not_a_number = np.where(np.arange(NUM_ROWS) == 7, np.nan, LOGITS)
+    weights = (np.arange(NUM_ROWS) > 3).astype(float)
+    with pytest.raises(ValueError, match=rf"(?i)^(argument `)?{name}.* in row 7"):
+        OF_ROWS[door](weights, **columns | {"logits": not_a_number})
+    with pytest.raises(ValueError, match=f"'{name}': {NUM_ROWS}, 'labels': 9"):
+        OF_ROWS[door](None, **columns | {"labels": LABELS[:9]})
+    with pytest.raises(ValueError, match=rf"(?i)^{name} must be numbers"):
+        OF_ROWS[door](None, **columns | {"logits": LOGITS.astype(str)})

@@ -53,9 +53,10 @@ def main() -> None:
         print(f"{name}: {FOLDER / file_of(name)}", flush=True)
         start = time.monotonic()
         with (FOLDER / file_of(name)).open("w") as output:
-            streams = {"stdout": output, "stderr": subprocess.STDOUT}
-            code = subprocess.run(COMMANDS[name], cwd=ROOT, check=False, **streams).returncode
-        results[name] = {"code": code, "seconds": time.monotonic() - start}
+            ended = subprocess.run(
+                COMMANDS[name], cwd=ROOT, check=False, stdout=output, stderr=subprocess.STDOUT
+            )
+        results[name] = {"code": ended.returncode, "seconds": time.monotonic() - start}
         RECORD.write_text(json.dumps(record, indent=1))
     print(table(record))
     sys.exit(any(result["code"] for result in results.values()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from calibration_records._limits import EXACT_WHOLE_NUMBERS
 from calibration_records._warn import warn
 
 NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
+# Functions that turn what NumPy cannot read by itself into what it can, and return all else as it
+# is. A package with such arrays, as tensors are, adds its own.
+FROM_OTHERS: list[Callable[[Any], Any]] = []
 
 
 def is_table(values: object) -> bool:
@@ -157,14 +160,15 @@ def refuse_rows(
     values: np.ndarray,
     expected: str,
     remedy: str,
-    counts: np.ndarray | None = None,
+    numbers: np.ndarray | None = None,
 ) -> None:
-    """Raises if a row that counts is bad; the error names the first one."""
-    rows = np.flatnonzero(bad if counts is None else bad & counts)
+    """Raises if a row is bad; the error names the first one, by its number among all `numbers`."""
+    rows = np.flatnonzero(bad)
     if len(rows):
         raise ValueError(
             f"{expected} Received: {len(rows)} of {len(values)} rows with other values, the first "
-            f"being {values[rows[0]]} in row {rows[0]}. {remedy}"
+            f"being {values[rows[0]]} in row {(rows if numbers is None else numbers[rows])[0]}. "
+            f"{remedy}"
         )
 
 
@@ -179,6 +183,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
         >>> as_array(["a", None])
         array(['a', None], dtype=object)
     """
+    for converted in FROM_OTHERS:
+        values = converted(values)
     if isinstance(values, np.ma.MaskedArray):
         remedy = "Pass values.tolist(), which has None where something is masked"
         raise _refused_input(name, "be an array without a mask", f"a masked array. {remedy}")

@@ -6,16 +6,27 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
+from keras_calibration._rows import checks
 from keras_calibration._rows.checks import (
     are_0_or_1,
-    check_rows,
     logits_of_probabilities,
-    read_rows,
     warn_if_swapped,
     warn_of_contradicted_ends,
 )
+from keras_calibration._rows.door import Given, rows_of
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import rows_that_count
+from keras_calibration._rows.weights import counted_rows
+
+
+def check_rows(logits, labels=None, weights=None, both_classes=False):
+    counted = counted_rows(weights)
+    return checks.check_rows(
+        counted.of(logits, "l"), counted.of(labels, "y"), counted, both_classes
+    )
+
+
+def read_rows(*rows, **how):
+    return rows_of(Given(*rows, **how))
 
 
 def test_rows_come_back_flat_in_float64():
@@ -46,7 +57,7 @@ def test_rows_come_back_flat_in_float64():
         (([0.0, np.nan, 1.0, np.inf],), "finite. Received: 2 of 4 rows.*nan in row 1"),
         (([0.0, -np.inf],), "finite. Received: 1 of 2 rows.*-inf in row 1"),
         (([0.0, 1.0], [0]), "same number of rows.*'logits': 2, 'labels': 1"),
-        (([0.0, 1.0], [0, 1], [1.0]), "same number of rows.*'weights': 1"),
+        (([0.0, 1.0], [0, 1], [1.0]), "same number of rows.*'sample_weight': 1"),
         (([0.0, 1.0], [0, 2]), r"Labels must be in \[0, 1\].*2.0 in row 1"),
         (([0.0, 1.0], [-1, 1]), r"Labels must be in \[0, 1\].*-1.0 in row 0"),
         (([0.0, 1.0], [np.nan, 1]), r"Labels must be in \[0, 1\].*nan in row 0"),
@@ -70,17 +81,15 @@ def test_a_row_of_weight_0_is_no_row():
     np.testing.assert_array_equal(rows.logits, [2, -1])
     np.testing.assert_array_equal(rows.labels, [1, 0])
     np.testing.assert_array_equal(rows.weights, [2, 3])
-    np.testing.assert_array_equal(rows.numbers, [1, 3])
-    np.testing.assert_array_equal(rows.take(np.array([1])).numbers, [3])
-    assert rows.num_given == 4
     with pytest.raises(ValueError, match="one class only"):
         check_rows([0.0, 1.0, 2.0], [np.nan, 1, 1], [0, 1, 1], both_classes=True)
     # The number of a row that is refused is that of the caller.
     with pytest.raises(
-        ValueError, match=r"1 of 3 rows with other values, the first being 7\.0 in row 2"
+        ValueError, match=r"1 of 2 rows with other values, the first being 7\.0 in row 2"
     ):
         check_rows([0.0, 1.0, 2.0], [7, 1, 7], [0, 1, 1])
-    assert rows_that_count(np.ones(3)) is None
+    assert counted_rows(np.ones(3)).numbers is None
+    np.testing.assert_array_equal(counted_rows(weights).numbers, [1, 3])
     probabilities = np.array([np.nan, 0.3, 7.0, 0.6])
     rows = read_rows(probabilities, [-1, 1, 0.5, 0.2], weights, from_logits=False)
     np.testing.assert_allclose(rows.logits, np.log([0.3 / 0.7, 0.6 / 0.4]))

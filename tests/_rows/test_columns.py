@@ -12,14 +12,8 @@ import pyarrow as pa
 import pytest
 
 import keras_calibration as kc
-from keras_calibration._rows.columns import (
-    as_array,
-    column_of,
-    field_values,
-    ids_of,
-    numbers_in_float32,
-    take,
-)
+from calibration_records._columns import as_array, column_of, ids_of
+from keras_calibration._rows.columns import field_values, numbers_in_float32, take
 from keras_calibration.calibration.candidates import vocabularies
 from keras_calibration.scoring.rows_to_score import RowsToScore
 

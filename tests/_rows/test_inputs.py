@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration._rows.columns import column_of, ids_of
+from calibration_records._columns import column_of, ids_of
 from keras_calibration._rows.inputs import entering, expected_inputs, inputs_of
-from keras_calibration._rows.weights import rows_that_count
+from keras_calibration._rows.weights import counted_rows
 from keras_calibration.layers import PlattScaling
 from symbols import symbols
 
@@ -225,14 +225,14 @@ def test_a_row_of_weight_0_needs_no_value_that_a_column_could_hold():
     expected = {"price": keras.Input((), name="price"), "user": [keras.Input((), dtype="int64")]}
     x = {"price": [None, 2.0, "?"], "user": [[1.5, 7.0, 2.0**70]], "tags": [[], [1], [2]]}
     frame = pd.DataFrame(x["price"], columns=["price"])
-    standing_in = rows_that_count(np.array([0.0, 1.0, 0.0]))
-    received = inputs_of(x, expected, standing_in=standing_in)
-    assert received["price"].tolist() == [2.0, 2.0, 2.0]
-    assert received["user"][0].tolist() == [7, 7, 7]
+    counted = counted_rows(np.array([0.0, 1.0, 0.0]))
+    received = inputs_of(x, expected, counted=counted)
+    assert received["price"].tolist() == [2.0]
+    assert received["user"][0].tolist() == [7]
     for structure in (keras.Input((1,)), {"all": {"price": expected["price"]}}):
         inputs = {"all": frame} if isinstance(structure, dict) else frame
-        (column,) = keras.tree.flatten(inputs_of(inputs, structure, standing_in=standing_in))
-        assert column.reshape(-1).tolist() == [2.0, 2.0, 2.0]
+        (column,) = keras.tree.flatten(inputs_of(inputs, structure, counted=counted))
+        assert column.reshape(-1).tolist() == [2.0]
 
 
 def test_inputs_keep_their_structure_and_take_the_rank_of_the_model():

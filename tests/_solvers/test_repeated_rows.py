@@ -52,7 +52,7 @@ def test_repeated_rows_lie_in_one_fold(name):
     scores = logits + noise
     if labels.ndim == 2:
         scores = np.stack([scores, *np.zeros((3, len(labels)))], axis=1)
-    rows = Rows(scores, labels, None, dict(enumerate(inputs))).take(order).as_given()
+    rows = Rows(scores, labels, None, dict(enumerate(inputs))).take(order)
     with pytest.warns(UserWarning, match="rows of the development set are 300 different rows"):
         rows = with_copies_grouped(rows)
     group = rows.groups

@@ -10,6 +10,7 @@ from scipy.special import expit, log_expit
 import every_head
 import keras_calibration as kc
 from every_head import NUM_CLASSES, NUM_SITES, has_classes
+from keras_calibration._rows.door import Given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import heads_in, is_as_fitted, rows_to_fit
 from keras_calibration.layers.refit import is_fitted_to
@@ -71,10 +72,10 @@ def test_a_loaded_head_is_known_as_fitted_to_its_rows(name, kind, tmp_path):
     loaded = loaded_by(kind, model, name, tmp_path)
     assert str(loaded.fit_summary) == str(head.fit_summary)
     assert json.dumps(loaded.fit_summary.to_dict()) == json.dumps(head.fit_summary.to_dict())
-    assert is_fitted_to(loaded, rows_to_fit(loaded, *data, FEATURES))
+    assert is_fitted_to(loaded, rows_to_fit(loaded, Given(*data, columns=FEATURES)))
     part = [column[1:] for column in data]
     other = {key: column[1:] for key, column in FEATURES.items()}
-    assert not is_fitted_to(loaded, rows_to_fit(loaded, *part, other))
+    assert not is_fitted_to(loaded, rows_to_fit(loaded, Given(*part, columns=other)))
     for inner, saved in zip(heads_in(loaded), heads_in(head), strict=True):
         assert is_as_fitted(inner) == is_as_fitted(saved)
         assert (inner.histogram is None) == (saved.histogram is None)

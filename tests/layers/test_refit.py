@@ -10,7 +10,7 @@ from scipy.special import log_expit
 import every_head
 import keras_calibration as kc
 import site_worlds
-from keras_calibration._rows.checks import read_rows
+from keras_calibration._rows.door import Given, rows_of
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from site_worlds import mean_loss, model_with
@@ -74,7 +74,7 @@ def test_the_change_is_that_of_fits_to_the_other_folds():
     head = kc.layers.PlattScaling()
     model = shifted(model_with(head), head, 0.2)
     before = np.asarray(head(x["score"]), float)
-    rows = read_rows(x["score"], y)
+    rows = rows_of(Given(x["score"], y))
     order = canonical_order(rows)
     fold = fold_of_rows(3, rows.take(order), 0)
     change = np.zeros(len(y))

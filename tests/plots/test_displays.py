@@ -125,7 +125,7 @@ def test_field_plot_draws_observed_minus_predicted_by_frequency(rows, axes):
     [
         (ReliabilityDisplay.from_predictions, ([], []), {}, "labels"),
         (ReliabilityDisplay.from_predictions, ([0, 2], [0.1, 0.2]), {}, "labels"),
-        (ReliabilityDisplay.from_predictions, ([0, 1], [0.1]), {}, "predicted"),
+        (ReliabilityDisplay.from_predictions, ([0, 1], [0.1]), {}, "predictions"),
         (ReliabilityDisplay.from_predictions, ([0, 1], {"b": [0.1, 1.2]}), {}, "predictions"),
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"sample_weight": [-1]}, "weight"),
         (ReliabilityDisplay.from_predictions, ([0], [0.1]), {"num_bins": 0}, "num_bins"),

@@ -100,6 +100,26 @@ def test_a_row_of_weight_0_is_no_row_whatever_it_holds(door):
     np.testing.assert_allclose(through(door, **hostile), expected, rtol=digits(1e-9))
 
 
+@pytest.mark.parametrize("door", COMPARING)
+def test_a_row_of_weight_0_may_hold_what_is_no_number(door):
+    weightless = np.arange(NUM_ROWS) % 3 == 1
+    rows = ROWS | {"weights": np.where(weightless, 0, ROWS["weights"])}
+    hostile = {name: rows[name].astype(object) for name in ("labels", "predictions", "field")}
+    for column in hostile.values():
+        column[weightless] = np.resize(np.array([None, "n/a"], object), weightless.sum())
+    expected = DOORS[door](*rows.values())
+    received = DOORS[door](*(rows | hostile).values())
+    np.testing.assert_allclose(received, expected, rtol=digits(1e-9))
+
+
+@pytest.mark.parametrize("door", COMPARING)
+@pytest.mark.parametrize("weight", [np.nan, -1.0, np.inf])
+def test_weights_that_are_none_are_refused(door, weight):
+    weights = np.where(np.arange(NUM_ROWS) == 7, weight, ROWS["weights"])
+    with pytest.raises(ValueError, match=r"`sample_weight`.* in row 7"):
+        through(door, weights=weights)
+
+
 @every_door
 def test_a_common_factor_of_the_weights_changes_nothing(door):
     expected = through(door)

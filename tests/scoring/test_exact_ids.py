@@ -10,6 +10,7 @@ import pytest
 from backends import digits
 from keras_calibration import layers, plots, scoring
 from keras_calibration.logs import ScoredLog
+from keras_calibration.metrics import FieldECE
 
 N = 600
 RNG = np.random.default_rng(0)
@@ -102,6 +103,38 @@ def test_ids_are_right_or_refused(kind, base, num_missing):
             assert door(column) == pytest.approx(expected, abs=digits(1e-9)), name
 
 
+@pytest.mark.parametrize("base", [0, 2**60])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_periods_are_right_or_refused(kind, base):
+    column = COLUMNS[kind]([base + int(k) for k in NUMBER])
+    column = column["s"] if isinstance(column, pd.DataFrame) else column
+    residual = LABELS - P
+    bias = [residual[NUMBER == k].mean() for k in range(2)]
+    expected = [np.mean((residual[NUMBER == k + 1] - bias[k]) ** 2) for k in range(2)]
+    if base and "float" in kind.lower():
+        with pytest.raises(ValueError, match=r"'period'.*ids may be rounded"):
+            scoring.rolling_quadratic_loss(LABELS, P, column)
+        return
+    first, *others = scoring.rolling_quadratic_loss(LABELS, P, column).values()
+    assert np.isnan(first)
+    assert others == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("num_missing", [0, 5])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in COLUMNS if "tr" not in kind and kind != "Polars Categorical"]
+)
+def test_score_reads_columns_of_ids_as_the_functions_do(kind, num_missing):
+    ids = [None if i < num_missing else int(k) for i, k in enumerate(NUMBER)]
+    column = COLUMNS[kind](ids)
+    column = column["s"] if isinstance(column, pd.DataFrame) else column
+    rows = (LABELS, P, None, {"s": column})
+    received = scoring.score(rows, field_metrics={"s": FieldECE(3)}, verbose=0)["s_field_ece"]
+    groups = np.where(np.arange(N) < num_missing, -1, NUMBER)
+    expected = sum(abs((LABELS - P)[groups == value].sum()) for value in range(-1, 3)) / N
+    assert received == pytest.approx(expected, abs=digits(1e-9))
+
+
 WEIGHTS = (np.arange(N) % 3 > 0).astype(float)
 OF_ROWS = {
     "field_ece": lambda *rows: scoring.field_ece(*rows),
@@ -109,6 +142,9 @@ OF_ROWS = {
     "multicalibration_error": lambda y, p, ids, w=None: (
         scoring.multicalibration_error(y, p, {"s": ids}, w, numeric=()).error
     ),
+    "rolling_quadratic_loss": lambda y, p, ids, w=None: list(
+        scoring.rolling_quadratic_loss(y, p, ids, w).values()
+    )[1:],
     "FieldDisplay": lambda y, p, ids, w=None: (
         plots.FieldDisplay.from_predictions(y, p, ids, sample_weight=w)
         .curves["predicted"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from backends import examples
+from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.cumulative_error import brownian_range_tail
 from keras_calibration.scoring import multicalibration_error
 from keras_calibration.scoring.multicalibration_error import error_in_folds
@@ -231,8 +232,8 @@ def test_bad_rows_are_refused():
         ({"labels": [0, 1]}, "labels"),
         ({"labels": [0, 1, 2]}, "labels"),
         ({"predictions": [math.nan, 0.2, 0.3]}, "predictions"),
-        ({"predictions": [], "labels": []}, "of one or more rows"),
-        ({"features": {"site": [1, 2]}}, r"features\['site'\]"),
+        ({"predictions": [], "labels": []}, "Received: none"),
+        ({"features": {"site": [1, 2]}}, "'site': 2"),
         ({"features": [1, 2, 3]}, "column names"),
         ({"numeric": ["age"]}, "numeric"),
         ({"features": {"site": ["a", "b", "c"]}, "numeric": ["site"]}, "numbers"),
@@ -310,8 +311,7 @@ def test_folds_are_combined_by_fishers_method():
     site, fold = rng.integers(0, 3, 6000), rng.integers(0, 4, 6000)
     predictions = rng.uniform(0.3, 0.7, 6000)
     labels = (rng.random(6000) < predictions + 0.05 * (site == 1)).astype(float)
-    columns, ones = {"site": site}, np.ones(6000)
-    result = error_in_folds(labels, predictions, columns, ones, fold, [], 1)
+    result = error_in_folds(Rows(predictions, labels, None, {"site": site}, fold=fold), [], 1)
     assert len(result.segments) == 4
     for segment in result.segments:
         in_segment = np.ones(6000, bool)
@@ -337,9 +337,9 @@ def test_errors_of_folds_do_not_cancel():
     labels = np.tile([0.0, 1.0], 2000)
     fold = np.arange(4000) // 2000
     predictions = np.where(fold == 0, 0.4, 0.6)
-    columns, ones = {"site": np.zeros(4000, int)}, np.ones(4000)
+    columns = {"site": np.zeros(4000, int)}
     assert multicalibration_error(labels, np.full(4000, 0.5), columns).p_value > 0.5
-    result = error_in_folds(labels, predictions, columns, ones, fold, [], 1)
+    result = error_in_folds(Rows(predictions, labels, None, columns, fold=fold), [], 1)
     assert result.error == pytest.approx(0.1, rel=0.1)
     assert result.p_value < 1e-9
 
@@ -352,6 +352,6 @@ def test_the_level_in_folds_is_that_of_right_predictions():
         labels = (rng.random(1500) < predictions).astype(float)
         columns = {"site": rng.integers(0, 8, 1500)}
         fold = rng.integers(0, 3, 1500)
-        result = error_in_folds(labels, predictions, columns, np.ones(1500), fold, [], 1)
+        result = error_in_folds(Rows(predictions, labels, None, columns, fold=fold), [], 1)
         hits += result.p_value < 0.05
     assert 0 < hits <= 16

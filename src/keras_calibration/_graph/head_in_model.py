@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from keras_calibration._keras import flatten_layers, source_of
 from keras_calibration._rows.inputs import clean_names
 from keras_calibration._rows.reader import Reader
 from keras_calibration._typing import Inputs, Tensor
+from keras_calibration.layers.fits import wanted_by
 from keras_calibration.layers.head import Head
 
 LOGIT_OUTPUT = "logit"
@@ -123,6 +124,8 @@ class HeadInModel:
             ids=self.ids,
             numeric={name for feature, name in self.input_of.items() if feature in numeric},
             label_names=self.label_names,
+            # Numbers have been checked as they were passed.
+            wanted=replace(wanted_by(self.head), names=tuple(self.features), numeric=()),
         )
 
     def features_from(

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import refused
-from calibration_records._columns import check_same_rows, refuse_rows
+from calibration_records._columns import check_same_rows, numbers_of, refuse_rows
 from calibration_records._limits import SMALLEST_PROBABILITY
 from calibration_records._predictions import check_probabilities
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import flat_numbers, numbers_of, refuse_beyond_float32
+from keras_calibration._rows.columns import flat_numbers, refuse_beyond_float32
 from keras_calibration._rows.labels import class_shares, label_advice
 from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import (
-    check_weights_are,
-    checked_weights,
-    counts_of,
-    warn_of_weights,
-)
+from keras_calibration._rows.weights import ALL, Counted
 
 _HANDFUL = 10
 # The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
@@ -35,109 +27,64 @@ _LOOK_LIKE_PROBABILITIES = (
 _TURNED_ROUND, _FAR = 0.45, 4
 
 
-def read_rows(
-    logits: ArrayLike,
-    labels: ArrayLike | None,
-    sample_weight: ArrayLike | None = None,
-    *,
-    from_logits: bool = True,
-    weights_are: str = "importance",
-    both_classes: bool = True,
-    argument: str = "logits",
-) -> Rows:
-    """The rows of a fit that count, after all checks and warnings of labels, logits and weights.
-
-    Args:
-        logits: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
-            probabilities.
-        labels: Labels in [0, 1], (n,) or (n, 1), of both classes; for K classes their numbers (n,)
-            or (n, 1), or shares (n, K).
-        sample_weight: Sample weights (n,) or (n, 1), or None.
-        from_logits: Whether `logits` holds logits.
-        weights_are: What the weights are, see `weights.counts_of`.
-        both_classes: Whether the rows must be of all classes.
-        argument: The name of `logits`, for messages.
-
-    Example:
-        >>> rows = read_rows([0.5, -1.0, 7.0], [1, 0, 1], [2.0, 2.0, 0.0])
-        >>> rows.logits, rows.weights, rows.numbers
-        (array([ 0.5, -1. ]), array([1., 1.]), array([0, 1]))
-    """
-    if labels is None:
-        raise refused("labels", "an array with a label for each row", labels)
-    check_weights_are(weights_are, sample_weight is not None)
-    rows = check_rows(logits, labels, sample_weight, both_classes, from_logits, argument)
-    warn_of_contradicted_ends(rows)
-    if rows.weights is None:
-        _warn_if_turned_round(rows)
-        return rows
-    counts, unit = counts_of(rows.weights, weights_are)
-    if weights_are == "importance" and rows.labels.ndim == 1:
-        warn_of_weights(rows.labels, rows.weights)
-    rows = replace(rows, weights=counts, unit=unit)
-    _warn_if_turned_round(rows)
-    return rows
-
-
 def check_rows(
-    logits: ArrayLike,
+    scores: ArrayLike,
     labels: ArrayLike | None = None,
-    sample_weight: ArrayLike | None = None,
+    counted: Counted = ALL,
     both_classes: bool = False,
     from_logits: bool = True,
     argument: str = "logits",
 ) -> Rows:
-    """Logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
+    """Scores, labels and weights as arrays; raises for invalid ones.
 
-    Logits (n, K) are of K classes, with labels as class numbers or shares. Rows of weight 0 are
-    left out, whatever they hold. Warns of logits that look like probabilities or labels.
+    Scores (n, K) are of K classes, with labels as class numbers or shares. Warns of logits that
+    look like probabilities or labels.
+
+    Args:
+        scores: Logits, or probabilities, of the rows that count.
+        labels: Their labels, or None.
+        counted: Their weights, and their numbers among the rows that were passed.
+        both_classes: Whether the rows must be of all classes.
+        from_logits: Whether the scores are logits.
+        argument: The name by which the user knows them.
     """
-    of_classes = is_of_classes(logits)
-    scores = numbers_of(logits, "Logits") if of_classes else flat_numbers(logits, "logits")
-    scores, weights = np.asarray(scores, np.float64), checked_weights(sample_weight)
-    if not (num_rows := len(scores)):
+    what, numbers, weights = argument.capitalize(), counted.numbers, counted.weights
+    of_classes = is_of_classes(scores)
+    read = numbers_of(scores, what) if of_classes else flat_numbers(scores, argument)
+    read = np.asarray(read, np.float64)
+    if not len(read):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    columns = {"logits": scores, "labels": labels, "weights": weights}
+    columns = {argument: read, "labels": labels, "sample_weight": weights}
     sizes = {n: (*np.shape(c), 0)[0] for n, c in columns.items() if c is not None}
-    check_same_rows("Logits, labels and weights", sizes)
-    counts = np.ones(num_rows, bool) if weights is None else weights > 0
-    counted = scores if weights is None else scores[counts]
+    check_same_rows(f"{what}, labels and weights", sizes)
     if from_logits:
-        is_bad = (~np.isfinite(scores)).any(axis=tuple(range(1, scores.ndim)))
-        refuse_rows(
-            is_bad,
-            scores,
-            "Logits must be finite.",
-            "Check these rows for missing features.",
-            counts,
-        )
-        refuse_beyond_float32(counted, f"Argument `{argument}`")
+        is_finite = np.isfinite(read.reshape(len(read), -1)).all(axis=1)
+        remedy = "Check these rows for missing features."
+        refuse_rows(np.asarray(~is_finite), read, f"{what} must be finite.", remedy, numbers)
+        refuse_beyond_float32(read, f"Argument `{argument}`")
     else:
-        check_probabilities(counted, argument)
-        scores = logits_of_probabilities(scores)
-    shares = None if labels is None else _shares_of(labels, scores, counts)
-    rows = Rows(scores, shares, weights)
-    if not counts.all():
-        rows = rows.take(np.flatnonzero(counts))
+        check_probabilities(read, argument)
+    logits = read if from_logits else logits_of_probabilities(read)
+    rows = Rows(logits, None if labels is None else _shares_of(labels, logits, numbers), weights)
     if both_classes and labels is not None:
-        refuse_absent_classes(rows.shares.sum(axis=0), num_rows)
+        refuse_absent_classes(rows.shares.sum(axis=0), counted.num_given or len(rows))
     if from_logits:
-        _warn_of_probabilities(counted, rows.labels)
+        _warn_of_probabilities(read, rows.labels)
     else:
-        warn_if_swapped(rows.labels, counted, "probabilities")
+        warn_if_swapped(rows.labels, read, "probabilities")
     return rows
 
 
-def _shares_of(labels: ArrayLike, scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones in rows that count."""
+def _shares_of(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
+    """Labels (n,) in [0, 1], or class shares (n, K); raises for invalid ones."""
     if scores.ndim == 2:
-        return class_shares(labels, len(scores), scores.shape[1], counts)
+        return class_shares(labels, len(scores), scores.shape[1], numbers)
     shares = flat_numbers(labels, "labels")
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
-        advice = _look_swapped("logits") if are_swapped else label_advice(shares[counts])
+        advice = _look_swapped("logits") if are_swapped else label_advice(shares)
         expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
-        refuse_rows(bad, shares, expected, advice, counts)
+        refuse_rows(bad, shares, expected, advice, numbers)
     return shares
 
 
@@ -228,7 +175,7 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
         )
 
 
-def _warn_if_turned_round(rows: Rows) -> None:
+def warn_if_turned_round(rows: Rows) -> None:
     """Warns if negatives have higher logits than positives, far beyond chance."""
     if rows.logits.ndim == 2:
         return

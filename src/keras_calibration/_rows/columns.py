@@ -1,4 +1,4 @@
-"""Columns that may be tensors of the backend or symbolic; `_columns` reads all others."""
+"""Columns that may be tensors of the backend or symbolic, which `_columns` then reads too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from calibration_records import _columns
 from calibration_records._check import known, one_column
-from calibration_records._columns import exact_ids, refuse_fractions
+from calibration_records._columns import (
+    FROM_OTHERS,
+    as_array,
+    by_name,
+    column_of,
+    numbers_of,
+    refuse_fractions,
+)
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
 
@@ -52,26 +58,6 @@ def as_csr(values: Any) -> Any:
     return sparse.csr_array((np.asarray(values.values), tuple(places)), tuple(values.shape))
 
 
-def as_array(values: Any, name: str = "it") -> np.ndarray:
-    """A tensor as an array; anything else as `_columns.as_array` reads it."""
-    return _columns.as_array(_in_numpy(values), name)
-
-
-def exact_array(values: Any, name: str) -> np.ndarray:
-    """A column with all digits of its whole numbers: see `_columns.exact_array`."""
-    return _columns.exact_array(_in_numpy(values), name)
-
-
-def values_of(values: Any, name: str, standing_in: np.ndarray | None = None) -> np.ndarray:
-    """A column of field values, exactly: see `_columns.values_of`, and `column_that_counts`."""
-    return _columns.values_of(_in_numpy(column_that_counts(values, name, standing_in)), name)
-
-
-def numbers_of(values: Any, what: str) -> np.ndarray:
-    """Labels, predictions or weights as an array of numbers; raises for strings."""
-    return _columns.numbers_of(_in_numpy(values), what)
-
-
 def flat_numbers(values: ArrayLike, name: str) -> np.ndarray:
     """Logits, labels or weights (n,) or (n, 1) as an array (n,) in float64."""
     array = numbers_of(values, name.capitalize()).astype(np.float64)
@@ -79,11 +65,10 @@ def flat_numbers(values: ArrayLike, name: str) -> np.ndarray:
     return array.reshape(-1)
 
 
-def column_of(values: Any, name: str) -> Tensor:
+def column_or_tensor(values: Any, name: str) -> Tensor:
     """A column as an array of numbers or strings; tensors are returned unchanged."""
-    if ops.is_tensor(values) or isinstance(values, keras.KerasTensor):
-        return values
-    return _columns.column_of(values, name)
+    is_tensor = ops.is_tensor(values) or isinstance(values, keras.KerasTensor)
+    return values if is_tensor else column_of(values, name)
 
 
 def take(columns: Any, numbers: np.ndarray | slice) -> Any:
@@ -110,41 +95,10 @@ def take(columns: Any, numbers: np.ndarray | slice) -> Any:
 
 def named_column(argument: str, name: str, columns: Any, also: str) -> Any:
     """The column that an argument names; `also` is what else the argument may be."""
-    table = _columns.by_name(columns)
+    table = by_name(columns)
     table = table if isinstance(table, Mapping) else {}
     known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table)
     return table[name]
-
-
-def column_that_counts(
-    column: Any, name: str, numbers: np.ndarray | None, num_rows: int | None = None
-) -> Any:
-    """The rows of a column with the numbers from `weights.rows_that_count`, if it has as many rows.
-
-    For use before a column is read, because a row of weight 0 may hold invalid values. If `numbers`
-    are only some of the rows, `num_rows` is the number of all.
-
-    Example:
-        >>> column_that_counts([None, 3], "'site'", np.array([1, 1])).tolist()
-        [3, 3]
-    """
-    if numbers is None:
-        return column
-    array = exact_array(column, name)
-    num_rows = len(numbers) if num_rows is None else num_rows
-    return array[numbers] if array.ndim and len(array) == num_rows else column
-
-
-def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
-    """A column of ids as an array of integers or strings; symbolic tensors unchanged.
-
-    Example:
-        >>> ids_of(ops.array([7.0, 3.0]), "'user'")
-        array([7, 3])
-    """
-    if is_symbolic(values):
-        return values
-    return exact_ids(_in_numpy(column_of(values, name)), name, reader)
 
 
 def field_values(values: Any, name: str) -> Tensor:
@@ -224,3 +178,6 @@ def _in_numpy(values: Any) -> Any:
     if ops.is_tensor(values) and hasattr(values, "__array__"):
         return np.asarray(values)
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else values
+
+
+FROM_OTHERS.append(_in_numpy)

@@ -1,4 +1,4 @@
-"""The groups of rows: which rows belong together, such as the rows of a customer."""
+"""The groups of rows, such as the rows of a customer, and the folds that a user has made."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import one_column, same_rows
-from calibration_records._columns import is_missing, refuse_rows
-from keras_calibration._rows.columns import as_array, ids_of, named_column
+from calibration_records._columns import as_array, column_of, ids_of, is_missing, refuse_rows
+from keras_calibration._rows.columns import named_column
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import ALL, Counted
 
 
-def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None) -> Rows:
+def with_groups(
+    rows: Rows, groups: ArrayLike | str | None, columns: Any = None, counted: Counted = ALL
+) -> Rows:
     """The rows with their groups, numbered from 0.
 
     Args:
@@ -22,6 +25,7 @@ def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None)
         groups: The group of each passed row (n,) or (n, 1), whole numbers or strings; the name of
             the column that has them; or None.
         columns: A mapping of names to columns with all passed rows, or a data frame.
+        counted: Which of the passed rows count.
 
     Example:
         >>> rows = Rows(np.zeros(3), np.array([0, 1, 0]), None)
@@ -30,26 +34,33 @@ def with_groups(rows: Rows, groups: ArrayLike | str | None, columns: Any = None)
     """
     if groups is None:
         return rows
-    num_given = len(rows) if rows.num_given is None else rows.num_given
-    numbers = np.arange(num_given) if rows.numbers is None else rows.numbers
-    return replace(rows, groups=group_of_rows(groups, num_given, columns, numbers))
-
-
-def group_of_rows(
-    groups: ArrayLike | str, num_rows: int, columns: Any, numbers: np.ndarray
-) -> np.ndarray:
-    """The groups of the rows with these numbers, of `num_rows` rows; see `with_groups`."""
     if isinstance(groups, str):
         groups = named_column("groups", groups, columns, "or an array")
-    column = as_array(groups, "'groups'")
+    column = as_array(counted.of(groups, "'groups'"), "'groups'")
     one_column("groups", column.shape)
-    same_rows("groups", len(column), num_rows, "row")
-    values = column.reshape(-1)[numbers]
+    same_rows("groups", len(column), len(rows), "row")
+    values = column.reshape(-1)
     if values.dtype.kind in "Of":
         refuse_rows(
             np.array([is_missing(value) for value in values.tolist()], bool),
             values,
             "Argument `groups` must have the group of each row.",
             "Drop rows without a group, or give each a group of its own.",
+            counted.numbers,
         )
-    return np.unique(ids_of(values, "'groups'", "ids of groups"), return_inverse=True)[1]
+    ids = ids_of(values, "'groups'", "ids of groups")
+    return replace(rows, groups=np.unique(ids, return_inverse=True)[1])
+
+
+def with_folds(rows: Rows, folds: Any, counted: Counted = ALL) -> Rows:
+    """The rows with the fold of each, if `folds` has one for each passed row and they have none.
+
+    Example:
+        >>> with_folds(Rows(np.zeros(3), np.array([0, 1, 0]), None), [1, 0, 2]).fold
+        array([1, 0, 2])
+    """
+    if rows.fold is not None or not np.ndim(folds):
+        return rows
+    fold = column_of(counted.of(folds, "folds"), "'folds'")
+    same_rows("folds", len(fold), len(rows), "row")
+    return replace(rows, fold=fold)

@@ -15,6 +15,7 @@ from keras import ops
 from calibration_records._check import known
 from calibration_records._columns import (
     by_name,
+    column_of,
     exact_ids,
     holds,
     is_table,
@@ -23,12 +24,13 @@ from calibration_records._columns import (
     refuse_rows,
 )
 from keras_calibration._rows.columns import (
-    column_of,
-    column_that_counts,
+    as_csr,
+    column_or_tensor,
     is_sparse,
     is_symbolic,
     numbers_in_float32,
 )
+from keras_calibration._rows.weights import ALL, Counted
 from keras_calibration._typing import Inputs, Tensor
 
 
@@ -36,29 +38,32 @@ def inputs_of(
     x: Any,
     expected: Any,
     ids: Collection[str] = (),
-    standing_in: np.ndarray | None = None,
+    counted: Counted = ALL,
     numeric: Collection[str] = (),
 ) -> Any:
     """Arrays and tables in the form that a model expects, without columns that it does not read.
 
     `ids` are the names of inputs that hold ids, `numeric` those of numbers that must not be lost in
-    float32. A row of weight 0 may hold anything: `standing_in` are the row numbers of
-    `rows_that_count`.
+    float32. Rows that do not count are left out: they may hold anything.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
         >>> inputs_of({"site": [3.0, 1.0], "at": [[], []]}, {"site": site})
         {'site': array([3, 1])}
     """
-    x = _one_matrix(x, expected, standing_in) if is_table(x) else x
+    if is_table(x):
+        x, counted = _one_matrix(x, expected, counted)
     if isinstance(expected, Mapping) and len(expected) == 1 and not isinstance(x, Mapping):
         # As in Keras, one input needs no name.
         x = {name: x for name in expected}
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
-        _check_named(x, named)
-        return {n: _entered(x[n], part, n, ids, standing_in, numeric) for n, part in named.items()}
-    return _entered(x, expected, "x", ids, standing_in, numeric)
+        what = "The input must be a dictionary with all features of the model"
+        if not isinstance(x, Mapping):
+            raise ValueError(f"{what}, {sorted(named)}. Received: {type(x).__name__}.")
+        known(what, named, x, missing=True)
+        return {n: _entered(x[n], part, n, ids, counted, numeric) for n, part in named.items()}
+    return _entered(x, expected, "x", ids, counted, numeric)
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
@@ -160,14 +165,6 @@ def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)
 
 
-def _check_named(x: Any, named: Mapping[str, Any]) -> None:
-    """Raises unless a mapping has all inputs."""
-    expected = "The input must be a dictionary with all features of the model"
-    if not isinstance(x, Mapping):
-        raise ValueError(f"{expected}, {sorted(named)}. Received: {type(x).__name__}.")
-    known(expected, named, x, missing=True)
-
-
 def input_names(named: Any) -> dict[str, keras.KerasTensor]:
     """Symbolic inputs by the names of their tensors."""
     return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
@@ -178,11 +175,11 @@ def _entered(
     expected: Any,
     name: str,
     ids: Collection[str],
-    standing_in: np.ndarray | None,
+    counted: Counted,
     numeric: Collection[str],
 ) -> Any:
     """`inputs_of` for a part of the inputs: a column, or a structure of columns."""
-    entered = functools.partial(_entered, ids=ids, standing_in=standing_in, numeric=numeric)
+    entered = functools.partial(_entered, ids=ids, counted=counted, numeric=numeric)
     if isinstance(expected, Mapping):
         columns = by_name(x)
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
@@ -199,27 +196,30 @@ def _entered(
         return parts if isinstance(x, list) else tuple(parts)
     if is_list and len(x) == 1 and len(getattr(x[0], "shape", ())):
         return [entered(x[0], expected, name)]
+    if is_sparse(x) and counted.numbers is not None:
+        return as_csr(x)[counted.of(np.arange(x.shape[0]), repr(name))]
     if x is None or is_sparse(x):
         return x  # an optional input, or one that Keras casts itself
-    column = column_that_counts(x, repr(name), standing_in)
+    column = counted.of(x, repr(name))
     if {name, expected.name}.intersection(numeric):
-        # Each row that counts once.
-        once = (None, 0) if standing_in is None else (np.unique(standing_in), len(standing_in))
-        numbers_in_float32(column_that_counts(x, repr(name), *once), name)
+        numbers_in_float32(column, name)
     return entering(column, repr(name), expected, name in ids or expected.name in ids)
 
 
-def _one_matrix(table: Any, expected: Any, standing_in: np.ndarray | None) -> Any:
-    """The columns of a table by name, or as one matrix if that is what the model expects."""
+def _one_matrix(table: Any, expected: Any, counted: Counted) -> tuple[Any, Counted]:
+    """The columns of a table by name, or as one matrix if that is what the model expects.
+
+    The matrix has only the rows that count; returns also which rows of the result count.
+    """
     columns = by_name(table)
     flat = keras.tree.flatten(expected)
     is_one = len(flat) == 1 and not isinstance(expected, Mapping)
     if not is_one or (flat[0].name in columns and tuple(flat[0].shape[1:]) in ((), (1,))):
-        return columns
+        return columns, counted
     refuse_repeated("The input must have one column of each name", columns)
     named = ((repr(name), column) for name, column in columns.items())
-    arrays = [column_of(column_that_counts(c, name, standing_in), name) for name, c in named]
-    return np.stack(arrays, axis=1)
+    arrays = [column_of(counted.of(column, name), name) for name, column in named]
+    return np.stack(arrays, axis=1), ALL
 
 
 def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = False) -> Tensor:
@@ -237,7 +237,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     is_same = ops.is_tensor(values) and keras.backend.standardize_dtype(values.dtype) == dtype
     if is_same and not (is_id and "float" in dtype):
         return values
-    column = column_of(values, name)
+    column = column_or_tensor(values, name)
     if is_symbolic(column):
         return _asserted(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else np.asarray(column)

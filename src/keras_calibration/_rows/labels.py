@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
-from calibration_records._columns import refuse_rows
-from keras_calibration._rows.columns import numbers_of
+from calibration_records._columns import numbers_of, refuse_rows
 
 _MISSING_LABELS = (
     "Missing labels are not negative: drop these rows, give them weight 0, or wait for their "
@@ -28,9 +27,9 @@ _LABEL_TOLERANCE = 1e-3
 
 
 def class_shares(
-    labels: ArrayLike, num_rows: int, num_classes: int, counts: np.ndarray
+    labels: ArrayLike, num_rows: int, num_classes: int, numbers: np.ndarray | None
 ) -> np.ndarray:
-    """Class numbers or shares as shares (n, K); raises unless rows that count have a label."""
+    """Class numbers or shares as shares (n, K); `numbers` are those of the rows, for messages."""
     values = numbers_of(labels, "Labels")
     if values.shape in ((num_rows,), (num_rows, 1)):
         values = values.reshape(-1).astype(np.float64)
@@ -46,9 +45,9 @@ def class_shares(
     else:
         expected = f"class numbers ({num_rows},) or soft labels ({num_rows}, {num_classes})"
         raise refused("labels", expected, values.shape, "Pass one label per row.")
-    is_missing = np.isnan(values[counts]).any()
+    is_missing = np.isnan(values).any()
     advice = _MISSING_LABELS if is_missing else "Recode or drop these rows; numbers start at 0."
-    refuse_rows(bad, values, f"Labels must be {expected}.", advice, counts)
+    refuse_rows(bad, values, f"Labels must be {expected}.", advice, numbers)
     return shares
 
 

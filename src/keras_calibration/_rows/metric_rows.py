@@ -9,12 +9,12 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import one_column, same_rows
-from calibration_records._columns import warn_of_other_order
+from calibration_records._columns import as_array, numbers_of, warn_of_other_order
 from calibration_records._limits import SUM_TOLERANCE
 from keras_calibration._ops.field_sums import id_tensor, refuse_strings
 from keras_calibration._ops.losses import logits_from_probabilities
 from keras_calibration._rows.checks import are_0_or_1, logits_of_probabilities, warn_if_swapped
-from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
+from keras_calibration._rows.columns import field_values, is_symbolic
 from keras_calibration._typing import Tensor
 
 # Of a batch, so many rows show whether predictions are logits.

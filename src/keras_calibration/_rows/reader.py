@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,14 +11,18 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
-from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import as_array, as_csr, is_sparse, numbers_of, take
-from keras_calibration._rows.groups import with_groups
+from calibration_records._columns import (
+    as_array,
+    by_name,
+    check_same_rows,
+    is_table,
+    warn_of_other_order,
+)
+from keras_calibration._rows.columns import as_csr, is_sparse
+from keras_calibration._rows.door import NOTHING, Given, Wanted, rows_of
 from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import with_times
-from keras_calibration._rows.weights import checked_weights, rows_that_count
+from keras_calibration._rows.weights import ALL, Counted
 from keras_calibration._typing import Data, Inputs, Tensor
 
 # For more rows, progress is shown.
@@ -36,6 +40,7 @@ class Reader:
         numeric: Names of the inputs of numeric columns, which a fit must not lose in float32.
         label_names: Names of the calibrated output in dictionaries of labels or weights, which a
             model with several outputs may have.
+        wanted: Which of the features a fit reads. The others stay as the model takes them.
     """
 
     structure: Inputs
@@ -43,6 +48,7 @@ class Reader:
     ids: Collection[str] = ()
     numeric: Collection[str] = ()
     label_names: Collection[str] = ()
+    wanted: Wanted = NOTHING
 
     def inputs(self, x: Data) -> Data:
         """Arrays and tables as the model takes them; data sets are returned unchanged."""
@@ -61,6 +67,7 @@ class Reader:
         *,
         time: ArrayLike | str | None = None,
         groups: ArrayLike | str | None = None,
+        folds: Any = None,
         weights_are: str = "importance",
         verbose: int | str = 0,
     ) -> Rows:
@@ -72,6 +79,7 @@ class Reader:
             sample_weight: Sample weights, if `x` holds arrays.
             time: The times of the rows, see `times.with_times`; they need not be an input.
             groups: Which rows belong together, see `groups.with_groups`; they need not be an input.
+            folds: A number of folds, their name, or the fold of each row.
             weights_are: What the weights are, see `weights.counts_of`.
             verbose: Whether progress is shown.
         """
@@ -86,21 +94,26 @@ class Reader:
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
         y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
-        standing_in = rows_that_count(sample_weight)
-        inputs = as_inputs(x, self.structure, self.ids, standing_in, self.numeric)
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
-        labels, num_given = numbers_of(y, "Labels"), _num_rows(inputs, y, sample_weight)
-        weights = checked_weights(sample_weight)
-        numbers = None
-        if weights is not None and not weights.all():
-            numbers = np.flatnonzero(weights)
-            inputs, labels, weights = take((inputs, labels, weights), numbers)
-        logits, features = self.compute(inputs, verbose if len(labels) > _MANY_ROWS else 0)
-        rows = read_rows(logits, labels, weights, weights_are=weights_are)
-        features = {name: as_array(column) for name, column in features.items()}
-        rows = replace(rows, features=features, numbers=numbers, num_given=num_given)
-        return with_groups(with_times(rows, time, x), groups, x)
+
+        def scores(counted: Counted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+            inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric)
+            num_rows = _num_rows(inputs, counted.of(y, "labels"), counted.weights)
+            logits, features = self.compute(inputs, verbose if num_rows > _MANY_ROWS else 0)
+            return logits, {name: as_array(column) for name, column in features.items()}
+
+        given = Given(
+            scores,
+            y,
+            sample_weight,
+            x,
+            time=time,
+            groups=groups,
+            folds=folds,
+            weights_are=weights_are,
+        )
+        return rows_of(given, self.wanted)
 
     def _in_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
@@ -116,13 +129,13 @@ def as_inputs(
     x: Data,
     expected: Inputs,
     ids: Collection[str] = (),
-    standing_in: np.ndarray | None = None,
+    counted: Counted = ALL,
     numeric: Collection[str] = (),
 ) -> Data:
     """Arrays and tables as a model takes them; data sets are returned unchanged."""
     if is_batches(x):
         return x
-    inputs = inputs_of(x, expected, ids, standing_in, numeric)
+    inputs = inputs_of(x, expected, ids, counted, numeric)
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from keras_calibration._rows.weights import are_counts
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a fit, as `checks.read_rows` gives them: they are not checked again.
+    """The rows of a fit, as `door.rows_of` gives them: nothing reads or checks them again.
 
     Args:
         logits: Logits (n,), or class logits (n, K), float64.
@@ -24,12 +24,11 @@ class Rows:
         weights: Numbers of rows (n,), above 0, float64 (`weights.counts_of`); None for ones.
         features: Name → array with n rows.
         unit: The sample weight of one row.
-        numbers: Their numbers among the rows that were passed, (n,); None if these are all.
-        num_given: The number of rows that were passed, including those of weight 0.
         times: Their times (n,), float64, in any order; None if they are unknown.
         time_unit: `"day"` if the times are dates, else empty.
         groups: Their groups (n,), whole numbers: rows of a group are dependent. -1 for all rows if
             there are no groups; None if it is not known.
+        fold: Their folds (n,), whole numbers, if the user has passed the fold of each row.
     """
 
     logits: np.ndarray
@@ -37,11 +36,10 @@ class Rows:
     weights: np.ndarray | None
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
     unit: float = 1.0
-    numbers: np.ndarray | None = None
-    num_given: int | None = None
     times: np.ndarray | None = None
     time_unit: str = ""
     groups: np.ndarray | None = None
+    fold: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -76,17 +74,14 @@ class Rows:
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with these numbers, or those where an array (n,) is true."""
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
-        columns = ("logits", "labels", "weights", "features", "times", "groups")
-        return replace(
-            self,
-            **{name: take(getattr(self, name), numbers) for name in columns},
-            numbers=numbers if self.numbers is None else self.numbers[numbers],
-            num_given=len(self) if self.num_given is None else self.num_given,
-        )
+        columns = ("logits", "labels", "weights", "features", "times", "groups", "fold")
+        return replace(self, **{name: take(getattr(self, name), numbers) for name in columns})
 
-    def as_given(self) -> Rows:
-        """The same rows, without their numbers among the rows that were passed."""
-        return replace(self, numbers=None, num_given=None)
+    def only(self, names: Iterable[str] | None) -> Rows:
+        """The same rows, with the features of these names alone; None for all."""
+        if names is None:
+            return self
+        return replace(self, features={name: self.features[name] for name in names})
 
     def seen(self, line: Line) -> Rows:
         """The same rows, with logits mapped by a line."""

@@ -16,8 +16,10 @@ from calibration_records._times import DAY, times_of
 from calibration_records._warn import warn
 from keras_calibration._rows.columns import named_column
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.weights import ALL, Counted
 
 ORDER = "order"
+_DROP = "Drop rows without a time."
 # Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
 # float32.
 _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
@@ -26,7 +28,9 @@ _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
 _FEW, _FIRST, _FAR, _YEARS_AHEAD = 0.1, 0.05, 5, 730
 
 
-def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) -> Rows:
+def with_times(
+    rows: Rows, time: ArrayLike | str | None, columns: Any = None, counted: Counted = ALL
+) -> Rows:
     """The rows with their times; dates become days since 1970 in UTC.
 
     Args:
@@ -34,6 +38,7 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
         time: The time of each passed row (n,) or (n, 1), numbers or dates; the name of the column
             that has them; `"order"` if the rows are in order of time; or None.
         columns: A mapping of names to columns with all passed rows, or a data frame.
+        counted: Which of the passed rows count.
 
     Example:
         >>> rows = Rows(np.zeros(2), np.array([0, 1]), None)
@@ -42,15 +47,16 @@ def with_times(rows: Rows, time: ArrayLike | str | None, columns: Any = None) ->
     """
     if time is None:
         return rows
-    num_given = len(rows) if rows.num_given is None else rows.num_given
-    column = time_given(time, columns)
-    times = times_of(np.arange(float(num_given)) if isinstance(column, str) else column, "time")
-    if len(times) != num_given:
-        raise refused("time", f"one for each of the {num_given:,} rows", f"{len(times):,} times")
-    times = times if rows.numbers is None else times[rows.numbers]
+    if isinstance(time, str):
+        in_order = np.arange(float(counted.num_given or len(rows)))
+        named = 'an array or "order"'
+        time = in_order if time == ORDER else named_column("time", time, columns, named)
+    times = times_of(counted.of(time, "time"), "time")
+    if len(times) != len(rows):
+        raise refused("time", f"one for each of the {len(rows):,} rows", f"{len(times):,} times")
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
-    refuse_rows(missing, times, "Times must be known.", "Drop rows without a time.")
+    refuse_rows(missing, times, "Times must be known.", _DROP, counted.numbers)
     _warn_of_numbers_of_dates(times)
     if are_dates:
         days = (times - np.datetime64(0, "us")) / DAY
@@ -114,18 +120,6 @@ def _are_digits_of_dates(times: np.ndarray) -> bool:
     years, parts = np.divmod(times // 10 ** max(digits - 4 - places, 0), 10**places)
     are_dates = (years >= 1950) & (years <= 2100) & (parts >= 1) & (parts <= most)
     return bool(are_dates.all() and digits in (6, 7, 8, 10, 12, 14) and np.ptp(times // 100))
-
-
-def time_given(time: ArrayLike | str | None, columns: Any) -> Any:
-    """The column that `time` names, an input or not; otherwise `time` itself.
-
-    Example:
-        >>> time_given("day", {"day": [3, 1]}), time_given("order", {})
-        ([3, 1], 'order')
-    """
-    if not isinstance(time, str) or time == ORDER:
-        return time
-    return named_column("time", time, columns, 'an array or "order"')
 
 
 def duration(gap: Any, unit: str) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import one_of
-from calibration_records._columns import refuse_rows
+from calibration_records._columns import check_same_rows, exact_array, refuse_rows
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import flat_numbers, numbers_of
+from keras_calibration._rows.columns import flat_numbers
 
 # What the sample weights of a fit are: known up to a common factor, or numbers of rows.
 WEIGHTS_ARE = ("importance", "counts")
@@ -86,35 +89,54 @@ def are_counts(weights: np.ndarray | None) -> bool:
     return weights is None or bool(_are_whole(weights).all())
 
 
-def rows_that_count(sample_weight: ArrayLike | None) -> np.ndarray | None:
-    """Row numbers in which the first row of positive weight replaces each row of weight 0.
+@dataclass(frozen=True)
+class Counted:
+    """Which of the rows that were passed count: those with a weight above 0.
 
-    Rows of weight 0 are ignored, whatever their logit, label and features. Columns indexed by these
-    numbers keep their length and hold only values of rows that count. None if all rows count, or
-    none does.
-
-    Example:
-        >>> rows_that_count(np.array([0.0, 2.0, 1.0, 0.0]))
-        array([1, 1, 2, 1])
+    Args:
+        weights: Their weights (n,), float64; None without weights.
+        numbers: Their numbers among the rows that were passed (n,); None if all rows count.
+        num_given: The number of rows that were passed, if there are weights.
     """
-    if sample_weight is None:
-        return None
-    weights = numbers_of(sample_weight, "Weights").reshape(-1)
-    if not weights.any() or weights.all() or np.isnan(weights.astype(np.float64)).any():
-        return None
-    return np.where(weights == 0, np.argmax(weights != 0), np.arange(len(weights)))
+
+    weights: np.ndarray | None = None
+    numbers: np.ndarray | None = None
+    num_given: int = 0
+
+    def of(self, column: Any, name: str) -> Any:
+        """The rows of a column that count. It is not read yet: the others may hold anything.
+
+        Example:
+            >>> counted_rows([1.0, 0.0]).of([3, None], "'site'").tolist()
+            [3]
+        """
+        if self.numbers is None or column is None:
+            return column
+        array = exact_array(column, name)
+        sizes = {name.strip("'"): (*array.shape, 0)[0], "sample_weight": self.num_given}
+        check_same_rows("Columns and weights", sizes)
+        return array[self.numbers]
 
 
-def checked_weights(sample_weight: ArrayLike | None) -> np.ndarray | None:
-    """Weights (n,), finite, not negative, not all 0."""
+ALL = Counted()
+
+
+def counted_rows(sample_weight: ArrayLike | None) -> Counted:
+    """The rows that count; raises unless weights are finite, not negative, and not all 0."""
     if sample_weight is None:
-        return None
-    weights = flat_numbers(sample_weight, "weights")
-    bad, expected = ~(np.isfinite(weights) & (weights >= 0)), "finite and not negative"
-    refuse_rows(bad, weights, f"Sample weights must be {expected}.", "Drop these rows.")
+        return Counted()
+    weights = flat_numbers(sample_weight, "sample_weight")
+    expected = "Argument `sample_weight` must be finite and not negative."
+    is_bad = ~(np.isfinite(weights) & (weights >= 0))
+    refuse_rows(is_bad, weights, expected, "Drop these rows.")
+    if weights.all():
+        return Counted(weights)
     if not weights.any():
-        raise ValueError("All sample weights are 0. At least one must be positive.")
-    return weights
+        raise ValueError(
+            "All sample weights are 0. Argument `sample_weight` must be positive in a row or more."
+        )
+    numbers = np.flatnonzero(weights)
+    return Counted(weights[numbers], numbers, len(weights))
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:

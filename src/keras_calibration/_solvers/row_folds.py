@@ -114,9 +114,9 @@ def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | 
 
 def refuse_divided_groups(folds: Any, rows: Rows) -> None:
     """Raises if the user's fold of each row divides a group of the user."""
-    if rows.groups is None or np.shape(folds) != rows.groups.shape:
+    if rows.groups is None or rows.fold is None or not np.ndim(folds):
         return
-    pairs = np.unique(np.stack([rows.groups, np.asarray(folds)]), axis=1)
+    pairs = np.unique(np.stack([rows.groups, rows.fold]), axis=1)
     if num_divided := pairs.shape[1] - len(np.unique(rows.groups)):
         raise ValueError(
             "Argument `folds` must have all rows of a group in one fold. Received: folds that "
@@ -150,15 +150,13 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     return overlap if is_counted else overlap * weights
 
 
-def folds_of(folds: Folds | None, rows: Rows) -> Folds | None:
+def folds_of(folds: Any, rows: Rows) -> Any:
     """The argument `folds` for these rows; of a fold for each passed row, those of these rows.
 
     Example:
-        >>> some = Rows(np.zeros(4), np.array([0, 1, 0, 1]), None).take(np.array([1, 2]))
+        >>> rows = Rows(np.zeros(4), np.array([0, 1, 0, 1]), None, fold=np.array([0, 1, 0, 2]))
+        >>> some = rows.take(np.array([1, 2]))
         >>> folds_of([0, 1, 0, 2], some), folds_of("blocks", some)
         (array([1, 0]), 'blocks')
     """
-    if folds is None or isinstance(folds, str | int) or rows.numbers is None:
-        return folds
-    fold = np.asarray(folds)
-    return fold[rows.numbers] if fold.shape == (rows.num_given,) else fold
+    return rows.fold if np.ndim(folds) and rows.fold is not None else folds

@@ -26,7 +26,7 @@ from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.calibration.choose import Asked, choose
 from keras_calibration.calibration.splits import time_and_gap
-from keras_calibration.layers.field_ids import Fields, checked_numeric, id_names
+from keras_calibration.layers.field_ids import Fields, Reads, checked_numeric, id_names
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -182,8 +182,16 @@ def calibrate(
     with trainable_flags_kept(base_model), throwaway_layers():
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
-        reader = _reader_of(base, asked, names)
-        rows = reader.read(x, y, sample_weight, groups=groups, time=time, weights_are=weights_are)
+        reader = _reader_of(base, asked, names, present)
+        rows = reader.read(
+            x,
+            y,
+            sample_weight,
+            time=time,
+            groups=groups,
+            folds=folds,
+            weights_are=weights_are,
+        )
         head, report = choose(rows, asked, gap, present)
     calibrated = CalibratedModel(base_model, head, base_output, base_key)
     calibrated.report = report
@@ -218,7 +226,9 @@ def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
     return output
 
 
-def _reader_of(base: BaseLogits, asked: Asked, label_names: list[str]) -> Reader:
+def _reader_of(
+    base: BaseLogits, asked: Asked, label_names: list[str], present: Head | None
+) -> Reader:
     """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
     symbolic = named_inputs(symbolic_input(base.base_model))
     part = LogitModel(symbolic, base(symbolic))
@@ -231,7 +241,7 @@ def _reader_of(base: BaseLogits, asked: Asked, label_names: list[str]) -> Reader
     return Reader(
         structure=symbolic,
         compute=compute,
-        ids=id_names(asked.fields),
+        ids=id_names(asked.fields) | (present.reads() if present else Reads()).ids,
         numeric=asked.numeric,
         label_names=list(dict.fromkeys(label_names)),
     )

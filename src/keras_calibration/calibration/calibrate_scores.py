@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,25 +10,10 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import (
-    check_same_rows,
-    names_of,
-    select_features,
-    warn_of_other_order,
-)
+from calibration_records._columns import names_of
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import (
-    as_array,
-    column_of,
-    column_that_counts,
-    ids_of,
-    numbers_in_float32,
-)
-from keras_calibration._rows.groups import with_groups
+from keras_calibration._rows.door import Given, Wanted, rows_of
 from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
-from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import with_times
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose
@@ -132,19 +117,26 @@ def calibrate_scores(
             f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
             f"slash in its name. Received: features {bad}. Rename the columns."
         )
-    warn_of_other_order(
-        scores=scores,
-        labels=labels,
-        features=features,
-        sample_weight=sample_weight,
-        groups=groups,
-        time=time,
-    )
     _check_shape(tuple(np.shape(scores)))
-    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-    rows = read_rows(scores, labels, sample_weight, argument="scores", **read)
-    rows = with_groups(with_times(rows, time, features), groups, features)
-    rows = _with_columns(rows, features, names, id_names(fields))
+    given = Given(
+        scores,
+        labels,
+        sample_weight,
+        features,
+        time=time,
+        groups=groups,
+        folds=folds,
+        from_logits=from_logits,
+        weights_are=weights_are,
+        argument="scores",
+    )
+    wanted = Wanted(names, id_names(fields), asked.numeric, "`fields` and `numeric`")
+    rows = rows_of(given, wanted)
+    if features is not None and not names:
+        raise ValueError(
+            "Arguments `fields` or `numeric` must name the features to use. Received: features, "
+            'and no name. Pass, for example, fields=["site_id"].'
+        )
     columns = {name: _as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
         head, report = choose(replace(rows, features=columns), asked, gap)
@@ -174,28 +166,6 @@ def _as_served(column: np.ndarray, is_field: bool) -> np.ndarray:
     if column.dtype.kind in "OSU":
         return column
     return column.astype("int64" if is_field and column.dtype.kind in "biu" else "float32")
-
-
-def _with_columns(
-    rows: Rows, features: Data | None, names: list[str], ids: Collection[str]
-) -> Rows:
-    """The rows with the named columns as arrays; `ids` as integers or strings."""
-    if features is not None and not names:
-        raise ValueError(
-            "Arguments `fields` or `numeric` must name the features to use. Received: features, "
-            'and no name. Pass, for example, fields=["site_id"].'
-        )
-    columns = select_features({} if features is None else features, names, "`fields` and `numeric`")
-    read = {}
-    for name, values in columns.items():
-        column = column_that_counts(values, repr(name), rows.numbers, rows.num_given)
-        if name in ids:
-            column = ids_of(column, repr(name), "strings or whole numbers, to be a field")
-        else:
-            column = numbers_in_float32(column_of(column, repr(name)), name)
-        read[name] = as_array(column)
-        check_same_rows("Scores and features", {"scores": len(rows), name: len(read[name])})
-    return replace(rows, features=read)
 
 
 def _check_shape(shape: tuple[int, ...]) -> None:

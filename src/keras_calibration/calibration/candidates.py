@@ -11,8 +11,7 @@ import keras
 import numpy as np
 
 from calibration_records._check import known, one_column, refused
-from calibration_records._columns import names_of, text_of
-from keras_calibration._rows.columns import as_array, ids_of
+from calibration_records._columns import ids_of, names_of, text_of
 from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
@@ -137,7 +136,7 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     for name in names:
         one_column(name, tuple(columns[name].shape))
     if not isinstance(fields, Mapping):
-        return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
+        return {name: _vocabulary(name, columns[name].reshape(-1)) for name in names}
     return dict(fields)
 
 
@@ -145,7 +144,7 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
     """Raises if a numeric column is missing or does not hold numbers."""
     known("Argument `numeric` must name inputs of the model", names, sorted(columns))
     for name in names:
-        if as_array(columns[name]).dtype.kind not in "iubf":
+        if columns[name].dtype.kind not in "iubf":
             raise refused("numeric", "columns of numbers", name, "Name others in `fields`.")
         one_column(name, tuple(columns[name].shape))
 

@@ -155,16 +155,16 @@ def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
     """The plan for the rows as they were given, see `choose`."""
     names = asked.names
     effort = THOROUGH if names else str(asked.methods)
-    refuse_divided_groups(folds_of(asked.folds, rows), rows)
+    refuse_divided_groups(asked.folds, rows)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
     head_reads = () if present is None else present.feature_names
     used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
     read = _single(rows, used, asked.folds)
     is_in_sample = present is not None and any(
-        is_fitted_to(present, present.with_features(form)) for form in (rows, read)
+        is_fitted_to(present, form.only(head_reads)) for form in (rows, read)
     )
-    folds, read = folds_of(asked.folds, read), read.as_given()
+    folds = folds_of(asked.folds, read)
     if folds is None and read.times is None:
         folds = default_folds(read, _NUM_FOLDS[DEFAULT if names else effort])
     splits = splits_of(folds, read, duration(gap, read.time_unit))
@@ -179,7 +179,7 @@ def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
     if numeric and not any(candidate.name.startswith(_WITH_NUMERIC) for candidate in tried):
         warn(f"No candidate of methods={asked.methods!r} uses `numeric`: only the report does.")
     return Plan(
-        rows=replace(read, features={name: read.features[name] for name in (*fields, *numeric)}),
+        rows=read.only([*fields, *numeric]),
         read=read,
         fields=fields,
         splits=splits,
@@ -228,8 +228,7 @@ def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> Fit
 
 def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
     """The rows in canonical order, or by time; a row with a count of 2 is there twice."""
-    rows = replace(rows, features={name: rows.features[name] for name in used})
-    rows, *_ = rows_apart(rows, folds)
+    rows, *_ = rows_apart(rows.only(used), folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
 
@@ -242,7 +241,7 @@ def _logits_of_present(
     """
     if present is None:
         return rows.logits
-    rows = present.with_features(rows)
+    rows = rows.only(present.feature_names)
     if not is_in_sample:
         return head_logits(present, rows.logits, rows.features)
     if draws_by_chance(present) and not splits.is_forward:  # its fit is cross-fitted

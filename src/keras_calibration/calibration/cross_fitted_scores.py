@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from keras import ops
 from scipy import special, stats
 
 from keras_calibration._ops.field_sums import field_sums
-from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.rank_auc import rank_auc
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.repeated_rows import clusters_of
 from keras_calibration._solvers.stacking import SMALLEST_WEIGHT, cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._solvers.total_bias import bias_of_mean
-from keras_calibration._typing import Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore, FieldChance
 from keras_calibration.calibration.candidates import IDENTITY
 from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
@@ -307,16 +305,10 @@ def segments_off(
     columns = rows.features
     if logits.ndim == 2 or not columns:
         return SegmentErrors()
-    errors = error_in_folds(
-        rows.labels,
-        special.expit(logits),
-        columns,
-        rows.row_weights,
-        fold,
-        [name for name in columns if name not in fields],
-        2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
-        clusters_of(rows),
-    )
+    scored = replace(rows, logits=special.expit(logits), groups=clusters_of(rows), fold=fold)
+    numeric = [name for name in columns if name not in fields]
+    max_depth = 2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1
+    errors = error_in_folds(scored, numeric, max_depth)
     at_most = _SIGNIFICANCE / len(errors.segments)
     return SegmentErrors(segment for segment in errors.segments if segment.p_value <= at_most)
 
@@ -345,14 +337,14 @@ def _farthest_ratio(
     return max(ratios, key=lambda pair: abs(np.log(pair[0])))
 
 
-def codes_in_folds(values: Tensor, fold: np.ndarray) -> np.ndarray:
+def codes_in_folds(values: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """The pairs of a field value and a fold (n,) as whole numbers from 0.
 
     Field errors are sums over these pairs. Within a fold, all rows are predicted by one fit, which
     did not see them. Over folds, errors of a value would cancel: if its labels are high in one fold
     by chance, the fits of the others predict too much.
     """
-    _, codes = np.unique(as_array(values).reshape(-1), return_inverse=True)
+    _, codes = np.unique(values.reshape(-1), return_inverse=True)
     pairs = codes * (int(fold.max()) + 1) + fold
     return np.unique(pairs, return_inverse=True)[1].astype("int32")
 

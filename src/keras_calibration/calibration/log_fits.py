@@ -9,12 +9,14 @@ from dataclasses import replace
 import keras
 import numpy as np
 
+from calibration_records._columns import numbers_of
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.sums import whole_numbers
 from keras_calibration._rows.checks import refuse_absent_classes
-from keras_calibration._rows.columns import numbers_in_float32, numbers_of, take
+from keras_calibration._rows.columns import numbers_in_float32, take
+from keras_calibration._rows.door import columns_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
@@ -26,7 +28,7 @@ from keras_calibration._solvers.logit_histogram import (
 )
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import assign_all, fit_to
+from keras_calibration.layers.fits import assign_all, fit_to, wanted_by
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.unknown_values import warn_of_unknown
@@ -114,12 +116,12 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
         feature: _feature_values(table[f"key_value_{place}"], feature, reads.fields, reads.numeric)
         for place, feature in enumerate(layer.feature_names or ())
     }
-    rows = Rows(logits, labels, weights)
+    rows = Rows(logits, labels, weights, columns_of(take(features, group), wanted_by(layer)))
     refuse_absent_classes(rows.shares.T @ weights, len(rows))
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
         rows = replace(rows, times=days, time_unit="day")
-    return layer.with_features(rows, take(features, group))
+    return rows
 
 
 @np.errstate(under="ignore")

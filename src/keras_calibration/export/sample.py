@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from calibration_records._columns import as_array
 from keras_calibration._graph.head_in_model import HeadInModel
-from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Features, Inputs, Tensor
 
 if TYPE_CHECKING:

@@ -140,7 +140,7 @@ class BoostedTrees(Head):
 
     def reads(self) -> Reads:
         """Its fields and numeric columns, and those of h."""
-        return super().reads() | Reads(self.fields, self.numeric)
+        return super().reads() + Reads(self.fields, self.numeric)
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for other logits than one per row."""

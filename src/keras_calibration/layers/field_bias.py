@@ -47,7 +47,7 @@ from keras_calibration.layers.field_ids import (
 )
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import features_of
+from keras_calibration.layers.fits import columns_to_adapt
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.logits import as_column, check_column, is_not_finite, scaled_logits
@@ -238,9 +238,8 @@ class FieldBias(FieldHead):
         super().adapt(logits, labels, features, sample_weight)
         self.ensure_built()
         if self.numeric:
-            columns = features_of(self, features, np.shape(logits)[0])
-            weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
-            knots = self._knots_of(self._numbers_in(columns), weights)
+            columns, counted = columns_to_adapt(self, logits, features, sample_weight)
+            knots = self._knots_of(self._numbers_in(columns), counted.weights)
             self._knots.assign(padded(knots, self._most_knots()))
 
     def get_offsets(self, field: str) -> np.ndarray:

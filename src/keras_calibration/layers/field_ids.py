@@ -11,10 +11,10 @@ import numpy as np
 from keras import ops
 
 from calibration_records._check import instance, refused
-from calibration_records._columns import by_name, names_of, select_features
+from calibration_records._columns import by_name, ids_of, names_of, select_features
 from keras_calibration._keras import outside_of_graphs
 from keras_calibration._ops.field_sums import exact_ids, id_tensor, known_ids
-from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
+from keras_calibration._rows.columns import column_or_tensor, is_symbolic
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.logits import check_column
 
@@ -56,14 +56,14 @@ class Reads:
 
     Example:
         >>> bins = keras.layers.Discretization([0.5])
-        >>> (Reads({"site": 3}) | Reads({"price": bins}, ["age"])).ids
+        >>> (Reads({"site": 3}) + Reads({"price": bins}, ["age"])).ids
         {'site'}
     """
 
     fields: Fields = field(default_factory=dict)
     numeric: Sequence[str] = ()
 
-    def __or__(self, other: Reads) -> Reads:
+    def __add__(self, other: Reads) -> Reads:
         return Reads({**self.fields, **other.fields}, (*self.numeric, *other.numeric))
 
     @property
@@ -136,7 +136,7 @@ def check_features(features: Features | None, names: Iterable[str], reader: str)
 
 
 def _numbers(values: Tensor, name: str) -> Tensor:
-    column = column_of(values, repr(name))
+    column = column_or_tensor(values, repr(name))
     if ops.is_tensor(column):
         return column
     if column.dtype.kind in "OSU":
@@ -156,7 +156,7 @@ def _ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
     is_object = isinstance(values, np.ndarray) and values.dtype == object and values.size > 0
     if is_object and isinstance(values.flat[0], bytes):
         return values  # strings of a tensor, of which none is missing
-    column = column_of(values, repr(name))
+    column = column_or_tensor(values, repr(name))
     if is_numbered and column.dtype.kind == "f":
         return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
     ids = ids_of(values, repr(name)) if is_id else column

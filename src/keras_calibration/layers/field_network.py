@@ -12,11 +12,10 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import integer, not_negative, refused, share
-from calibration_records._columns import check_same_rows, select_features
+from calibration_records._columns import check_same_rows, column_of, select_features
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._ops.piecewise_linear import hat_basis
-from keras_calibration._rows.columns import column_of
 from keras_calibration._solvers.knots import numeric_knots
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.adaptation import known_value, on_gradient

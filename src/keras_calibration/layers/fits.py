@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import refused
-from calibration_records._columns import (
-    by_name,
-    check_same_rows,
-    select_features,
-    warn_of_other_order,
-)
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.checks import read_rows
-from keras_calibration._rows.columns import (
-    column_of,
-    column_that_counts,
-    ids_of,
-    numbers_in_float32,
-    numbers_of,
-)
+from keras_calibration._rows.door import Given, Wanted, columns_of, rows_of
+from keras_calibration._rows.groups import with_folds
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.times import with_times
+from keras_calibration._rows.weights import Counted, counted_rows
 from keras_calibration._solvers.row_folds import folds_of
 from keras_calibration._solvers.row_order import rows_apart
 from keras_calibration.layers.fit import Fit
@@ -44,53 +32,26 @@ if TYPE_CHECKING:
 _STORED = "last_fit"
 
 
-def rows_to_fit(
-    head: Head,
-    logits: ArrayLike,
-    labels: ArrayLike,
-    features: Mapping[str, ArrayLike] | None = None,
-    sample_weight: ArrayLike | None = None,
-    *,
-    time: ArrayLike | str | None = None,
-    from_logits: bool = True,
-    weights_are: str = "importance",
-    argument: str = "logits",
-) -> Rows:
-    """The arguments of `Head.fit` as rows for `fit_checked`; raises for invalid ones.
-
-    `argument` names the logits in messages.
-    """
-    warn_of_other_order(
-        logits=logits, labels=labels, features=features, sample_weight=sample_weight, time=time
-    )
-    check_fit(head, time)
-    head.check_logits(np.shape(logits))
-    read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-    rows = read_rows(logits, labels, sample_weight, argument=argument, **read)
-    if time is not None:
-        rows = with_times(rows, time, features)
-    num_given = len(rows) if rows.num_given is None else rows.num_given
-    rows = replace(rows, features=features_of(head, features, num_given, rows.numbers))
-    for name in head.reads().numeric:
-        numbers_in_float32(numbers_of(rows.features[name], repr(name)), name)
-    return rows
+def rows_to_fit(head: Head, given: Given, wanted: Wanted | None = None) -> Rows:
+    """The arguments of `Head.fit` as rows; raises for invalid ones."""
+    check_fit(head, given.time)
+    head.check_logits(np.shape(given.scores))
+    return rows_of(given, wanted_by(head) if wanted is None else wanted)
 
 
-def features_of(
-    head: Head, features: Any, num_rows: int, numbers: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
-    """The features that a head reads, for the rows with these numbers, as arrays."""
-    reader, names = type(head).__name__, head.feature_names
-    table = by_name({} if features is None else features)
-    ids = head.reads().ids
-    columns = {}
-    for name, values in select_features(table, table if names is None else names, reader).items():
-        column = column_that_counts(values, repr(name), numbers, num_rows)
-        columns[name] = np.asarray((ids_of if name in ids else column_of)(column, repr(name)))
-    lengths = {name: len(column) for name, column in columns.items()}
-    counted = num_rows if numbers is None else len(numbers)
-    check_same_rows("Logits and features", {"logits": counted, **lengths})
-    return columns
+def wanted_by(head: Head) -> Wanted:
+    """The columns that a fit of a head reads."""
+    reads = head.reads()
+    return Wanted(head.feature_names, reads.ids, reads.numeric, type(head).__name__)
+
+
+def columns_to_adapt(
+    head: Head, logits: ArrayLike, features: Any, sample_weight: ArrayLike | None
+) -> tuple[dict[str, np.ndarray], Counted]:
+    """The columns that a head reads, for `Head.adapt`, and which rows count."""
+    counted = counted_rows(sample_weight)
+    sizes = {"logits": len(np.atleast_1d(counted.of(logits, "logits")))}
+    return columns_of(features, wanted_by(head), counted, sizes), counted
 
 
 def heads_in(head: Head) -> list[Head]:
@@ -170,6 +131,7 @@ def fit_to(
         check_fit(head, rows.times)
     head.check_logits(rows.logits.shape)
     settings = settings or FitSettings()
+    rows = with_folds(rows, settings.folds)
     if not draws_by_chance(head):
         return head.fitted(rows, settings, start)
     apart, *places = rows_apart(rows, settings.folds)

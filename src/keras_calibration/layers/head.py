@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +13,7 @@ from numpy.typing import ArrayLike
 from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
+from keras_calibration._rows.door import Given, columns_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_ids import Reads, called_features
@@ -23,13 +22,13 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import (
     assign_all,
-    features_of,
     fit_to,
     load_fit,
     remember_fit,
     rows_to_fit,
     save_fit,
     values_of,
+    wanted_by,
     warn_of_settings,
 )
 from keras_calibration.layers.head_logits import head_logits
@@ -155,7 +154,7 @@ class Head(keras.layers.Layer):
 
     def reads(self) -> Reads:
         """Which of the features are fields, and which are numeric columns; others may be both."""
-        return functools.reduce(operator.or_, (part.reads() for part in self.parts()), Reads())
+        return sum((part.reads() for part in self.parts()), Reads())
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for logits of a shape that the head does not accept.
@@ -247,8 +246,8 @@ class Head(keras.layers.Layer):
             UserWarning: If the logits look like probabilities or like labels; labels contradict
                 probabilities of exactly 0 or 1; or values of a field are not in its vocabulary.
         """
-        how: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-        rows = rows_to_fit(self, logits, labels, features, sample_weight, time=time, **how)
+        of_rows = logits, labels, sample_weight, features, time, None, settings and settings.folds
+        rows = rows_to_fit(self, Given(*of_rows, from_logits, weights_are))
         warn_of_settings(self, settings)
         fit = fit_to(self, rows, replace(settings or FitSettings(), verbose=verbose))
         warn_of_unknown(self, rows, fit)
@@ -264,8 +263,8 @@ class Head(keras.layers.Layer):
             rows: They have `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K);
                 and `features`, name → array with n rows, with each of `feature_names`.
             settings: How to train a network, if there is one.
-            start: A fit of this head to rows of which these are a part: it may be used to take less
-                time, but the result must be the same.
+            start: A fit of this head to rows of which these are a part: from there, a fit may take
+                less time. Its result must be nearly the same.
 
         Returns:
             A `Fit`, for example that of `fit_of`.
@@ -296,8 +295,7 @@ class Head(keras.layers.Layer):
             with keras.StatelessScope(state_mapping=values_of(self, fit)):
                 return head_logits(self, rows.logits, rows.features)
 
-        figures = FitSummary.of(rows, rows.logits, num_iterations, converged)
-        fit = Fit(figures, logits, weights, tuple(parts))
+        fit = Fit(FitSummary.of(rows, rows.logits), logits, weights, tuple(parts))
         return replace(fit, summary=FitSummary.of(rows, logits(rows), num_iterations, converged))
 
     def assign(self, fit: Fit) -> None:
@@ -356,7 +354,8 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} has no interval of class probabilities. Received: logits "
                 f"of shape {values.shape}. Intervals exist for one logit per row."
             )
-        return bounds_of(self, values, features_of(self, features, len(values)), level)
+        columns = columns_of(features, wanted_by(self), sizes={"logits": len(values)})
+        return bounds_of(self, values, columns, level)
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, in the shape of the output.
@@ -368,18 +367,6 @@ class Head(keras.layers.Layer):
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator such as "
             'ILPS or PlattScaling; with `calibrate`, for example methods="field_bias".'
         )
-
-    def with_features(self, rows: Rows, features: Mapping[str, ArrayLike] | None = None) -> Rows:
-        """Checked rows with the features that the head reads, as arrays.
-
-        `features` have all passed rows; those of weight 0 may hold anything and are not read. None
-        keeps the features of the rows.
-        """
-        self.check_logits(rows.logits.shape)
-        if features is None:
-            return replace(rows, features=features_of(self, rows.features, len(rows)))
-        num_given = len(rows) if rows.num_given is None else rows.num_given
-        return replace(rows, features=features_of(self, features, num_given, rows.numbers))
 
     def finalize(self) -> None:
         """Adjusts the weights after training by gradient; by default, those of the parts."""

@@ -12,8 +12,8 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._check import share
-from calibration_records._columns import warn_of_other_order
-from keras_calibration._rows.checks import read_rows, refuse_absent_classes
+from keras_calibration._rows.checks import refuse_absent_classes
+from keras_calibration._rows.door import Given, rows_of
 from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss
@@ -169,12 +169,18 @@ class HistogramHead(Head):
             ValueError: As for `fit`; if `forget` is out of its range; or if the layer was trained
                 or set by other means, so that its earlier rows are unknown. It is then unchanged.
         """
-        warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
         check_column(np.shape(logits), f"`update` of {type(self).__name__}", "logits")
         self._check_update(forget)
-        read: dict[str, Any] = {"from_logits": from_logits, "weights_are": weights_are}
-        rows = read_rows(logits, labels, sample_weight, both_classes=False, **read)
-        self.with_features(rows, {} if features is None else features)  # there are none to read
+        given = Given(
+            logits,
+            labels,
+            sample_weight,
+            features,
+            from_logits=from_logits,
+            weights_are=weights_are,
+            both_classes=False,
+        )
+        rows = rows_of(given)
         bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
         return self.update_sums(_histogram_of(rows, bins), forget)
 

@@ -33,7 +33,7 @@ from keras_calibration._solvers.knots import (
 from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.fits import features_of
+from keras_calibration.layers.fits import columns_to_adapt
 from keras_calibration.layers.histogram_head import FittedCurve, HistogramHead
 from keras_calibration.layers.posterior import Posterior
 
@@ -193,9 +193,10 @@ class ILPS(HistogramHead):
             ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
                 the knots need labels and these are missing or of one class.
         """
-        features_of(self, features, len(np.atleast_1d(logits)))
+        _, counted = columns_to_adapt(self, logits, features, sample_weight)
         self.check_logits(np.shape(logits))
-        rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
+        given = counted.of(logits, "logits"), counted.of(labels, "labels")
+        rows = check_rows(*given, counted, both_classes=self.knots == "balanced")
         # The smallest gap between knots is in units of the bins.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
         on_bins, knots = bins(rows.logits), self.get_knots()

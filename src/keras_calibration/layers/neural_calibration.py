@@ -192,8 +192,7 @@ class NeuralCalibration(Head):
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> NetworkFit:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         # With only the features that the head reads.
-        names = rows.features if self.feature_names is None else self.feature_names
-        rows = replace(rows, features={name: rows.features[name] for name in names})
+        rows = rows.only(self.feature_names)
         training = self._cross_fit(rows, settings)
         curves = [part.fitted(rows, settings) for part in self.parts()]
         num_iterations = sum(curve.summary.num_iterations for curve in curves)

@@ -20,7 +20,6 @@ from keras_calibration._solvers.repeated_rows import (
 from keras_calibration._solvers.row_folds import (
     blocks_of_time,
     fold_of_rows,
-    folds_of,
     refuse_divided_groups,
 )
 from keras_calibration._solvers.row_order import rows_apart
@@ -79,7 +78,7 @@ def refit(
     Returns:
         The fit, whose `log_loss_before` is that of the present head, and what to use.
     """
-    refuse_divided_groups(folds_of(settings.folds, rows) if settings else None, rows)
+    refuse_divided_groups(settings and settings.folds, rows)
     if draws_by_chance(head):  # its fit scores each separate row
         rows, *_ = rows_apart(rows, settings and settings.folds)
     rows = with_copies_grouped(rows)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from calibration_records._columns import text_of
+from calibration_records._columns import ids_of, text_of
 from calibration_records._warn import warn
-from keras_calibration._rows.columns import as_array, ids_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.head_logits import outcome_columns
@@ -44,7 +43,7 @@ def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) 
     """The text about the unknown values of a field, if it gives a warning."""
     column = rows.features[name]
     if isinstance(vocabulary, int | keras.layers.IntegerLookup):
-        column = as_array(ids_of(column, repr(name)))
+        column = ids_of(column, repr(name))
     numbers = np.flatnonzero(_is_unknown(column, vocabulary))
     texts = np.array([text_of(value, repr(name)) for value in column[numbers].flat], object)
     # The token of unknown values was passed on purpose.

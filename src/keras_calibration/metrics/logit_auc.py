@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._columns import numbers_of
 from calibration_records._logit_bins import RANK_BINS
 from calibration_records._warn import warn
 from keras_calibration._ops.histogram_auc import histogram_auc, label_histogram
-from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, checked_result

@@ -14,7 +14,6 @@ from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import HeadInModel, find_head, find_heads
 from keras_calibration._graph.outputs import output_names
 from keras_calibration._rows.reader import given_labels
-from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -109,22 +108,18 @@ def fit_head(
     to_fit: list[Any] = _outputs_to_fit(model, heads, x, y) if are_several else [None]
     matches = [find_head(model, name) for name in to_fit]
 
-    def rows_of(match: HeadInModel) -> Rows:
+    for match in matches:
         check_fit(match.head, time)
-        rows = match.reader.read(
-            x,
-            y,
-            sample_weight,
-            groups=groups,
-            time=time,
-            weights_are=weights_are,
-            verbose=verbose,
-        )
-        return match.head.with_features(rows)
-
+    how: dict[str, Any] = {
+        "groups": groups,
+        "time": time,
+        "folds": settings and settings.folds,
+        "weights_are": weights_are,
+        "verbose": verbose,
+    }
     # The rows of all heads are read and checked before any head is fitted, and no head changes
     # before all are fitted.
-    read = [(match.head, rows_of(match)) for match in matches]
+    read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
     for head, _ in read:
         warn_of_settings(head, settings)
     settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import at_least, same_rows
-from calibration_records._columns import warn_of_other_order
+from calibration_records._check import at_least
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
-from keras_calibration._rows.columns import values_of
-from keras_calibration._rows.weights import rows_that_count
+from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration._solvers.segments import distinct_values
-from keras_calibration.plots.rates import Rates, checked_columns, group_rates
+from keras_calibration.plots.rates import Rates, group_rates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,18 +93,16 @@ class FieldDisplay(Display):
             >>> display.value_names, display.curves["predicted"].num_rows
             (('7', '3'), array([2, 1]))
         """
-        y, columns, weights = checked_columns(labels, predictions, sample_weight, from_logits)
-        warn_of_other_order(labels=labels, field=field)
-        ids = values_of(field, repr(field_name), rows_that_count(weights)).reshape(-1)
-        same_rows("field", ids.size, y.size, "label")
         at_least("num_values_shown", num_values_shown, 1)
-        names, groups = distinct_values(ids)
-        counts = np.bincount(groups, weights > 0, len(names))
-        shown = np.argsort(-counts, kind="stable")[:num_values_shown]
-        curves = {
-            name: Rates._make(a[shown] for a in group_rates(y, p, groups, len(names), weights))
-            for name, p in columns.items()
+        read = scored_rows(labels, predictions, sample_weight, {field_name: field})
+        rows = read.probabilities(from_logits, True)
+        names, groups = distinct_values(rows.columns[field_name])
+        shown = np.argsort(-np.bincount(groups), kind="stable")[:num_values_shown]
+        rates = {
+            name: group_rates(rows.labels, p, groups, len(names), rows.weights)
+            for name, p in rows.predictions.items()
         }
+        curves = {name: Rates._make(a[shown] for a in every) for name, every in rates.items()}
         return cls(field_name, tuple(names[value] for value in shown), curves)
 
     def draw(self, ax: Axes) -> None:

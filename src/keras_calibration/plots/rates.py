@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibration_records._check import at_least, refused, same_rows
-from calibration_records._columns import warn_of_other_order
-from calibration_records._predictions import probabilities_of
-from keras_calibration._rows.columns import numbers_of, take
-from keras_calibration._rows.labels import label_advice
-from keras_calibration._rows.weights import rows_that_count
+from calibration_records._check import at_least, refused
 
 Floats = NDArray[np.float64]
 # The square of the normal quantile of a 95 % interval.
@@ -162,41 +156,3 @@ def group_rates(
         upper,
         np.bincount(groups[weights > 0.0], minlength=num_groups),
     )
-
-
-def checked_columns(
-    labels: ArrayLike,
-    columns: ArrayLike | Mapping[str, ArrayLike],
-    sample_weight: ArrayLike | None,
-    from_logits: bool,
-) -> tuple[Floats, dict[str, Floats], Floats]:
-    """Labels, probabilities by name and weights, float64 (n,); one column is "predicted".
-
-    Rows of weight 0 get the values of another row: see `rows_that_count`.
-    """
-    warn_of_other_order(labels=labels, columns=columns, sample_weight=sample_weight)
-    named = columns if isinstance(columns, Mapping) else {"predicted": columns}
-    y = _flat(labels, "Labels")
-    arrays = {name: _flat(values, "Predictions") for name, values in named.items()}
-    weights = np.ones(y.size) if sample_weight is None else _flat(sample_weight, "Weights")
-    for name, values in (*arrays.items(), ("sample_weight", weights)):
-        same_rows(name, values.size, y.size, "label")
-    if y.size and not ((weights >= 0.0).all() and 0.0 < weights.sum() < np.inf):
-        raise refused("sample_weight", "finite and not negative, and not all 0", weights)
-    if (numbers := rows_that_count(weights)) is not None:
-        y, arrays = take((y, arrays), numbers)
-    if y.size == 0 or not np.isin(y, (0.0, 1.0)).all():
-        raise ValueError(
-            f"Argument `labels` must hold one or more labels, each 0 or 1. Received: {y.size} "
-            f"labels with the values {np.unique(y)[:5]}. Pass the labels first, then the "
-            f"predictions. {label_advice(y)}".rstrip()
-        )
-    probabilities = {
-        name: probabilities_of(values, from_logits, f"predictions[{name!r}]")
-        for name, values in arrays.items()
-    }
-    return y, probabilities, weights
-
-
-def _flat(values: ArrayLike, what: str) -> Floats:
-    return numbers_of(values, what).astype(np.float64).reshape(-1)

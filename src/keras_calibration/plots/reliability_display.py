@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
-from keras_calibration.plots.rates import Rates, bin_by_mass, checked_columns, group_rates
+from keras_calibration._rows.scored_rows import scored_rows
+from keras_calibration.plots.rates import Rates, bin_by_mass, group_rates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,11 +81,11 @@ class ReliabilityDisplay(Display):
             >>> display.curves["predicted"].predicted
             array([0.45])
         """
-        y, columns, weights = checked_columns(labels, predictions, sample_weight, from_logits)
+        rows = scored_rows(labels, predictions, sample_weight).probabilities(from_logits, True)
         curves = {}
-        for name, probabilities in columns.items():
-            bins = bin_by_mass(probabilities, num_bins, weights)
-            curves[name] = group_rates(y, probabilities, bins, int(bins.max()) + 1, weights)
+        for name, p in rows.predictions.items():
+            bins = bin_by_mass(p, num_bins, rows.weights)
+            curves[name] = group_rates(rows.labels, p, bins, int(bins.max()) + 1, rows.weights)
         return cls(curves)
 
     def draw(self, ax: Axes) -> None:

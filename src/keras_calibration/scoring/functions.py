@@ -10,9 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import warn_of_other_order
-from keras_calibration._rows.columns import values_of
-from keras_calibration._rows.weights import rows_that_count
+from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
@@ -121,8 +119,8 @@ def field_rce(
 def _field_error(rows: tuple, metric_class: type[FieldECE | FieldRCE], **arguments: Any) -> float:
     """The field error of labels, predictions, field and weights."""
     labels, predictions, field, weights = rows
-    warn_of_other_order(labels=labels, predictions=predictions, field=field, sample_weight=weights)
-    values, ids = distinct_values(values_of(field, "'field'", rows_that_count(weights)))
-    metric = metric_class(max(len(values), 1), **arguments)
-    batch = (labels, predictions, weights, {"field": ids})
+    read = scored_rows(labels, predictions, weights, {"field": field})
+    values, ids = distinct_values(read.columns["field"])
+    metric = metric_class(len(values), **arguments)
+    batch = (read.labels, *read.predictions.values(), read.counted.weights, {"field": ids})
     return score(batch, field_metrics={"field": metric}, verbose=0)[f"field_{metric.name}"]

@@ -9,40 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import (
-    at_least,
-    instance,
-    integer,
-    known,
-    one_column,
-    refused,
-    same_rows,
-)
-from calibration_records._columns import (
-    by_name,
-    names_of,
-    refuse_repeated,
-    refuse_rows,
-    warn_of_other_order,
-)
-from calibration_records._predictions import probabilities_of
+from calibration_records._check import at_least, integer
+from calibration_records._columns import by_name, warn_of_other_order
 from calibration_records._text import ShownAsText, grid
-from keras_calibration._rows.checks import warn_if_swapped
-from keras_calibration._rows.columns import (
-    exact_array,
-    flat_numbers,
-    numbers_of,
-    take,
-    values_of,
-)
-from keras_calibration._rows.groups import group_of_rows
-from keras_calibration._rows.labels import label_advice
-from keras_calibration._rows.weights import (
-    are_counts,
-    check_counts,
-    check_weights_are,
-    rows_that_count,
-)
+from keras_calibration._rows.groups import with_groups
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.scored_rows import scored_rows
+from keras_calibration._rows.weights import are_counts, check_counts, check_weights_are
 from keras_calibration._solvers.cumulative_error import (
     SegmentFigures,
     correlation_in_groups,
@@ -230,91 +203,66 @@ def multicalibration_error(
     integer("max_depth", max_depth, 1)
     integer("min_rows", min_rows, 1)
     at_least("min_positives", min_positives, 0)
-    warn_of_other_order(
-        labels=labels,
-        predictions=predictions,
-        features=features,
-        sample_weight=sample_weight,
-        groups=groups,
-    )
-    y, p, w = _rows(labels, predictions, sample_weight, from_logits=from_logits)
     check_weights_are(weights_are)
-    counts = np.ones(len(w), np.int64)
+    table = by_name(features)
+    columns = table
+    if isinstance(groups, str) and isinstance(table, Mapping):
+        columns = {name: column for name, column in table.items() if name != groups}
+    read = scored_rows(labels, predictions, sample_weight, columns, numeric)
+    scored = read.probabilities(from_logits)
+    (p,) = scored.predictions.values()
+    counts = np.ones(len(p), np.int64)
     if weights_are == "counts":
-        check_counts(w)
-        counts = np.rint(w).astype(np.int64)
-    order = _order_of(p, w)
-    group = None if groups is None else group_of_rows(groups, len(p), features, order)
-    if isinstance(groups, str):
-        features = {name: column for name, column in by_name(features).items() if name != groups}
-    columns = _columns(features, numeric, len(p), rows_that_count(w))
-    rows = _Scored(y[order], p[order], w[order], counts[order], group)
-    return _error_of(rows, columns, order, max_depth, min_rows, min_positives)
+        check_counts(scored.weights)
+        counts = np.rint(scored.weights).astype(np.int64)
+    warn_of_other_order(labels=labels, groups=groups)
+    rows = Rows(p, scored.labels, scored.weights, scored.columns)
+    rows = with_groups(rows, groups, table, scored.counted)
+    return _error_of(rows, counts, scored.numeric, max_depth, min_rows, min_positives)
 
 
-def error_in_folds(
-    labels: np.ndarray,
-    predictions: np.ndarray,
-    features: Mapping[str, np.ndarray],
-    weights: np.ndarray,
-    fold: np.ndarray,
-    numeric: Sequence[str],
-    max_depth: int,
-    group: np.ndarray | None = None,
-) -> MulticalibrationError:
+def error_in_folds(rows: Rows, numeric: Sequence[str], max_depth: int) -> MulticalibrationError:
     """`multicalibration_error` of cross-fitted predictions: the error of a segment in each fold.
 
     Over folds, the errors of a segment would cancel, because the rows of each fold were in the fits
     of the others. So each fold has an ECCE and a p-value of its own. A segment has the weighted
     mean of the errors, and the p-value of all folds together by Fisher's method.
 
-    All arrays have an entry for each row; `group` is None if all rows are independent.
+    The rows have probabilities in place of logits, weights, and the fold of each.
     """
+    weights = rows.row_weights
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
-    order = _order_of(predictions, weights)
-    rows = _Scored(
-        *take((labels, predictions, weights, counts.astype(np.int64), group, fold), order)
-    )
-    return _error_of(rows, _columns(features, numeric, len(labels)), order, max_depth)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """Labels, predictions, weights, counts, groups and folds of rows, each (n,)."""
-
-    labels: np.ndarray
-    predictions: np.ndarray
-    weights: np.ndarray
-    counts: np.ndarray
-    group: np.ndarray | None = None
-    fold: np.ndarray | None = None
-
-
-def _order_of(predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The rows that count, in ascending order of their predictions."""
-    order = np.flatnonzero(weights > 0)
-    return order[np.argsort(predictions[order], kind="stable")]
+    return _error_of(rows, counts.astype(np.int64), numeric, max_depth)
 
 
 def _error_of(
-    rows: _Scored,
-    columns_read: Sequence[tuple[str, np.ndarray, bool]],
-    order: np.ndarray,
+    rows: Rows,
+    counts: np.ndarray,
+    numeric: Sequence[str],
     max_depth: int,
     min_rows: int = 100,
     min_positives: float = 10.0,
 ) -> MulticalibrationError:
-    """The error of rows in order of their predictions; columns have the order of the user."""
+    """The error of rows with probabilities in place of logits, and the count of each (n,)."""
+    order = np.argsort(rows.logits, kind="stable")
+    rows = rows.take(order)
+    counts = counts[order]
     columns = [
-        range_segments(name, values[order], rows.counts)
-        if is_numeric
-        else value_segments(name, values[order], min_rows, rows.counts)
-        for name, values, is_numeric in columns_read
+        range_segments(name, values.reshape(-1), counts)
+        if name in numeric
+        else value_segments(name, values.reshape(-1), min_rows, counts)
+        for name, values in rows.features.items()
     ]
-    y, p, counts, group = rows.labels, rows.predictions, rows.counts, rows.group
+    y, p, group = rows.labels, rows.logits, rows.groups
     dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
     figures_of = functools.partial(
-        figures_in_folds, y, p, rows.weights, counts=counts, fold=rows.fold, dependence=dependence
+        figures_in_folds,
+        y,
+        p,
+        rows.row_weights,
+        counts=counts,
+        fold=rows.fold,
+        dependence=dependence,
     )
     all_rows = figures_of(np.zeros(len(y), np.int64))
     segments = _segments(all_rows, ["all rows"])
@@ -339,58 +287,3 @@ def _segments(figures: SegmentFigures, names: Sequence[str]) -> list[SegmentErro
     rates = (figures.num_rows, figures.mean_prediction, figures.observed_rate)
     columns = (*rates, figures.error, figures.deviations, figures.p_value)
     return [SegmentError(*row) for row in zip(names, *(c.tolist() for c in columns), strict=True)]
-
-
-def _rows(
-    labels: ArrayLike, predictions: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, probabilities and weights as flat checked arrays of float64."""
-    p = flat_numbers(predictions, "predictions")
-    if not len(p):
-        raise refused("predictions", "of one or more rows", predictions)
-    y = _flat(numbers_of(labels, "Labels").astype(np.float64), "labels", len(p))
-    w = (
-        np.ones(len(p))
-        if sample_weight is None
-        else _flat(numbers_of(sample_weight, "Weights").astype(np.float64), "sample_weight", len(p))
-    )
-    if not (np.isfinite(w) & (w >= 0)).all() or not w.any():
-        raise refused("sample_weight", "finite and not negative, and not all 0", w)
-    expected, advice = "Argument `labels` must be in [0, 1].", label_advice(y[w > 0])
-    refuse_rows(~((y >= 0) & (y <= 1)), y, expected, advice, w > 0)
-    if (numbers := rows_that_count(w)) is not None:
-        p, y = p[numbers], y[numbers]
-    warn_if_swapped(y, p)
-    return y, probabilities_of(p, from_logits), w
-
-
-def _columns(
-    features: Mapping[str, ArrayLike],
-    numeric: Sequence[str] | None,
-    num_rows: int,
-    standing_in: np.ndarray | None = None,
-) -> list[tuple[str, np.ndarray, bool]]:
-    """Name and values of each column, and whether it is numeric; see `rows_that_count`."""
-    features = by_name(features)
-    refuse_repeated("Argument `features` must have one column of each name", features)
-    instance("features", features, Mapping, "a mapping of column names to values, or a data frame")
-    values = {
-        name: _flat(exact_array(column, repr(name)), f"features[{name!r}]", num_rows)
-        for name, column in features.items()
-    }
-    kinds = {name: column.dtype.kind for name, column in values.items()}
-    floats, numbers = ([n for n in kinds if kinds[n] in allowed] for allowed in ("f", "biuf"))
-    numeric = floats if numeric is None else names_of(numeric)
-    known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
-    return [
-        (name, column, True)
-        if name in numeric
-        else (name, values_of(column, repr(name), standing_in), False)
-        for name, column in values.items()
-    ]
-
-
-def _flat(values: np.ndarray, name: str, num_rows: int) -> np.ndarray:
-    one_column(name, values.shape)
-    same_rows(name, len(values), num_rows, "prediction")
-    return values.reshape(-1)

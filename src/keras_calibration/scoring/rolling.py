@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import same_rows
-from calibration_records._columns import is_missing, refuse_rows, warn_of_other_order
-from keras_calibration._rows.columns import as_array
-from keras_calibration.scoring.rows_to_score import checked_rows
+from calibration_records._columns import is_missing, refuse_rows
+from keras_calibration._rows.scored_rows import scored_rows
+
+_DROP = "Leave these rows out."
 
 
 def rolling_quadratic_loss(
@@ -50,29 +50,19 @@ def rolling_quadratic_loss(
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, the version with regression, section
         5.5: the bias of a month corrects the next. (Their bias is -c.)
     """
-    warn_of_other_order(labels=labels, predictions=predictions, period=period)
-    rows = checked_rows((labels, predictions, sample_weight), ())
-    y, p = (np.asarray(part, np.float64).reshape(-1) for part in (rows.labels, rows.predictions))
-    w = np.ones(len(y)) if rows.sample_weight is None else rows.sample_weight.reshape(-1)
-    times = as_array(period, "period").reshape(-1)
-    same_rows("period", len(times), len(y), "label")
-    counted, drop = w > 0, "Leave these rows out."
-    refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", drop)
+    rows = scored_rows(labels, predictions, sample_weight, {"period": period})
+    numbers, periods = rows.counted.numbers, rows.columns["period"]
+    y, p = (part.astype(np.float64) for part in (rows.labels, *rows.predictions.values()))
     for name, column in (("labels", y), ("predictions", p)):
-        refuse_rows(
-            ~np.isfinite(column),
-            column,
-            f"Argument `{name}` must hold finite numbers.",
-            drop,
-            counted,
-        )
+        expected = f"Argument `{name}` must hold finite numbers."
+        refuse_rows(~np.isfinite(column), column, expected, _DROP, numbers)
     # NaN and NaT differ from themselves.
-    missing = np.array(
-        [is_missing(time) for time in times] if times.dtype == object else times != times, bool
-    )
-    refuse_rows(missing, times, "Argument `period` must have no missing value.", drop, counted)
-    names, number = np.unique(times[counted], return_inverse=True)
-    residual, w = (y - p)[counted], w[counted].astype(np.float64)
+    is_object = periods.dtype == object
+    missing = np.array([*map(is_missing, periods)], bool) if is_object else periods != periods
+    expected = "Argument `period` must have no missing value."
+    refuse_rows(missing, periods, expected, _DROP, numbers)
+    names, number = np.unique(periods, return_inverse=True)
+    residual, w = y - p, rows.weights
     weight = np.bincount(number, w)
     bias = np.concatenate([[np.nan], np.bincount(number, w * residual) / weight])
     losses = np.bincount(number, w * (residual - bias[number]) ** 2) / weight

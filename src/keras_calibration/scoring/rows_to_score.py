@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration_records._check import known
-from calibration_records._columns import by_name, check_same_rows, warn_of_other_order
-from keras_calibration._rows.columns import column_that_counts, field_values, numbers_of, take
-from keras_calibration._rows.weights import rows_that_count
+from calibration_records._columns import by_name
+from keras_calibration._rows.columns import field_values, take
+from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration._typing import Tensor
 
 
@@ -47,28 +47,23 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
             f"arrays, or a ScoredLog. Received: {type(arrays).__name__}. For batches, call "
             "`update_state` of the metrics with each."
         )
-    rows = RowsToScore(*arrays)
-    available = {} if rows.fields is None else by_name(rows.fields)
+    labels, predictions, weights, columns = RowsToScore(*arrays)
+    available = {} if columns is None else by_name(columns)
     fields = tuple(fields)
     known("Argument `rows` must have the fields of the metrics", fields, available, missing=True)
-    warn_of_other_order(**rows._replace(fields=available)._asdict())
-    labels = np.atleast_1d(numbers_of(rows.labels, "Labels"))
-    predictions = np.atleast_1d(numbers_of(rows.predictions, "Predictions"))
-    shape = (-1, 1) if predictions.ndim == 1 or predictions.shape[1:] == (1,) else (-1,)
-    columns, numbers = {"labels": labels, "predictions": predictions}, None
-    if shape == (-1, 1):
-        columns = {name: column.reshape(shape) for name, column in columns.items()}
-    if rows.sample_weight is not None:
-        columns["sample_weight"] = numbers_of(rows.sample_weight, "Weights").reshape(shape)
-        numbers = rows_that_count(columns["sample_weight"].reshape(-1))
-    ids = {}
-    for field in fields:
-        values = column_that_counts(available[field], repr(field), numbers)
-        ids[field] = np.asarray(field_values(values, repr(field))).reshape(-1)
-    check_same_rows(
-        "The columns of `rows`", {name: len(column) for name, column in (columns | ids).items()}
-    )
-    return RowsToScore(**columns, fields=ids)
+    columns = {field: available[field] for field in fields}
+    rows = scored_rows(labels, predictions, weights, columns, may_be_classes=True)
+    read: list[Any] = [rows.labels, *rows.predictions.values(), rows.counted.weights]
+    ids = {name: np.asarray(field_values(c, repr(name))) for name, c in rows.columns.items()}
+    if (numbers := rows.counted.numbers) is not None:
+        # The folds of a metric depend on the numbers of the rows, so that none may be left out.
+        every = np.arange(rows.counted.num_given)
+        place = np.maximum(np.searchsorted(numbers, every, side="right") - 1, 0)
+        read, ids = take((read, ids), place)
+        read[2] = np.where(numbers[place] == every, read[2], 0.0)
+    if read[1].ndim == 1:
+        read = [None if column is None else column.reshape(-1, 1) for column in read]
+    return RowsToScore._make((*read, ids))
 
 
 def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:

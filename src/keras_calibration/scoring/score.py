@@ -97,8 +97,6 @@ def score(
         errors = update_from_log(rows, named, by_field, verbose)
     else:
         errors, checked = {}, checked_rows(rows, by_field.fields)
-        if not len(checked.labels):
-            raise ValueError("Argument `rows` must hold rows to score. Received: none.")
         update_metrics(named.values(), by_field, [checked], len(checked.labels), verbose)
     results = {name: metric.result() for name, metric in named.items()} | errors
     return {name: float(value) for name, value in (results | by_field.result()).items()}

@@ -24,7 +24,7 @@ from keras_calibration.scoring.log_metrics import (
     has_sums,
     log_queries,
 )
-from keras_calibration.scoring.rows_to_score import RowsToScore, checked_rows
+from keras_calibration.scoring.rows_to_score import RowsToScore
 from keras_calibration.scoring.updates import update_metrics
 
 
@@ -144,4 +144,5 @@ def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
     """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
     columns = ["y", prediction, *(["w"] if log.sample_weight is not None else [])]
     for batch in log_batches(log, columns, Selection()):
-        yield checked_rows(tuple(batch.values()), ())
+        y, p, *w = (column.reshape(-1, 1) for column in batch.values())
+        yield RowsToScore(y, p, w[0] if w else None)

@@ -13,9 +13,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from calibration_records._columns import as_array, column_of
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._keras import restart_names, throwaway_layers
-from keras_calibration._rows.columns import as_array, as_csr, column_of, is_sparse
+from keras_calibration._rows.columns import as_csr, is_sparse
 from keras_calibration._rows.inputs import inputs_of, structured
 from keras_calibration._typing import Data, Tensor
 from keras_calibration.callbacks.seed_variance import SeedVariance

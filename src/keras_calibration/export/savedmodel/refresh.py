@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._columns import select_features
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._rows.checks import is_of_classes
-from keras_calibration._rows.groups import with_groups
-from keras_calibration._rows.inputs import entering
+from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
 from keras_calibration.export.head_file import HEAD_FILE, SavedHead
 from keras_calibration.export.provenance import (
@@ -37,7 +35,7 @@ from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import assign_all, rows_to_fit, warn_of_settings
+from keras_calibration.layers.fits import assign_all, rows_to_fit, wanted_by, warn_of_settings
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
@@ -151,19 +149,22 @@ def refresh_savedmodel(
             "constant of the logits of each row. Received: from_logits=False and "
             f"predictions of shape {np.shape(predictions)}. Pass the logged `logit`."
         )
-    # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
-    rows = rows_to_fit(
-        saved.head,
+    given = Given(
         predictions,
         labels,
-        features,
         sample_weight,
+        features,
+        # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
+        time=time if saved.head.follows_time else None,
+        groups=groups,
+        folds=settings and settings.folds,
         from_logits=from_logits,
         weights_are=weights_are,
-        time=time if saved.head.follows_time else None,
         argument="predictions",
     )
-    rows = with_groups(_entering(saved, rows), groups, features)
+    inputs = {name: tensor for name, tensor in saved.inputs.items() if name != "logit"}
+    wanted = replace(wanted_by(saved.head), names=sorted(inputs), inputs=inputs)
+    rows = rows_to_fit(saved.head, given, wanted)
     progress = ProgressBar(2, "steps", verbose)
     warn_of_settings(saved.head, settings)
     settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
@@ -270,16 +271,6 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
             f"version, between {old_low:g} and {old_high:g}. Check that they are from the same "
             "base model, in natural logarithms and not calibrated yet."
         )
-
-
-def _entering(saved: SavedHead, rows: Rows) -> Rows:
-    """The rows with the head's features in the dtypes of its inputs."""
-    inputs, ids = saved.inputs, saved.head.reads().ids
-    names = sorted(name for name in inputs if name != "logit")
-    columns = select_features(rows.features, names, "the head")
-    return replace(
-        rows, features={n: entering(c, repr(n), inputs[n], n in ids) for n, c in columns.items()}
-    )
 
 
 def _version(path: Path) -> Path:

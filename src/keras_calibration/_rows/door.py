@@ -1,0 +1,169 @@
+"""The door of fits: what was passed becomes `Rows`, which nothing behind it reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from calibration_records._check import refused
+from calibration_records._columns import (
+    as_array,
+    by_name,
+    check_same_rows,
+    column_of,
+    ids_of,
+    numbers_of,
+    select_features,
+    warn_of_other_order,
+)
+from keras_calibration._rows.checks import (
+    check_rows,
+    warn_if_turned_round,
+    warn_of_contradicted_ends,
+)
+from keras_calibration._rows.columns import numbers_in_float32
+from keras_calibration._rows.groups import with_folds, with_groups
+from keras_calibration._rows.inputs import entering
+from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.times import with_times
+from keras_calibration._rows.weights import (
+    ALL,
+    Counted,
+    check_weights_are,
+    counted_rows,
+    counts_of,
+    warn_of_weights,
+)
+
+_FIELD = "strings or whole numbers, to be a field"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The columns that a fit reads.
+
+    Args:
+        names: Their names; None for all that were passed.
+        ids: The names of those that hold ids, which must be exact.
+        numeric: The names of those of numbers that float32, the dtype of layers, must hold.
+        reader: Who reads them, for messages.
+        inputs: Name → symbolic input, for columns that get the dtype of this input.
+    """
+
+    names: Collection[str] | None = ()
+    ids: Collection[str] = ()
+    numeric: Collection[str] = ()
+    reader: str = "the fit"
+    inputs: Mapping[str, keras.KerasTensor] = field(default_factory=dict)
+
+
+NOTHING = Wanted()
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was passed to a fit.
+
+    Args:
+        scores: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
+            probabilities. Or a function of the rows that count, which computes their scores, and
+            name → column.
+        labels: Labels in [0, 1], (n,) or (n, 1), of both classes; for K classes their numbers (n,)
+            or (n, 1), or shares (n, K).
+        sample_weight: Sample weights (n,) or (n, 1), or None.
+        columns: A mapping of names to columns, or a data frame.
+        time: The time of each row, see `times.with_times`.
+        groups: Which rows belong together, see `groups.with_groups`.
+        folds: How to split the rows, see `row_folds.Folds`.
+        from_logits: Whether `scores` are logits.
+        weights_are: What the weights are, see `weights.counts_of`.
+        argument: The name by which the user knows `scores`.
+        both_classes: Whether the rows must be of all classes.
+    """
+
+    scores: Any
+    labels: Any
+    sample_weight: Any = None
+    columns: Any = None
+    time: Any = None
+    groups: Any = None
+    folds: Any = None
+    from_logits: bool = True
+    weights_are: str = "importance"
+    argument: str = "logits"
+    both_classes: bool = True
+
+
+def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
+    """The rows that count, after all checks and warnings of what was passed.
+
+    Read are, in this order: the weights; of the rows that count, scores, labels, columns, times,
+    groups and folds. Rows of weight 0 may hold anything.
+
+    Example:
+        >>> rows = rows_of(Given([0.5, -1.0, 7.0], [1, 0, None], [2.0, 2.0, 0.0]))
+        >>> rows.logits, rows.labels, rows.weights
+        (array([ 0.5, -1. ]), array([1., 0.]), array([1., 1.]))
+    """
+    if given.labels is None:
+        raise refused("labels", "an array with a label for each row", None)
+    argument, weights_are = given.argument, given.weights_are
+    check_weights_are(weights_are, given.sample_weight is not None)
+    counted = counted_rows(given.sample_weight)
+    scores, columns, of, kept = given.scores, given.columns, counted, {}
+    if callable(scores):
+        scores, kept = scores(counted)
+        columns, of = kept, ALL
+    else:
+        _warn_of_other_order(given)
+        scores = counted.of(scores, argument)
+    labels = counted.of(given.labels, "labels")
+    how = given.both_classes, given.from_logits, argument
+    rows = check_rows(scores, labels, counted, *how)
+    warn_of_contradicted_ends(rows)
+    if rows.weights is not None:
+        counts, unit = counts_of(rows.weights, weights_are)
+        if weights_are == "importance" and rows.labels.ndim == 1:
+            warn_of_weights(rows.labels, rows.weights)
+        rows = replace(rows, weights=counts, unit=unit)
+    warn_if_turned_round(rows)
+    read = columns_of(columns, wanted, of, {argument: len(rows)})
+    rows = with_times(replace(rows, features=kept | read), given.time, given.columns, counted)
+    return with_folds(with_groups(rows, given.groups, given.columns, counted), given.folds, counted)
+
+
+def columns_of(
+    columns: Any, wanted: Wanted, counted: Counted = ALL, sizes: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """The wanted columns of the rows that count, as arrays; `sizes` are those of other columns.
+
+    Example:
+        >>> columns_of({"site": [3.0, 1.0], "hour": [7, 8]}, Wanted(["site"], ids=["site"]))
+        {'site': array([3, 1])}
+    """
+    table = by_name({} if columns is None else columns)
+    names = table if wanted.names is None else wanted.names
+    read = {}
+    for name, values in select_features(table, names, wanted.reader).items():
+        column = counted.of(values, repr(name))
+        is_id = name in wanted.ids
+        column = ids_of(column, repr(name), _FIELD) if is_id else column_of(column, repr(name))
+        if name in wanted.numeric:
+            numbers_in_float32(numbers_of(column, repr(name)), name)
+        if name in wanted.inputs:
+            column = entering(column, repr(name), wanted.inputs[name], is_id)
+        read[name] = as_array(column)
+    lengths = {name: len(column) for name, column in read.items()}
+    check_same_rows("Scores and features", {**(sizes or {}), **lengths})
+    return read
+
+
+def _warn_of_other_order(given: Given) -> None:
+    """Warns if pandas objects have the same index in another order."""
+    named = {given.argument: given.scores, "features": given.columns}
+    names = ("labels", "sample_weight", "time", "groups", "folds")
+    warn_of_other_order(**named, **{name: getattr(given, name) for name in names})
