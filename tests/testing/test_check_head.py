@@ -206,6 +206,14 @@ class TwoVersions(Line):
 
 
 @registered
+class Twice(layers.ILPS):
+    """Another curve than that of its base, whose fit it inherits."""
+
+    def calibrate(self, logits):
+        return logits + 2 * (super().calibrate(logits) - logits)
+
+
+@registered
 class LosesWeight(Line):
     def fitted(self, rows, settings, start=None):
         return self.fit_of(rows, {"scale": self.found(rows)["scale"]})
@@ -320,6 +328,7 @@ WRONG = {
     OfChance: r"same fit each time",
     StartsAtItsWeights: r"whatever the weights",
     TwoVersions: r"the call must return `fit.logits\(rows\)`.*-10000",
+    Twice: r"the call must return `fit.logits\(rows\)`",
     LosesWeight: r"has not changed \['shift'\].*`Fit.weights`",
     LosesRecord: r"`fit_summary` must be `fit.summary`",
     Unweighted: r"whether rows are given as counts.*`rows.row_weights`",
