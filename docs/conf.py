@@ -68,17 +68,17 @@ autosummary_context = {
         on_train_begin on_train_end save_own_variables set_fit_request set_partial_fit_request
         set_predict_proba_request set_predict_request set_score_request
         add_weight bins_of calibrate derivatives draw embed encode ensure_built figsize
-        fit_checked fit_curve fit_histogram fit_sums fit_trees has_free_scale has_free_shift
-        host_logits keep_trees logit_spread num_posterior_columns posterior posterior_spread shift
-        update_sums add_row_count add_rows add_sum add_variable check_ids count_rows
+        blend_of boosted fit_curve fit_histogram fitted_to_sums has_direct_fit has_free_scale
+        has_free_shift logit_spread num_posterior_columns posterior posterior_spread shift spread_of
+        update_sums with_trees
+        add_row_count add_rows add_sum add_variable check_ids count_rows
         error has_log_sums has_rolling_loss held_out log_sums moments_of_all_rows next_groups
         as_chosen by_period columns field_ids metrics of_given uses_row_key
         add_sums sum_shapes
     """,
     # and on the page of `Head` alone those that a subclass may define.
     "for_subclasses": """
-        check_logits draws_by_chance effect_names effects field_readers fit_rows
-        parts starts_from_whole summary_of
+        assign check_logits draws_by_chance effect_names effects reads fit_of fitted parts
         feature_names follows_time logit_standard_deviation
     """,
     # These do something in a few classes alone.

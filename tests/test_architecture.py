@@ -39,6 +39,7 @@ KERAS_CALIBRATION = {
     "callbacks": {*UNDER_THE_FLOOR, "metrics"},
     "seeds": {*UNDER_THE_FLOOR, "_graph", "callbacks"},
     "sklearn": {"calibration"},
+    "testing": {*UNDER_THE_FLOOR, "layers", "models", "export"},
     "datasets": set(),
     "logs": set(),
     "statistics": set(),
@@ -199,7 +200,7 @@ def test_the_records_are_imported_where_keras_cannot_be():
 
 
 # Bases that other rooms may ask for, what a user's own class is a subclass of; and plain records.
-BASES = {"Head", "HistogramHead", "LogitMoments"}
+BASES = {"Head", "HistogramHead", "LogitMoments", "Fit"}
 # Rooms whose classes answer for themselves.
 ROOMS_OF_CLASSES = ("layers", "metrics", "models", "_graph", "callbacks")
 

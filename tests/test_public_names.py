@@ -51,6 +51,9 @@ ROOMS = {
     "seeds": """
         Ledger compare metric_accuracy set_seeds train
     """,
+    "testing": """
+        check_head
+    """,
 }
 # Further modules with a list of public names.
 OTHER_ROOMS = {
@@ -61,9 +64,9 @@ OTHER_ROOMS = {
 RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
-    CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport FitSummary
-    Level MetricComparison MonitorReport MulticalibrationError Outcome PeriodReport PipelineRuns
-    RateCheck Rates Refresh SeedNoise SegmentError SegmentErrors Table Verdict
+    CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport Fit
+    FitSummary Level MetricComparison MonitorReport MulticalibrationError Outcome PeriodReport
+    PipelineRuns RateCheck Rates Refresh SeedNoise SegmentError SegmentErrors Table Verdict
 """
 # Results and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = "plots.STYLES"

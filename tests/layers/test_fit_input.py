@@ -68,31 +68,3 @@ def test_class_probabilities():
     summary = layers.TemperatureScaling().fit(shares, labels, from_logits=False)
     reference = layers.TemperatureScaling().fit(np.log(shares), labels)
     assert summary.log_loss_in_sample == pytest.approx(reference.log_loss_in_sample)
-
-
-class FailsAtLast(layers.FieldBias):
-    """A head whose fit is refused when half of it is done."""
-
-    def assign(self, fit):
-        self._bias.assign(3.0)
-        raise ValueError("refused")
-
-
-@pytest.mark.parametrize("blended", [False, True])
-def test_a_refused_fit_leaves_weights_and_summaries(blended):
-    site = {"site": np.arange(400) % 3}
-    curve, alone = layers.PlattScaling(), layers.PlattScaling()
-    failing = FailsAtLast({"site": 3}, None if blended else curve)
-    head = layers.BlendedHead([layers.NeuralCalibration(curve), failing]) if blended else failing
-    head(LOGITS[:1], {"site": site["site"][:1]})
-    curve.fit(LOGITS, LABELS)
-    alone.fit(LOGITS, LABELS)
-    before = head.get_weights()
-    with pytest.raises(ValueError, match="refused"):
-        head.fit(0.5 * LOGITS + 2, LABELS, site)
-    for weight, other in zip(head.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(weight, other)
-    new = LOGITS[:50] - 1, LABELS[:50]
-    assert curve.update(*new) == alone.update(*new)
-    for weight, other in zip(curve.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_array_equal(weight, other)

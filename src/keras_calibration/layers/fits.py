@@ -155,14 +155,22 @@ def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
     heads = [part for head, _ in fits for part in heads_in(head)]
     weights = [(weight, np.array(weight)) for head, _ in fits for weight in head.weights]
     records = [(head.histogram, head.fit_summary, head._fitted_weights) for head in heads]
+
+    def set_back() -> None:
+        try:
+            for weight, value in weights:
+                weight.assign(value)
+            for head, record in zip(heads, records, strict=True):
+                head.histogram, head.fit_summary, head._fitted_weights = record
+        except KeyboardInterrupt:  # a second one
+            set_back()
+            raise
+
     try:
         for head, fit in fits:
             head.assign(fit)
     except BaseException:
-        for weight, value in weights:
-            weight.assign(value)
-        for head, record in zip(heads, records, strict=True):
-            head.histogram, head.fit_summary, head._fitted_weights = record
+        set_back()
         raise
 
 
