@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import integer, refused
+from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
@@ -40,8 +41,8 @@ class HeadCase:
         """The fit of a head to rows, with `sample_weight` and `weights_are`."""
         rows = rows or self.rows
         time = rows.times if head.follows_time else None
-        given = rows_to_fit(head, rows.logits, rows.labels, rows.features, time=time, **weights)
-        fit = fit_to(head, given, self.settings)
+        given = Given(rows.logits, rows.labels, columns=rows.features, time=time, **weights)
+        fit = fit_to(head, rows_to_fit(head, given), self.settings)
         check(
             isinstance(fit, Fit),
             "`fitted` must return a `Fit`, for example `self.fit_of(rows, {...})`. Received: "
