@@ -41,8 +41,8 @@ class ScoredRows:
     """
 
     labels: np.ndarray
-    predictions: dict[str, np.ndarray]
-    columns: dict[str, np.ndarray]
+    predictions: Mapping[str, np.ndarray]
+    columns: Mapping[str, np.ndarray]
     numeric: Sequence[str]
     counted: Counted
 

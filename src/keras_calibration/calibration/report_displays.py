@@ -9,7 +9,10 @@ from scipy import special
 
 from calibration_records._display import Display
 from keras_calibration._rows.rows import Rows
+from keras_calibration._rows.scored_rows import ScoredRows
+from keras_calibration._rows.weights import Counted
 from keras_calibration.plots.field_display import FieldDisplay
+from keras_calibration.plots.rates import rates_by_bin, rates_by_value
 from keras_calibration.plots.reliability_display import ReliabilityDisplay
 
 
@@ -36,14 +39,9 @@ def displays_of(
         "before": special.expit(before[is_shown]),
         "after": special.expit(after[is_shown]),
     }
-    shown = rows.labels, predictions
-    weights = rows.weights
+    scored = ScoredRows(rows.labels, predictions, rows.features, (), Counted(rows.weights))
     displays: dict[str, Display] = {
-        name: FieldDisplay.from_predictions(
-            *shown, rows.features[name], field_name=name, sample_weight=weights
-        )
-        for name in fields
+        name: FieldDisplay(name, *rates_by_value(scored, name)) for name in fields
     }
-    diagram = ReliabilityDisplay.from_predictions(*shown, sample_weight=weights)
-    displays.setdefault("reliability", diagram)
+    displays.setdefault("reliability", ReliabilityDisplay(rates_by_bin(scored)))
     return displays

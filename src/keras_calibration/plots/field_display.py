@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from calibration_records._check import at_least
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from keras_calibration._rows.scored_rows import scored_rows
-from keras_calibration._solvers.segments import distinct_values
-from keras_calibration.plots.rates import Rates, group_rates
+from keras_calibration.plots.rates import Rates, rates_by_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,14 +95,7 @@ class FieldDisplay(Display):
         at_least("num_values_shown", num_values_shown, 1)
         read = scored_rows(labels, predictions, sample_weight, {field_name: field})
         rows = read.probabilities(from_logits, True)
-        names, groups = distinct_values(rows.columns[field_name])
-        shown = np.argsort(-np.bincount(groups), kind="stable")[:num_values_shown]
-        rates = {
-            name: group_rates(rows.labels, p, groups, len(names), rows.weights)
-            for name, p in rows.predictions.items()
-        }
-        curves = {name: Rates._make(a[shown] for a in every) for name, every in rates.items()}
-        return cls(field_name, tuple(names[value] for value in shown), curves)
+        return cls(field_name, *rates_by_value(rows, field_name, num_values_shown))
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._check import at_least, refused
+from keras_calibration._rows.scored_rows import ScoredRows
+from keras_calibration._solvers.segments import distinct_values
 
 Floats = NDArray[np.float64]
 # The square of the normal quantile of a 95 % interval.
@@ -156,3 +158,26 @@ def group_rates(
         upper,
         np.bincount(groups[weights > 0.0], minlength=num_groups),
     )
+
+
+def rates_by_bin(rows: ScoredRows, num_bins: int = 15) -> dict[str, Rates]:
+    """Name of the probabilities → their rates by bins of equal mass."""
+    curves = {}
+    for name, p in rows.predictions.items():
+        bins = bin_by_mass(p, num_bins, rows.weights)
+        curves[name] = group_rates(rows.labels, p, bins, int(bins.max()) + 1, rows.weights)
+    return curves
+
+
+def rates_by_value(
+    rows: ScoredRows, field: str, num_values_shown: int = 12
+) -> tuple[tuple[str, ...], dict[str, Rates]]:
+    """The most frequent values of a field, and name of the probabilities → the rates of these."""
+    names, groups = distinct_values(rows.columns[field].reshape(-1))
+    shown = np.argsort(-np.bincount(groups), kind="stable")[:num_values_shown]
+    rates = {
+        name: group_rates(rows.labels, p, groups, len(names), rows.weights)
+        for name, p in rows.predictions.items()
+    }
+    curves = {name: Rates._make(a[shown] for a in every) for name, every in rates.items()}
+    return tuple(names[value] for value in shown), curves

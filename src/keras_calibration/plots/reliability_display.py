@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._display import GUIDE_COLOR, STYLES, Display
 from keras_calibration._rows.scored_rows import scored_rows
-from keras_calibration.plots.rates import Rates, bin_by_mass, group_rates
+from keras_calibration.plots.rates import Rates, rates_by_bin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,11 +82,7 @@ class ReliabilityDisplay(Display):
             array([0.45])
         """
         rows = scored_rows(labels, predictions, sample_weight).probabilities(from_logits, True)
-        curves = {}
-        for name, p in rows.predictions.items():
-            bins = bin_by_mass(p, num_bins, rows.weights)
-            curves[name] = group_rates(rows.labels, p, bins, int(bins.max()) + 1, rows.weights)
-        return cls(curves)
+        return cls(rates_by_bin(rows, num_bins))
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
