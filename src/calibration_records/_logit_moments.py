@@ -77,7 +77,8 @@ IS_NODE = (_PLACE < _NUM_NODES) & ~_IS_OPEN
 LOGITS = np.hstack([CENTRES + _NODES * HALF_WIDTHS, CENTRES, HALF_WIDTHS]).reshape(-1)
 _CENTRE, _REACH = (np.repeat(values, NUM_COLUMNS) for values in (CENTRES, HALF_WIDTHS))
 # Of the error of a node: how far σ (1 - σ) can rise within the bin, and the other factors.
-_RISE, _FACTOR = np.exp(_REACH), _REACH**6 / (2**5 * 720)
+_RISE = np.exp(_REACH)
+_FACTOR = _REACH**6 / (2**5 * 720)
 
 
 def row_columns(weights: Values, labels: Values, u: Values, clipped_u: Values) -> list[Values]:
@@ -85,7 +86,8 @@ def row_columns(weights: Values, labels: Values, u: Values, clipped_u: Values) -
 
     Powers are of u clipped to [-1, 1]: the open bins do not need them, and they would overflow.
     """
-    negatives, positives = weights * (1 - labels), weights * labels
+    negatives = weights * (1 - labels)
+    positives = weights * labels
     second = 2 * clipped_u * clipped_u - 1
     third = clipped_u * (2 * second - 1)
     fourth = 2 * second * second - 1
@@ -218,7 +220,8 @@ class BiasSearch(NamedTuple):
         sum_error = 4 * rounding * size
         is_lost = ops.abs(excess) <= sum_error
         excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
-        ones, zeros = positives + excess, negatives - excess
+        ones = positives + excess
+        zeros = negatives - excess
         share = excess * (1 / positives + 1 / negatives)
         # The logit of the mean prediction minus that of the mean label.
         value = ops.log1p(share * (negatives / zeros))

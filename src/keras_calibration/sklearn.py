@@ -142,7 +142,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             warn("Argument `cv` has no effect on a frozen classifier.")
         if is_frozen:
             self.estimator_ = base
-            scores, fold = self._scores(base, X), np.zeros(len(labels), np.int64)
+            scores = self._scores(base, X)
+            fold = np.zeros(len(labels), np.int64)
         else:
             base_weights = weights if has_fit_parameter(base, "sample_weight") else None
             if weights is not None and base_weights is None:
@@ -190,7 +191,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def __sklearn_tags__(self) -> Any:
         """The tags for the number of classes and for X are those of the classifier."""
-        tags, inner = super().__sklearn_tags__(), sklearn.utils.get_tags(self.estimator)
+        tags = super().__sklearn_tags__()
+        inner = sklearn.utils.get_tags(self.estimator)
         kinds, tags.input_tags = inner.classifier_tags, inner.input_tags
         tags.classifier_tags.multi_class = kinds is None or kinds.multi_class
         return tags
@@ -199,7 +201,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         """Scores (n, K) in the order of `classes_`, or of two classes those of the second, (n,)."""
         has_probabilities = hasattr(classifier, "predict_proba")
         predict = classifier.predict_proba if has_probabilities else classifier.decision_function
-        scores, num_classes = predict(X), len(self.classes_)
+        scores = predict(X)
+        num_classes = len(self.classes_)
         columns = np.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
         if columns.shape[1:] != (num_classes,):
             raise ValueError(
@@ -222,7 +225,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self, X: Any, y: Any, weights: np.ndarray | None, groups: ArrayLike | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores of each row by a classifier fitted to other rows, and its fold, or -1."""
-        num_classes, fold = len(self.classes_), np.full(len(y), -1)
+        num_classes = len(self.classes_)
+        fold = np.full(len(y), -1)
         scores = np.zeros((len(y), num_classes) if num_classes > 2 else len(y))
         cv = check_cv(self.cv, y, classifier=True)
         if groups is not None and (self.cv is None or isinstance(self.cv, int)):

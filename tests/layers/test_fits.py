@@ -6,6 +6,7 @@ import pytest
 
 from every_head import HEADS, NUM_CLASSES, NUM_SITES, SITE, has_classes
 from keras_calibration import layers
+from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
 from keras_calibration.layers.fits import fit_to, heads_in, rows_to_fit
 from keras_calibration.testing import check_head
@@ -60,7 +61,7 @@ def rows_for(head, name, part=slice(None)):
     """Rows of a fit of the head."""
     logits, labels = (CLASS_LOGITS, CLASSES) if has_classes(name) else (LOGITS, LABELS)
     features = {key: column[part] for key, column in FEATURES.items()}
-    return rows_to_fit(head, logits[part], labels[part], features)
+    return rows_to_fit(head, Given(logits[part], labels[part], columns=features))
 
 
 _fits = {}

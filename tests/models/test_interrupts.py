@@ -10,6 +10,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration import layers
+from keras_calibration._rows.door import Given
 from keras_calibration.layers.fits import assign_all, fit_to, heads_in, rows_to_fit
 from symbols import symbols
 
@@ -131,7 +132,8 @@ class Heads:
         assert endings.count("interrupted") > len(endings) / 2
 
     def new_fits(self):
-        return [(head, fit_to(head, rows_to_fit(head, SCORE, NEW, X))) for head in self.heads]
+        given = Given(SCORE, NEW, columns=X)
+        return [(head, fit_to(head, rows_to_fit(head, given))) for head in self.heads]
 
 
 def two_heads():

@@ -213,7 +213,8 @@ def _calibration(
     """The fields on the effect of calibration on the difference and its noise."""
     if plain is None or calibrated is None:
         return {}
-    losses, corrected = plan.values(plain, *runs), plan.values(calibrated, *runs)
+    losses = plan.values(plain, *runs)
+    corrected = plan.values(calibrated, *runs)
     # The calibration gain, G = LL − CLL, of B minus that of A.
     gains = [log_loss - loss for log_loss, loss in zip(losses, corrected, strict=True)]
     fields: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
@@ -254,7 +255,8 @@ def _power(
     difference = deciding.judged or deciding.difference
     a, b = plan.values(deciding.metric, *runs)
     if noise is not None:
-        error, degrees = noise.standard_error(a.size, b.size), float(noise.degrees)
+        error = noise.standard_error(a.size, b.size)
+        degrees = float(noise.degrees)
         variance = 2 * noise.std**2
         half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
     elif difference is not None:

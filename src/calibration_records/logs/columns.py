@@ -30,7 +30,8 @@ def number_of(column: str) -> str:
 
 def field_value(column: str, types: Mapping[str, str]) -> str:
     """A field value, in a type and spelling that do not depend on the source."""
-    name, kind = quoted(column), _kind_of(column, types)
+    name = quoted(column)
+    kind = _kind_of(column, types)
     if kind in (*WHOLE, "VARCHAR", "BOOLEAN", '"NULL"'):
         return name
     if kind == "FLOAT":
@@ -46,7 +47,8 @@ def key_of(column: str, types: Mapping[str, str]) -> str:
 
     Whole numbers that a data frame stores as floats, because one is missing, count as whole.
     """
-    name, kind = quoted(column), _kind_of(column, types)
+    name = quoted(column)
+    kind = _kind_of(column, types)
     key, signed = f"hash({name}::VARCHAR)", f"({name}::BIGINT & {2**63 - 1})::UBIGINT"
     if kind in _SIGNED:
         key = signed
@@ -63,7 +65,8 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
     """A time in UTC, as a TIMESTAMP; NULL where it cannot be read."""
     if column is None:
         raise ValueError("Argument `timestamp` must name the column of the times. Received: None.")
-    name, kind = quoted(column), _kind_of(column, types)
+    name = quoted(column)
+    kind = _kind_of(column, types)
     if kind in _NUMBERS:
         seconds = f"{name}::DOUBLE"
         return (

@@ -119,7 +119,8 @@ def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -
     remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:
         file = f" of the log, in {first['given_file']}" if first["given_file"] else ""
-        value, row = first[f"given_{kind}"], first["given_row"]
+        value = first[f"given_{kind}"]
+        row = first["given_row"]
         example = f", for example a {kind} of {value} in row {row}{file}"
     return ValueError(
         f"{_EXPECTED[kind]} Received: {count:,} invalid {kind}s in {sums.num_rows:,} rows"

@@ -157,7 +157,8 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
     """What `_ops.logit_moments` computes for each group of `_ops.folds.row_groups`."""
     is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
     fine_width, width, num_bins = MOMENT_BINS.fine_width, MOMENT_BINS.width, MOMENT_BINS.num_bins
-    fine_end, end = FINE_END / fine_width, FINE_END / width
+    fine_end = FINE_END / fine_width
+    end = FINE_END / width
     steps = [
         {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - width})"},
         {"fine": f"floor(inside / {fine_width})", "coarse": f"floor(inside / {width})"},

@@ -69,7 +69,8 @@ def open_source(
 def _needed(log: ScoredLog, columns: Sequence[str]) -> list[str]:
     """The columns that the log names, also in `where`; others may have types that DuckDB lacks."""
     check_columns(log, columns)
-    used, where = set(used_columns(log)), (log.where or "").casefold()
+    used = set(used_columns(log))
+    where = (log.where or "").casefold()
     return [
         name
         for name in columns
@@ -116,7 +117,8 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
 
 def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     """The files of a path, folder, glob or address."""
-    is_folder, name = os.path.isdir(name), name.rstrip("/")
+    is_folder = os.path.isdir(name)
+    name = name.rstrip("/")
     pattern = glob.escape(name) if os.path.exists(name) else name
     files = connection.execute(
         "SELECT file FROM glob(?) ORDER BY file", [f"{pattern}/**" if is_folder else pattern]

@@ -124,7 +124,8 @@ class LogSums:
         """
         import pyarrow
 
-        checksum, content = data[:_CHECKSUM], data[_CHECKSUM:]
+        checksum = data[:_CHECKSUM]
+        content = data[_CHECKSUM:]
         if hashlib.sha256(content).digest() != checksum:
             raise ValueError(
                 "Argument `data` must be what `LogSums.to_bytes` returned. Received: "

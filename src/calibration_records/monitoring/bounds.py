@@ -68,7 +68,8 @@ class PeriodLosses:
     def __init__(self, moments: np.ndarray) -> None:
         self._terms = terms(np, moments[None])
         negatives, positives, negative_offsets, positive_offsets = moments.T[:4]
-        self._negatives, self._positives = negatives.sum(), positives.sum()
+        self._negatives = negatives.sum()
+        self._positives = positives.sum()
         self._weights = negatives + positives
         self.num_rows = float(self._weights.sum())
         # The mean logit of each bin that holds rows.
@@ -170,8 +171,10 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
         drawn_terms = _terms(sums, drawn[:, 1])
         powers += np.stack([drawn_terms, drawn_terms**2, drawn_terms**3]) / num_draws
     first, second, third = powers
-    mean, variance = first.sum(), np.maximum(second - first**2, 0.0).sum()
-    deviation, total = np.sqrt(variance), sums.rows.sum()
+    mean = first.sum()
+    variance = np.maximum(second - first**2, 0.0).sum()
+    deviation = np.sqrt(variance)
+    total = sums.rows.sum()
     skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation**3, 1e-300)
     shape = 4 / max(skew, 1e-3) ** 2
     bound = mean + deviation * (gammaincinv(shape, 1 - risk) - shape) / np.sqrt(shape)

@@ -94,9 +94,11 @@ def _period_report(
     rate: RateCheck, losses: PeriodLosses, bias: float, budget: Budget
 ) -> PeriodReport:
     """The checks of a period, with the bias known before it."""
-    rolling, loss = losses.mean_loss(bias), losses.mean_loss(losses.bias)
+    rolling = losses.mean_loss(bias)
+    loss = losses.mean_loss(losses.bias)
     expected, low, high = losses.bounds(1 - budget.risk)
-    low, high = low - budget.tolerance * expected, high + budget.tolerance * expected
+    low = low - budget.tolerance * expected
+    high = high + budget.tolerance * expected
     return PeriodReport(
         **vars(rate),
         loss=loss,
@@ -127,13 +129,15 @@ def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport
 
 def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:
     """The rates of the values with most rows, and of all that have shifted."""
-    years, num_tests = 1 / PER_YEAR[length], budget.num_kinds * len(values.names)
+    years = 1 / PER_YEAR[length]
+    num_tests = budget.num_kinds * len(values.names)
     needed = np.log(num_tests / budget.false_alarms_per_year)  # the evidence that is an alert
     totals = values.totals
     # Of a million values, most have too few rows to show anything.
     is_tested = most_log_years(totals, years * len(np.unique(values.block))) >= needed
     is_tested[np.argsort(-totals.rows, kind="stable")[:_MOST_LISTED]] = True
-    values, totals = values.select(is_tested), totals.select(is_tested)
+    values = values.select(is_tested)
+    totals = totals.select(is_tested)
     log_years, starts, shifted = find_shifts(
         values.sums, values.value, values.block, years, budget.tolerance
     )

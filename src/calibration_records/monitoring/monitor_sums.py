@@ -18,7 +18,8 @@ from calibration_records.monitoring.sums import Sums
 # Prefix of the name of the periods' table, before their length.
 ROWS = "rows/"
 # The first Monday of 1970, and a week, in seconds.
-_MONDAY, _WEEK = 4 * 86400, 7 * 86400
+_MONDAY = 4 * 86400
+_WEEK = 7 * 86400
 
 
 def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0) -> LogSums:
@@ -104,8 +105,10 @@ class ValueSums(NamedTuple):
 
     def select(self, chosen: np.ndarray) -> ValueSums:
         """The sums of the values that a mask chooses."""
-        groups, number = chosen[self.value], np.cumsum(chosen) - 1
-        names, value = list(compress(self.names, chosen)), number[self.value[groups]]
+        groups = chosen[self.value]
+        number = np.cumsum(chosen) - 1
+        names = list(compress(self.names, chosen))
+        value = number[self.value[groups]]
         return ValueSums(names, self.sums.select(groups), value, self.block[groups])
 
 
@@ -116,7 +119,8 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
     names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
-    columns, block = (table[name] for name in Sums._fields), table["key_block"].astype(np.int64)
+    columns = (table[name] for name in Sums._fields)
+    block = table["key_block"].astype(np.int64)
     return ValueSums(names, Sums(*columns), np.cumsum(is_first) - 1, block)
 
 
@@ -133,7 +137,8 @@ def _block_of(length: str) -> str:
 
 def _differs(values: np.ndarray) -> np.ndarray:
     """Whether each value differs from the one before; missing values are equal."""
-    before, after = values[:-1], values[1:]
+    before = values[:-1]
+    after = values[1:]
     # NaN differs from itself.
     differs = (before != after) & ((before == before) | (after == after))
     return np.concatenate([[True], differs])

@@ -82,11 +82,13 @@ def _shifts(
     size = (int(value[-1]) + 1, len(SHIFTS))
     evidence = np.full(size, -np.inf)
     # The largest ratio since any block, and that block.
-    largest, since = np.zeros(size), np.zeros(size, block.dtype)
+    largest = np.zeros(size)
+    since = np.zeros(size, block.dtype)
     by_block = np.argsort(block, kind="stable")
     starts, firsts = np.unique(block[by_block], return_index=True)
     for start, groups in zip(starts, np.split(by_block, firsts[1:]), strict=True):
-        at, ratio = value[groups], ratios[groups]
+        at = value[groups]
+        ratio = ratios[groups]
         evidence[at] = np.logaddexp(evidence[at], np.log(years)) + ratio
         since[at] = np.where(largest[at] > 0, since[at], start)
         largest[at] = np.maximum(largest[at], 0) + ratio
@@ -109,7 +111,8 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     squares = np.clip(squares, mean**2 / rows, mean)
     down = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)
     up = np.expm1(SHIFTS[SHIFTS > 0]) * (1 + tolerance)
-    trials, share = _divided(mean**2, squares), _divided(squares, mean)
+    trials = _divided(mean**2, squares)
+    share = _divided(squares, mean)
     falls = trials * np.log1p(share * down)
     ones = _divided(rows * squares - mean**2, rows - 2 * mean + squares, mean)
     # The mean stays right, whatever rounding leaves of these differences if all are close to 1.

@@ -26,7 +26,8 @@ def frame_records(frame: Any, directions: Mapping[str, str] | None = None) -> li
     """
     names = _metric_names(frame)
     known("Argument `directions` must name metrics of the data frame", directions or (), names)
-    pipelines, seeds = np.asarray(frame["pipeline"]).tolist(), _integers(frame, "seed")
+    pipelines = np.asarray(frame["pipeline"]).tolist()
+    seeds = _integers(frame, "seed")
     epochs = _integers(frame, "epoch") if "epoch" in frame.columns else [0] * len(seeds)
     metrics = {name: _numbers(frame, name) for name in names}
     runs: dict[tuple[str, int], dict[int, int]] = {}

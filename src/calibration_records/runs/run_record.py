@@ -99,7 +99,9 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 
 def _check_fields(record: RunRecord) -> None:
     """Refuses the first field that is not of the form of the schema."""
-    epochs, directions, seeds = record["epochs"], record["directions"], record["seeds"]
+    epochs = record["epochs"]
+    directions = record["directions"]
+    seeds = record["seeds"]
     are_epochs = isinstance(epochs, list) and all(_is_integer(epoch, 0) for epoch in epochs)
     is_valid = {
         "pipeline": isinstance(record["pipeline"], str) and record["pipeline"] != "",

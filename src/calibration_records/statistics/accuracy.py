@@ -66,7 +66,8 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
         statistic*, part 2, Statistics in Medicine 25, method 5.
     """
     confidence_level("confidence", confidence)
-    accuracy, num_pairs = metric_accuracy(a, b), len(a) * len(b)
+    accuracy = metric_accuracy(a, b)
+    num_pairs = len(a) * len(b)
     z = special.stdtrit(num_pairs, (1 + confidence) / 2)
     return _newcombe(accuracy, len(a), len(b), confidence, z)
 

@@ -135,7 +135,8 @@ def surviving_share(
     if square <= 0:
         return Estimate(share, -np.inf, np.inf, confidence)
     half = np.sqrt(max(middle**2 - square * rest, 0.0)) / square
-    low, high = middle / square - half, middle / square + half
+    low = middle / square - half
+    high = middle / square + half
     # Without noise, rounding could leave the share outside.
     return Estimate(share, min(float(low), share), max(float(high), share), confidence)
 
@@ -143,7 +144,8 @@ def surviving_share(
 def _cross_products(x: Array, y: Array) -> Array:
     """Σ (x − x̄)(y − ȳ) over all runs, followed by the same sum with each run left out."""
     # Rounding can move the mean of equal values past them; their differences are exactly 0.
-    x, y = x - x[0], y - y[0]
+    x = x - x[0]
+    y = y - y[0]
     terms = (x - x.mean()) * (y - y.mean())
     # The means move too: without run i of n, the sum loses n/(n − 1) of its term.
     return terms.sum() - x.size / (x.size - 1) * np.r_[0.0, terms]

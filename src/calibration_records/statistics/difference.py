@@ -47,7 +47,8 @@ def mean_difference(
     if paired:
         a, b = check_paired(a=a, b=b)
     else:
-        a, b = check_runs("a", a, at_least=2), check_runs("b", b, at_least=2)
+        a = check_runs("a", a, at_least=2)
+        b = check_runs("b", b, at_least=2)
     error, degrees = standard_error(a, b, paired=paired)
     is_tested = min(a.size, b.size) >= fewest_runs(paired=paired)
     return t_estimate(float(b.mean() - a.mean()), error, degrees, confidence, is_tested=is_tested)

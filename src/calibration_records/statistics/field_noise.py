@@ -50,7 +50,8 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     # What the weights add to the variance, for each positive. It is negative where rows with high
     # probabilities have small weights: the deviation shrinks.
     added = (variance - weight**2 * count_variance) / mean
-    varies, shrinks = added > rounding * weight**2, added < -rounding * weight**2
+    varies = added > rounding * weight**2
+    shrinks = added < -rounding * weight**2
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
     for _ in range(num_draws):
@@ -70,7 +71,8 @@ class _Counts:
     def __init__(self, mean: np.ndarray, variance: np.ndarray, squares: np.ndarray) -> None:
         # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
         trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
-        fewer, more = np.floor(trials), np.ceil(trials)
+        fewer = np.floor(trials)
+        more = np.ceil(trials)
         self.mean, self.above = mean, mean - np.floor(mean)
         self.is_two_points = fewer < mean
         self.fewer, self.more = np.where(self.is_two_points, more, fewer), more
@@ -102,11 +104,14 @@ def jeffreys_interval(
         2001.
     """
     confidence_level("confidence", confidence)
-    positives, trials = np.asarray(positives, np.float64), np.asarray(trials, np.float64)
+    positives = np.asarray(positives, np.float64)
+    trials = np.asarray(trials, np.float64)
     bad = np.isnan(positives) | np.isnan(trials)
-    hits, misses = np.where(bad, 0.0, positives), np.where(bad, 0.0, trials - positives)
+    hits = np.where(bad, 0.0, positives)
+    misses = np.where(bad, 0.0, trials - positives)
     # Rounding can make the number of misses slightly negative.
-    a, b = hits + 0.5, np.maximum(misses, 0.0) + 0.5
+    a = hits + 0.5
+    b = np.maximum(misses, 0.0) + 0.5
     lower = np.where(hits <= 0, 0.0, betaincinv(a, b, (1 - confidence) / 2))
     upper = np.where(misses <= 0, 1.0, betaincinv(a, b, (1 + confidence) / 2))
     return np.where(bad, np.nan, lower), np.where(bad, np.nan, upper)

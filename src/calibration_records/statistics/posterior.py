@@ -51,7 +51,8 @@ def probability_better(
     if prior_scale is None:
         # With scipy, so that the command line need not load TensorFlow.
         return float(special.stdtr(degrees, (-margin - difference) / standard_error))
-    tfd, error = _tensorflow_distributions(), float(standard_error)
+    tfd = _tensorflow_distributions()
+    error = float(standard_error)
     likelihood = tfd.StudentT(np.float64(degrees), np.float64(difference), np.float64(error))
     prior = tfd.Normal(np.float64(0), np.float64(prior_scale))
     # The prior has no mass beyond nine scales; the step resolves prior and likelihood.

@@ -41,7 +41,8 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
     count = finite.size
     mean, std, low, high = np.nan, np.nan, np.nan, np.nan
     if count:
-        low, high = float(finite.min()), float(finite.max())
+        low = float(finite.min())
+        high = float(finite.max())
         # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish; scaling by a
         # power of two is exact.
         _, exponent = np.frexp(np.abs(finite).max())

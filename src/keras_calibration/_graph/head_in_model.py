@@ -148,7 +148,8 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
     Raises:
         ValueError: If there is no such head, more than one, or it is called more than once.
     """
-    heads, names = find_heads(model), output_names(model)
+    heads = find_heads(model)
+    names = output_names(model)
     if calibrated_output is not None:
         position = output_position(model, calibrated_output)
         heads = [match for match in heads if match.position == position]
@@ -215,7 +216,8 @@ def _head_before(
 
 def _operations(outputs: Inputs) -> Iterator[keras.Operation]:
     """The operations that compute symbolic tensors, once for each call."""
-    waiting, seen = list(keras.tree.flatten(outputs)), set()
+    waiting = list(keras.tree.flatten(outputs))
+    seen = set()
     while waiting:
         operation, node = source_of(waiting.pop())
         if id(node) not in seen:

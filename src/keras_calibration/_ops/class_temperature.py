@@ -55,7 +55,8 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
     bounded = ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits)
     one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
     # Rows last: XLA then adds up the classes of many rows at once.
-    bounded, weights_by_group = ops.transpose(bounded), one_hot * weights[None, :]
+    bounded = ops.transpose(bounded)
+    weights_by_group = one_hot * weights[None, :]
     betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, logits.dtype)
 
     def add_temperature(place: Tensor, sums: Tensor) -> Tensor:
@@ -104,7 +105,8 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
         # From derivatives in log β to the slope in β, which is monotone.
         beta = _beta(segment, place)
         value = first / beta - label_logits
-        low, high = ops.where(value < 0, place, low), ops.where(value > 0, place, high)
+        low = ops.where(value < 0, place, low)
+        high = ops.where(value > 0, place, high)
         proposed = place - ops.divide_no_nan(value * beta, (second - first) * _LOG_STEP)
         # At the root, or without a slope, the step is 0 and the place is an end of the bracket.
         inside = ops.logical_and(proposed >= low, proposed <= high)
@@ -123,7 +125,8 @@ def _polynomial(sums: Tensor, segment: Tensor) -> tuple[Tensor, ...]:
     right = _in_log(sums, segment + 1)
     half = 0.5 * second
     rise = right[0] - value - first - half
-    rise_1, rise_2 = right[1] - first - second, right[2] - second
+    rise_1 = right[1] - first - second
+    rise_2 = right[2] - second
     cubic = 10 * rise - 4 * rise_1 + 0.5 * rise_2
     quartic = -15 * rise + 7 * rise_1 - rise_2
     return value, first, half, cubic, quartic, 6 * rise - 3 * rise_1 + 0.5 * rise_2
@@ -148,5 +151,6 @@ def _in_log(sums: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F at a grid point, with its derivatives in log β times powers of the step."""
     chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
     beta = ops.take(ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype), index)
-    first, second = beta * chosen[:, 1], ops.square(beta) * chosen[:, 2]
+    first = beta * chosen[:, 1]
+    second = ops.square(beta) * chosen[:, 2]
     return chosen[:, 0], first * _LOG_STEP, (second + first) * _LOG_STEP**2

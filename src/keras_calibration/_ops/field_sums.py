@@ -48,8 +48,10 @@ def field_sums(
         [[0.   1.   2.   2.   0.5  1.   0.5 ]
          [0.5  1.   1.   1.   0.25 0.5  0.25]]
     """
-    residuals, counted = weights * (labels - predictions), ops.where(weights > 0, predictions, 0.0)
-    cell, num_cells = known_ids(ids, num_values), num_values + 1
+    residuals = weights * (labels - predictions)
+    counted = ops.where(weights > 0, predictions, 0.0)
+    cell = known_ids(ids, num_values)
+    num_cells = num_values + 1
     if not is_weighted:
         columns = [residuals, weights, counted, ops.square(counted)]
         sums = sums_by_cell(columns, cell, num_cells)
@@ -182,7 +184,9 @@ def field_rce_from_sums(sums: Tensor, epsilon: float) -> Tensor:
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 6.
     """
-    residual, positives, rows = sums[..., 0], sums[..., 1], sums[..., 2]
+    residual = sums[..., 0]
+    positives = sums[..., 1]
+    rows = sums[..., 2]
     # A value without rows has weight 0 and adds nothing. The ratio comes first: in float32, the
     # product of two sums of very large or small weights would overflow or vanish.
     relative = ops.abs(residual) * ops.divide_no_nan(rows, positives + epsilon * rows)

@@ -34,7 +34,9 @@ def histogram_auc(histogram: Tensor) -> Tensor:
         Hanley & McNeil, *The meaning and use of the area under a receiver operating characteristic
         (ROC) curve*, Radiology 143, 1982.
     """
-    positives, negatives = histogram[:, 0], histogram[:, 1]
+    positives = histogram[:, 0]
+    negatives = histogram[:, 1]
     # Shares instead of counts: products of large counts would overflow in float32.
-    positives, negatives = positives / ops.sum(positives), negatives / ops.sum(negatives)
+    positives = positives / ops.sum(positives)
+    negatives = negatives / ops.sum(negatives)
     return ops.sum(positives * (ops.cumsum(negatives) - 0.5 * negatives))

@@ -11,7 +11,8 @@ from keras_calibration._typing import Tensor
 def bin_numbers(bins: LogitBins, logits: Tensor) -> Tensor:
     """The number of the bin of each logit, int32; arbitrary for NaN."""
     _, fine, coarse = _floors(bins, logits)
-    fine_ends, ends = FINE_END / bins.fine_width, FINE_END / bins.width
+    fine_ends = FINE_END / bins.fine_width
+    ends = FINE_END / bins.width
     place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
     # A cast NaN can be any integer: it must not leave its group.
     number = ops.cast(place, "int32") + bins.num_bins // 2

@@ -59,7 +59,8 @@ def by_group(sums: Tensor) -> Tensor:
 
 def log_loss_and_weight(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """`Σ w` log loss of `σ(l + c)` of each summary at its bias, or NaN, and `Σ w`."""
-    summary, bias = ops.convert_to_tensor(summary), ops.convert_to_tensor(bias)
+    summary = ops.convert_to_tensor(summary)
+    bias = ops.convert_to_tensor(bias)
     return moments.log_loss_and_weight(ops, _sums, moments.terms(ops, summary), bias)
 
 
@@ -111,15 +112,18 @@ def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tenso
 
     One interval would be too narrow: beside its ends, Newton steps would leave it.
     """
-    search, size = _search(state), len(_GRID)
-    low, high = search.low[:, None], search.high[:, None]
+    search = _search(state)
+    size = len(_GRID)
+    low = search.low[:, None]
+    high = search.high[:, None]
     biases = ops.reshape(low + (high - low) * ops.cast(_GRID, dtype), (-1,))
     at_biases = _search(ops.repeat(state, size, axis=1))._replace(bias=biases)
     of_0, of_1 = (ops.repeat(terms, size, axis=0) for terms in weights)
     improved = at_biases.improved(ops, _sums, (of_0, of_1), dtype)
     low = ops.max(ops.reshape(improved.low, (-1, size)), axis=1)
     high = ops.min(ops.reshape(improved.high, (-1, size)), axis=1)
-    bias, width = 0.5 * (low + high), high - low
+    bias = 0.5 * (low + high)
+    width = high - low
     bracket = search._replace(bias=bias, low=bias - width, high=bias + width)
     return ops.stack(bracket, axis=0)
 

@@ -26,10 +26,12 @@ def places_on_knots(values: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
         >>> print(left.numpy(), share.numpy())
         [[0 0 2 3]] [[0.   0.25 0.   0.  ]]
     """
-    values, knots = ops.convert_to_tensor(values), ops.convert_to_tensor(knots)
+    values = ops.convert_to_tensor(values)
+    knots = ops.convert_to_tensor(knots)
     num_knots = knots.shape[1]
     missing = ops.isnan(values)
-    lowest, highest = knots[:, :1], knots[:, -1:]
+    lowest = knots[:, :1]
+    highest = knots[:, -1:]
     inside = ops.clip(ops.where(missing, lowest, values), lowest, highest)
     is_left = ops.cast(inside[:, :, None] >= knots[:, None, 1:], "int32")
     left = ops.sum(is_left, axis=2)

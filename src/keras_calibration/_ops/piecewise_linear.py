@@ -92,7 +92,8 @@ def piecewise_linear(
 
 def lines(knots: Tensor, values: Tensor) -> Tensor:
     """The line to the right of each knot, (3, K): knot, value and slope; the last slope repeats."""
-    knots, values = ops.convert_to_tensor(knots), ops.convert_to_tensor(values)
+    knots = ops.convert_to_tensor(knots)
+    values = ops.convert_to_tensor(values)
     segment_slopes = slopes(knots, values)
     # TensorFlow can stack Keras variables along the last axis only.
     columns = [knots, values, ops.concatenate([segment_slopes, segment_slopes[-1:]])]
@@ -101,7 +102,8 @@ def lines(knots: Tensor, values: Tensor) -> Tensor:
 
 def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The curve of the lines, and its gradient."""
-    num_lines, find = table.shape[1], _plan(logits, table)
+    num_lines = table.shape[1]
+    find = _plan(logits, table)
     curve, line_of_rows = find(logits, table)
 
     def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,7 +115,8 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
         else:
             columns = [by_curve, by_curve * (logits - knot)]
             sums = sums_by_cell(columns, line, num_lines, _num_parts(line, num_lines))
-            by_value, by_slope = sums[:, 0], sums[:, 1]
+            by_value = sums[:, 0]
+            by_slope = sums[:, 1]
         by_table = [ops.zeros_like(by_value), by_value, by_slope]
         return by_curve * slope, ops.stack(by_table, axis=0)
 
@@ -166,7 +169,8 @@ def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
 
 def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, read from a table after a search."""
-    knots, last = table[0], table.shape[1] - 1
+    knots = table[0]
+    last = table.shape[1] - 1
     if last < _MOST_HALVED_KNOTS:
         line = _halved(logits, knots)
     else:
@@ -202,7 +206,8 @@ def _halved(logits: Tensor, knots: Tensor) -> Tensor:
 
 def _without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row; every operation is a pass over the rows."""
-    knots, num_knots = table[0], table.shape[1]
+    knots = table[0]
+    num_knots = table.shape[1]
     if num_knots <= _MOST_HALVED_KNOTS and (logits.shape[0] or 0) * num_knots <= _MOST_COMPARISONS:
         line = ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
     else:
@@ -306,7 +311,8 @@ def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
     """
     gaps = knots[1:] - knots[:-1]
     per_unit = 1 / ops.maximum(gaps, np.finfo("float32").tiny)  # of an empty one: a step
-    least, most = [0.0] * gaps.shape[0], [1.0] * gaps.shape[0]
+    least = [0.0] * gaps.shape[0]
+    most = [1.0] * gaps.shape[0]
     most[0] = ops.where(gaps[0] > 0, math.inf, 1.0)
     least[-1] = ops.where(gaps[-1] > 0, -math.inf, 0.0)
     sums = [
@@ -367,7 +373,8 @@ def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     these. Each row sums to 1, or to 0 where the value is missing (NaN). A repeated knot has an
     empty hat.
     """
-    values, knots = ops.convert_to_tensor(values), ops.convert_to_tensor(knots)
+    values = ops.convert_to_tensor(values)
+    knots = ops.convert_to_tensor(knots)
     present = ops.logical_not(ops.isnan(values))[:, None]
     position = values[:, None] - knots[None, :-1]
     # The gap to the next greater knot; a repeated knot leaves its segment to its first occurrence.

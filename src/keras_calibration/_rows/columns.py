@@ -27,7 +27,8 @@ from keras_calibration._typing import Tensor
 # numbers beyond the two below. TensorFlow takes smaller ones for 0; the difference of larger ones
 # may overflow.
 _MOST_LOST = 0.01
-SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-126, 2.0**126
+SMALLEST_NUMBER = 2.0**-126
+LARGEST_NUMBER = 2.0**126
 
 
 def is_symbolic(values: object) -> bool:

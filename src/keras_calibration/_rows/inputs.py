@@ -154,7 +154,8 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
 
 def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
-    shape, columns = getattr(values, "shape", None), (-1, *expected.shape[1:])
+    shape = getattr(values, "shape", None)
+    columns = (-1, *expected.shape[1:])
     if shape is None or columns not in ((-1,), (-1, 1)):
         return values
     # After inputs of both ranks, Keras traces tensors of unknown rank.
@@ -280,7 +281,8 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
 
     low, high = _exact_numbers(dtype)
     if "float" in source:
-        low, high = max(low, 1 - holds(source)), min(high, holds(source) - 1)
+        low = max(low, 1 - holds(source))
+        high = min(high, holds(source) - 1)
     wide = tf.cast(values, tf.float64)
     is_exact = (wide == tf.floor(wide)) & (wide >= low) & (wide <= high)
     message = (

@@ -70,7 +70,8 @@ def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dty
     labels, values, weights = [p[:_FIRST_ROWS] if np.ndim(p) else p for p in given]
     if not is_symbolic(y_pred) and not is_symbolic(sample_weight):
         # Mostly, the first rows show that these are logits, and no more are read.
-        p, counts = as_array(values[:100]), as_array(weights).reshape(-1)[:100] != 0
+        p = as_array(values[:100])
+        counts = as_array(weights).reshape(-1)[:100] != 0
         are_outside = ~((p >= 0) & (p <= 1)).all(axis=tuple(range(1, p.ndim)))
         if (are_outside & counts).any():
             return ops.convert_to_tensor([0, 1, 0, 0], dtype)
@@ -140,7 +141,8 @@ def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, d
     """
     labels, predictions, weights = (ops.cast(v, dtype) for v in (labels, predictions, weights))
     counts = weights != 0
-    labels, predictions = ops.where(counts, labels, 0.0), ops.where(counts, predictions, 0.5)
+    labels = ops.where(counts, labels, 0.0)
+    predictions = ops.where(counts, predictions, 0.5)
     return labels, predictions, _nan_where_negative(weights)
 
 
@@ -208,7 +210,8 @@ def flat_ids(ids: Any, weights: Tensor, num_values: int) -> Tensor:
     ids = field_values(ids, "'field'")
     refuse_ids_outside(ids, num_values, "Argument `field`")
     ids = refuse_strings(ops.reshape(id_tensor(ids), (-1,)))
-    num_ids, num_rows = ids.shape[0], weights.shape[0]
+    num_ids = ids.shape[0]
+    num_rows = weights.shape[0]
     if None not in (num_ids, num_rows) and num_ids != num_rows:
         raise ValueError(
             "Argument `field` must hold one field value for each row. Received: "
@@ -266,7 +269,8 @@ def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
     one_column(name, tuple(values.shape))
     values = ops.reshape(values, (-1,))
-    received, expected = values.shape[0], predictions.shape[0]
+    received = values.shape[0]
+    expected = predictions.shape[0]
     same_rows(name, received, expected, "prediction")
     if received is not None and expected is not None:
         return values

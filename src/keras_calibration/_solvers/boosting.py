@@ -233,7 +233,8 @@ class _Trees:
     def change(self, parts: Sequence[int], logits: np.ndarray) -> tuple[float, float, float]:
         """The log loss of some parts without trees, its change by logits (n,), and its error."""
         scored = np.concatenate([self.parts[part] for part in parts])
-        labels, weights = self.rows.labels[scored], self.rows.row_weights[scored]
+        labels = self.rows.labels[scored]
+        weights = self.rows.row_weights[scored]
         before = row_log_losses(labels, self.rows.logits[scored])
         after = row_log_losses(labels, logits[scored])
         without = float(np.average(before, weights=weights))
@@ -245,7 +246,8 @@ class _Trees:
         """The logits (n,), with the trees of some parts; `rounds` has the number of each part."""
         logits = self.rows.logits.copy()
         for part in parts:
-            scored, model = self.parts[part], self.models[part]
+            scored = self.parts[part]
+            model = self.models[part]
             if rounds[part] and model is not None:
                 options = {"raw_score": True, "num_iteration": rounds[part]}
                 logits[scored] += model.predict(self.columns[scored], **options)
@@ -255,7 +257,8 @@ class _Trees:
         """The logits (n,) on top of which trees are fitted: without the bias of each cluster."""
         if self.clusters is None:
             return logits
-        scored_rows, starts = replace(self.rows, logits=logits).take(self.scored), logits.copy()
+        scored_rows = replace(self.rows, logits=logits).take(self.scored)
+        starts = logits.copy()
         starts[self.scored] += biases_of(scored_rows, self.clusters[self.scored])
         return starts
 
@@ -299,12 +302,15 @@ def tables_of(
         if "split_index" not in node:
             leaves[tree, reached] = node["leaf_value"]
             return
-        place, column, threshold = node["split_index"], node["split_feature"], node["threshold"]
+        place = node["split_index"]
+        column = node["split_feature"]
+        threshold = node["threshold"]
         right = (codes >> place & 1).astype(bool)
         rounded, is_above = _float32_below(threshold), threshold > 0
         are_missing_left = node["default_left"] if node["missing_type"] == "NaN" else threshold >= 0
         if abs(threshold) > LARGEST:  # all numbers are on one side
-            column, right = column + 2 * model.num_feature(), right ^ is_above
+            column = column + 2 * model.num_feature()
+            right = right ^ is_above
             rounded = np.float32(0.5 if are_missing_left != is_above else -1)
         elif not are_missing_left:
             # Missing values go right, so left is -x > -t', where t' is the next number above t.

@@ -125,8 +125,11 @@ def segment_figures(
     order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((6, 0)))
-    ids, y, p = ids[order], labels[order], predictions[order]
-    w, counts = weights[order], counts[order]
+    ids = ids[order]
+    y = labels[order]
+    p = predictions[order]
+    w = weights[order]
+    counts = counts[order]
     changes = ids[1:] != ids[:-1]
     starts = np.flatnonzero(np.r_[True, changes])
     lengths = np.diff(np.r_[starts, len(ids)])

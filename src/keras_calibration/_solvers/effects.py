@@ -134,7 +134,8 @@ class Effect:
             scales = _SCALES
             for _ in range(4):  # the next grid is finer, between the neighbours of the best s
                 best = int(np.argmax(log_likelihood(scales) + log_prior(scales)))
-                low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]
+                low = scales[max(best - 1, 0)]
+                high = scales[min(best + 1, len(scales) - 1)]
                 scales = low * (high / low) ** _FRACTIONS
             self.deviations[group] = scales[3]
 
@@ -147,10 +148,12 @@ def _scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Ar
         curvatures, directions = np.linalg.eigh(information)
         along = np.einsum("vij,vi->vj", directions, scores)
     informed = curvatures > 1e-12 * max(curvatures.max(initial=0.0), 1.0)
-    curvatures, squares = curvatures[informed], along[informed] ** 2
+    curvatures = curvatures[informed]
+    squares = along[informed] ** 2
 
     def log_likelihood(scales: Array) -> Array:
-        total, variances = np.zeros(len(scales)), scales[:, None] ** 2
+        total = np.zeros(len(scales))
+        variances = scales[:, None] ** 2
         for start in range(0, len(curvatures), _BLOCKS_TOGETHER):
             part = slice(start, start + _BLOCKS_TOGETHER)
             spread = 1 + variances * curvatures[part]
@@ -277,7 +280,8 @@ class CurvesEffect(Effect):
         for group, previous in enumerate(self.deviations.copy()):
             inside = self.group == group
             across = covariance[inside]
-            within, eye = across[:, inside], np.eye(len(across))
+            within = across[:, inside]
+            eye = np.eye(len(across))
             inverse = _inverse(within)
             explained = inverse @ (across @ scores)
             yield _scale_likelihood((inverse - previous**-2 * eye)[None], explained[None])

@@ -116,7 +116,9 @@ class FieldEffects:
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
             sets_scales = not settled and gain <= _NEAR_OPTIMUM
-            previous, last_gain, start = self.deviations(), gain, self._parameters()
+            previous = self.deviations()
+            last_gain = gain
+            start = self._parameters()
             gain = max(self.improve_effect(n, sets_scales) for n in range(len(self.effects)))
             if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
                 self._extrapolate(start, gain / last_gain if last_gain else 0.0)
@@ -161,7 +163,8 @@ class FieldEffects:
 
         With `kept`, only the gradients are summed, and the Hessians are those of `kept`.
         """
-        gradient, hessian = self.ridge * (self.beta - self.centre), np.diag(self.ridge)
+        gradient = self.ridge * (self.beta - self.centre)
+        hessian = np.diag(self.ridge)
         sums: Any = None
         for block in self.blocks:
             residual, curvature = block.derivatives()
@@ -170,7 +173,8 @@ class FieldEffects:
             if kept is None:
                 hessian = hessian + (functions * curvature) @ functions.T
             if number is not None:
-                places, effect = block.places[number], self.effects[number]
+                places = block.places[number]
+                effect = self.effects[number]
                 if kept is None:
                     sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
                 else:
@@ -257,7 +261,8 @@ class FieldEffects:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
         if self.slopes is None:
             return False
-        rise, straight_rise = self.slopes @ self.beta, self.slopes[0, 1] * self.beta[1]
+        rise = self.slopes @ self.beta
+        straight_rise = self.slopes[0, 1] * self.beta[1]
         too_little = bool(np.any(rise < SMALLEST_SHARE * straight_rise))
         if too_little:
             self.ridge = np.r_[self.ridge[:2], _TIGHTENING * self.ridge[2:]]
@@ -284,7 +289,9 @@ class FieldEffects:
         self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0
     ) -> float:
         """Takes the step, halved until the objective does not rise; returns the expected gain."""
-        before, loss, (beta, coefficients) = self._objective(), self.loss, self._parameters()
+        before = self._objective()
+        loss = self.loss
+        (beta, coefficients) = self._parameters()
         # A step whose expected gain is below rounding is tried only once.
         is_tiny = gain <= _TOLERANCE * self.total_weight
         for halvings in range(1 if is_tiny else _LARGEST_NUM_HALVINGS):

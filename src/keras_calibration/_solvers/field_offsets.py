@@ -291,7 +291,8 @@ def _levels_of(fit: FieldEffects, tables: Sequence[TableEffect]) -> FieldEffects
     """A fit of the levels alone (the first function, a constant), in which all else is fixed."""
     levels = [TableEffect(len(table.coefficients) - 1, np.zeros(1, int)) for table in tables]
     for level, table in zip(levels, tables, strict=True):
-        level.coefficients, level.deviations = table.coefficients[:, :1], table.deviations[:1]
+        level.coefficients = table.coefficients[:, :1]
+        level.deviations = table.deviations[:1]
     blocks = []
     for block in fit.blocks:
         fixed = fit.beta[1:] @ block.functions[1:]

@@ -67,7 +67,8 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             averaged.append(_averaged_over_spread(fit, effect, at_effect, are_pooled))
         elif isinstance(effect, CurvesEffect):
             curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
-    variances, spreads = [v for v, _ in averaged], np.array([s for _, s in averaged])
+    variances = [v for v, _ in averaged]
+    spreads = np.array([s for _, s in averaged])
     factor = covariance_factor(derivatives[0].hessian, fit.beta > fit.lower)
     return FieldPosterior(factor, variances, spreads, curve_variances)
 
@@ -110,8 +111,10 @@ def _averaged_over_spread(
     """
     free = fit.beta > fit.lower
     gradient, hessian, sums = derivatives
-    offsets, curvatures = table.coefficients[:-1, 0], sums[1][:-1, 0, 0]
-    line_cross, scores = sums[2][:-1, 0][:, free], curvatures * offsets - sums[0][:-1, 0]
+    offsets = table.coefficients[:-1, 0]
+    curvatures = sums[1][:-1, 0, 0]
+    line_cross = sums[2][:-1, 0][:, free]
+    scores = curvatures * offsets - sums[0][:-1, 0]
     line_gradient_at_zero = gradient[free] - line_cross.T @ offsets
     # (C e)ᵀ W (C e) for each s.
     terms = np.column_stack([line_cross, scores])

@@ -75,7 +75,8 @@ def fit_ilps(
         theta = fit.parameters
         fits.append(fit)
     best = min(fits, key=lambda fit: fit.leave_one_out)
-    level, slopes = best.parameters[0], best.parameters[1:]
+    level = best.parameters[0]
+    slopes = best.parameters[1:]
     heights = np.r_[0.0, np.cumsum(slopes * gaps)]
     rises = np.where(np.arange(len(gaps)) < np.arange(len(knots))[:, None], gaps, 0.0)
     by_theta = np.concatenate([np.ones((len(knots), 1)), rises - below_pivot], axis=1)

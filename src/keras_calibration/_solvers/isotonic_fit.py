@@ -31,7 +31,9 @@ def tied_rows(rows: Rows, dtype: str) -> Rows:
     largest = largest_logit(dtype)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
-    seen, labels, weights = seen[order], rows.labels[order], rows.row_weights[order]
+    seen = seen[order]
+    labels = rows.labels[order]
+    weights = rows.row_weights[order]
     starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
     sums = np.add.reduceat(weights, starts)
     positives = np.add.reduceat(weights * labels, starts)
@@ -59,7 +61,8 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     weights = np.add.reduceat(weights, starts)
     half_positive = np.minimum(0.5, 0.5 / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
-    first, last = rates[0], rates[-1]
+    first = rates[0]
+    last = rates[-1]
     if first == 0:
         rates[0] = min(half_positive[0], *rates[1:2])
     if last == 1:

@@ -42,7 +42,8 @@ def balanced_knots(
     """
     labels = np.asarray(labels, np.float64)
     weights = np.ones_like(labels) if weights is None else np.asarray(weights, np.float64)
-    positives, negatives = weights * labels, weights * (1 - labels)
+    positives = weights * labels
+    negatives = weights * (1 - labels)
     balanced = positives / positives.sum() + negatives / negatives.sum()
     return quantile_knots(logits, num_knots, balanced, SMALLEST_GAP)
 
@@ -94,7 +95,8 @@ def separate_quantile_knots(
     masses = np.minimum(masses, shares[np.argmax(heaviest <= shares)])
     ends = np.cumsum(masses)
     levels = np.linspace(0.5 * masses[0], ends[-1] - 0.5 * masses[-1], num_knots)
-    places, order = np.searchsorted(ends, levels, side="right"), np.arange(num_knots)
+    places = np.searchsorted(ends, levels, side="right")
+    order = np.arange(num_knots)
     # Rounding could let two levels meet.
     places = np.maximum.accumulate(places - order) + order
     return distinct[np.minimum(places, len(distinct) - num_knots + order)]

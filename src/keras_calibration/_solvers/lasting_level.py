@@ -33,7 +33,8 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
         fit: The fit; the last value of its last curve is the level to come.
         rows: The rows of the fit; their last column is the time.
     """
-    column, probability = rows.columns[-1], special.expit(fit.logits(rows))
+    column = rows.columns[-1]
+    probability = special.expit(fit.logits(rows))
     weights, walk, noise = rows.row_weights, *fit.spreads.deviations[-NUM_SPREADS:]
     information = column.sums(weights * probability * (1 - probability))[:-1]
     score = column.sums(weights * (rows.labels - probability))[:-1]
@@ -47,7 +48,8 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     if errors[best] >= _EVIDENCE * errors[0]:
         return fit
     excess = np.average((level - path[:, best]) ** 2 - variance, weights=information)
-    curve, spreads = fit.curves[-1].copy(), fit.spreads.deviations.copy()
+    curve = fit.curves[-1].copy()
+    spreads = fit.spreads.deviations.copy()
     curve[-1] = path[-1, best]
     spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(excess, 0.0)))
     lasting_spreads = fit.spreads._replace(deviations=spreads)
@@ -56,19 +58,22 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
 
 def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """The level (K, shares) at each knot, estimated from the knots up to it."""
-    mean, mean_variance = np.full(len(_SHARES), level[0]), np.full(len(_SHARES), variance[0])
+    mean = np.full(len(_SHARES), level[0])
+    mean_variance = np.full(len(_SHARES), variance[0])
     path = [mean]
     for value, noise, step in zip(level[1:], variance[1:], steps, strict=True):
         mean_variance = mean_variance + _SHARES * step
         gain = mean_variance / (mean_variance + noise)
-        mean, mean_variance = mean + gain * (value - mean), (1 - gain) * mean_variance
+        mean = mean + gain * (value - mean)
+        mean_variance = (1 - gain) * mean_variance
         path.append(mean)
     return np.stack(path)
 
 
 def _forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -> np.ndarray:
     """Sums of squared errors (shares,) if the path at each knot predicts the next knots."""
-    num_knots, errors = len(level), np.zeros(path.shape[1])
+    num_knots = len(level)
+    errors = np.zeros(path.shape[1])
     horizon = max(num_knots // _HORIZON, 1)
     for knot in range(max(num_knots // _FIRST, 1) - 1, num_knots - 1):
         later = slice(knot + 1, knot + 1 + horizon)

@@ -85,7 +85,8 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
         array([-5.51, -4.52])
     """
     points, shares = np.polynomial.hermite_e.hermegauss(_NUM_POINTS)
-    low, high = logits.min(), logits.max()
+    low = logits.min()
+    high = logits.max()
     grid = np.linspace(low, high, _NUM_POINTS) if high > low else np.array([low])
     noisy = grid[:, None] + noise * points
     # As a difference of logarithms: a probability near 1 has no digits left.
@@ -93,7 +94,8 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     probabilities = special.expit(means)
     information = weights * probabilities * (1 - probabilities)
     total = information.sum()
-    centre, shift = information @ logits / total, information @ (means - logits) / total
+    centre = information @ logits / total
+    shift = information @ (means - logits) / total
     centred = logits - centre
     square = information @ centred**2
     change = information @ (centred * (means - logits)) / square if square > 0 else 0.0
@@ -137,7 +139,8 @@ def level_column(
     knots = separate_quantile_knots(times, NUM_KNOTS, weights)
     if len(knots) == 1:
         return None
-    column, num_knots = numeric_column(times, knots), len(knots)
+    column = numeric_column(times, knots)
+    num_knots = len(knots)
     walk = _WALK_SCALE * random_walk_basis(knots)
     basis = np.zeros((num_knots + 1, 2 * num_knots - 1))
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
@@ -155,5 +158,6 @@ def level_of(knots: np.ndarray, column: NumericColumn, fit: FieldOffsets) -> Lev
     variances = (
         fit.posterior.curve_variances[-1] if fit.posterior else np.full(len(knots) + 1, np.nan)
     )
-    values, last = fit.curves[-1][:-1], float(fit.curves[-1][-1])
+    values = fit.curves[-1][:-1]
+    last = float(fit.curves[-1][-1])
     return Level(knots - knots[-1], values, np.sqrt(variances[:-1]), last, walk * step, noise)

@@ -81,7 +81,8 @@ def fit_logistic(
         return float(weights @ np.logaddexp(0.0, curve) - by_label @ theta - fixed_by_label)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        curve, away = rows @ theta + fixed, theta - centre
+        curve = rows @ theta + fixed
+        away = theta - centre
         return loss_sum(theta, curve) + 0.5 * float(away @ precision @ away), curve
 
     def derivatives(theta: np.ndarray, curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -93,7 +94,8 @@ def fit_logistic(
     lower = np.broadcast_to(np.asarray(lower, np.float64), start.shape)
     theta, num_steps, converged, hessian, free = newton(objective, derivatives, start, lower, total)
     curve = rows @ theta + fixed
-    one, rate = special.expit(curve), np.tile(atoms.positives / atoms.weights, 2)
+    one = special.expit(curve)
+    rate = np.tile(atoms.positives / atoms.weights, 2)
     # `Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows.
     squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
     spread = (rows.T @ (rows * squares[:, None]))[np.ix_(free, free)]
@@ -156,11 +158,14 @@ def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
 def starting_bias(histogram: LogitHistogram, scale: float) -> float:
     """A bias to start a fit from: `σ(scale l + bias)` sums to the labels, to within 1e-3."""
     atoms = histogram.atoms()
-    logits, share = scale * atoms.means, atoms.weights / atoms.weights.sum()
+    logits = scale * atoms.means
+    share = atoms.weights / atoms.weights.sum()
     positives, negatives = histogram.positives, histogram.negatives
-    target, rate = positives / (positives + negatives), np.log(positives) - np.log(negatives)
+    target = positives / (positives + negatives)
+    rate = np.log(positives) - np.log(negatives)
     # At the ends, all predictions are on one side of the positive rate.
-    low, high = rate - logits.max(), rate - logits.min()
+    low = rate - logits.max()
+    high = rate - logits.min()
     while high - low > 1e-3:
         middle = 0.5 * (low + high)
         above = share @ special.expit(logits + middle) > target

@@ -68,7 +68,8 @@ class Atoms:
         """The same atoms, with logits mapped by a line."""
         if line == IDENTITY:
             return self
-        means, positive_means = line(self.means), line(self.positive_means)
+        means = line(self.means)
+        positive_means = line(self.positive_means)
         spreads = line.scale * self.spreads
         return replace(self, means=means, spreads=spreads, positive_means=positive_means)
 
@@ -180,7 +181,8 @@ class LogitHistogram:
         offsets = first / weights
         positives, sums, _ = self.moments[1, filled].T
         positive_offsets = np.divide(sums, positives, out=offsets.copy(), where=positives > 0)
-        spreads, centres = np.sqrt(np.maximum(second / weights - offsets**2, 0.0)), _CENTRES[filled]
+        spreads = np.sqrt(np.maximum(second / weights - offsets**2, 0.0))
+        centres = _CENTRES[filled]
         atoms = Atoms(centres + offsets, spreads, weights, positives, centres + positive_offsets)
         return atoms.seen(self.view)
 

@@ -72,10 +72,12 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     gaps = np.append(np.diff(knots), 1.0)
     share = (inside - knots[left]) / gaps[left]
     basis = np.zeros((len(knots) + 1, len(knots) + 1))
-    basis[:-1, 0], basis[:-1, 1:-1] = line_basis(knots), random_walk_basis(knots)
+    basis[:-1, 0] = line_basis(knots)
+    basis[:-1, 1:-1] = random_walk_basis(knots)
     basis[-1, -1] = 1.0
     group = np.append(LINES, np.zeros(len(knots), int))
-    left, share = np.where(missing, len(knots), left), np.where(missing, 0.0, share)
+    left = np.where(missing, len(knots), left)
+    share = np.where(missing, 0.0, share)
     return NumericColumn(left, share, basis, group)
 
 
@@ -135,7 +137,8 @@ def sums_by_knots(first: NumericColumn, second: NumericColumn, weights: np.ndarr
     def sums(values: np.ndarray) -> np.ndarray:
         return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)
 
-    left, right = sums(weights), sums(weights * first.share)
+    left = sums(weights)
+    right = sums(weights * first.share)
     left_right = sums(weights * second.share)
     right_right = sums(weights * first.share * second.share)
     products = left - right - left_right + right_right

@@ -47,7 +47,8 @@ def offset_histogram(
     _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)
 
     def mean(values: np.ndarray, mass: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        sums, total = np.bincount(cell, mass * values), np.bincount(cell, mass)
+        sums = np.bincount(cell, mass * values)
+        total = np.bincount(cell, mass)
         return np.divide(sums, total, out=otherwise.copy(), where=total > 0)
 
     empty = np.zeros(cell.max() + 1)

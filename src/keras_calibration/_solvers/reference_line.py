@@ -142,7 +142,8 @@ def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
         middle = place * len(sample) // len(scores)
         low, high = sample[np.clip([middle - margin, middle + margin], 0, len(sample) - 1)]
         is_below = scores < low
-        inside, num_below = scores[is_below ^ (scores <= high)], int(np.count_nonzero(is_below))
+        inside = scores[is_below ^ (scores <= high)]
+        num_below = int(np.count_nonzero(is_below))
         if not num_below <= place < num_below + len(inside):  # an order that the sample misses
             inside, num_below = scores, 0
         statistics.append(float(np.partition(inside, place - num_below)[place - num_below]))

@@ -52,9 +52,11 @@ def copies(rows: Rows) -> np.ndarray | None:
         >>> bool((group[:200] == group[200:]).all())
         True
     """
-    group, weights = _equal_inputs(rows), meant_counts(rows)
+    group = _equal_inputs(rows)
+    weights = meant_counts(rows)
     counts = np.bincount(group, weights)
-    is_mixed, is_unlike = np.zeros(len(counts), bool), np.zeros(len(counts), bool)
+    is_mixed = np.zeros(len(counts), bool)
+    is_unlike = np.zeros(len(counts), bool)
     for share in rows.shares.T:
         mean = np.bincount(group, weights * share) / np.maximum(counts, 1)
         is_mixed |= np.bincount(group, np.abs(share - mean[group])) > 1e-9
@@ -94,7 +96,8 @@ def meant_counts(rows: Rows) -> np.ndarray:
 def _equal_inputs(rows: Rows) -> np.ndarray:
     """Groups of equal logits, features and times, by row (n,), numbered by the logit."""
     logits = rows.logits.reshape(len(rows), -1)[:, 0]
-    order, group = np.argsort(logits, kind="stable"), np.zeros(len(rows), np.int64)
+    order = np.argsort(logits, kind="stable")
+    group = np.zeros(len(rows), np.int64)
     group[order[1:]] = np.cumsum(np.diff(logits[order]) > _ROUNDING)
     columns = [*rows.features.values(), *([] if rows.times is None else [rows.times])]
     for column in (part for array in columns for part in array.reshape(len(rows), -1).T):

@@ -14,7 +14,8 @@ from keras_calibration._solvers.logistic_fit import row_log_losses
 # Least curvature of a row of weight 1. Saturated rows can have so little that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
 # Rows whose arrays stay in the processor's cache, and the most of any block.
-_ROWS_IN_CACHE, _MOST_ROWS = 1 << 16, 1 << 20
+_ROWS_IN_CACHE = 1 << 16
+_MOST_ROWS = 1 << 20
 
 
 def row_parts(num_rows: int, num_values: Sequence[int] = ()) -> Iterator[slice]:

@@ -91,7 +91,8 @@ def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | 
     rows. They have about equally many rows of each class.
     """
     _, group = np.unique(groups, return_inverse=True)
-    counts, order = meant_counts(rows), canonical_order(rows)
+    counts = meant_counts(rows)
+    order = canonical_order(rows)
     # Each different row draws a number, and the sum of those of a group is its key. So only groups
     # of equal rows have equal keys.
     different = np.cumsum(differ_from_previous(rows, order)) - 1
@@ -104,7 +105,8 @@ def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | 
     label = (rows.shares[:, ::-1] if are_turned_round(rows) else rows.shares).argmax(axis=1)
     kinds = [np.bincount(group, counts * (label == c), len(key)) for c in np.unique(label)]
     shares = np.stack([kind / kind.sum() for kind in kinds], axis=1)
-    fold, loads = np.empty(len(key), np.int64), np.zeros((num_folds, len(kinds)))
+    fold = np.empty(len(key), np.int64)
+    loads = np.zeros((num_folds, len(kinds)))
     # From the largest group on, each gets the fold with the fewest rows of its classes so far.
     for number in np.lexsort((key, *kinds, -np.sum(kinds, axis=0))):
         fold[number] = np.argmin(loads @ shares[number])
@@ -143,8 +145,10 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     totals = np.rint(np.bincount(group, counts[order])).astype(np.int64)
     drawn = np.random.default_rng(0).multinomial(totals, np.full(num_folds, 1 / num_folds))
     # In order, a group covers a range of places, which its rows and its folds divide.
-    ends, fold_ends = np.cumsum(counts[order]), np.cumsum(drawn).reshape(drawn.shape)[group].T
-    starts, fold_starts = ends - counts[order], fold_ends - drawn[group].T
+    ends = np.cumsum(counts[order])
+    fold_ends = np.cumsum(drawn).reshape(drawn.shape)[group].T
+    starts = ends - counts[order]
+    fold_starts = fold_ends - drawn[group].T
     overlap = np.empty(fold_ends.shape)
     overlap[:, order] = np.maximum(np.minimum(ends, fold_ends) - np.maximum(starts, fold_starts), 0)
     return overlap if is_counted else overlap * weights

@@ -65,7 +65,8 @@ def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
 
 def differ_from_previous(rows: Rows, order: np.ndarray) -> np.ndarray:
     """Whether each row in an order (n,) differs from the one before it, aside from counts."""
-    rows, is_new = rows.take(order), np.ones(len(rows), bool)
+    is_new = np.ones(len(rows), bool)
+    rows = rows.take(order)
     ranks = _ranks(rows) + ([] if are_counts(rows.weights) else [rows.row_weights])
     is_new[1:] = np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)
     return is_new

@@ -87,7 +87,8 @@ def combined_weights(
     """
     weights = rows.row_weights
     losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
-    posterior, best = _posterior_weights(losses, rows, clusters), np.argmin(losses @ weights)
+    posterior = _posterior_weights(losses, rows, clusters)
+    best = np.argmin(losses @ weights)
     gain, error = mean_and_error(losses[0] - losses[best], weights, clusters)
     if posterior[0] > 0.5 or (clusters is not None and gain <= error):
         return np.eye(len(posterior))[0]

@@ -155,7 +155,8 @@ def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
         return keras.layers.StringLookup(vocabulary=values)
     # A float input may hold whole numbers.
     distinct = np.unique(ids_of(column, repr(name), "strings or whole numbers, to be a field"))
-    smallest, largest = int(distinct[0]), int(distinct[-1])
+    smallest = int(distinct[0])
+    largest = int(distinct[-1])
     # A table has one row per id up to the largest; account numbers would fill the memory.
     if smallest < 0 or largest >= max(_DENSE_SHARE * len(distinct), _SMALL_TABLE):
         return keras.layers.IntegerLookup(

@@ -196,7 +196,8 @@ def _assembled(
     """A new head of the candidates with a weight, and its fit; or the head of the model."""
     chosen: dict[str, tuple[Head, Fit]] = {}
     for name in (name for name in fits if name in report.weights):
-        head, fit = cast(Any, fits[name].make_head)(), fits[name].fit
+        head = cast(Any, fits[name].make_head)()
+        fit = fits[name].fit
         if name == IDENTITY:
             head = present or head
             fit = as_fit(head, plan.read)

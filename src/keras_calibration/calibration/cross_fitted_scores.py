@@ -205,7 +205,8 @@ def _no_change(
 
 def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
     """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
-    groups, level = clusters_of(rows), _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
+    groups = clusters_of(rows)
+    level = _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
     numbers = [len(np.unique(ids)) for ids in (clusters, groups) if ids is not None]
     return float(stats.t.isf(level, max(min(numbers, default=np.inf) - 1, 1)))
 
@@ -282,7 +283,8 @@ def field_chance(
 
 def _error_of_field_ece(sums: np.ndarray) -> float:
     """The standard error of `Σ_z |S_z| / n`, where S_z has the variance of the labels drawn."""
-    residual, variance = np.abs(sums[:, 0]), np.maximum(sums[:, 4], 0.0)
+    residual = np.abs(sums[:, 0])
+    variance = np.maximum(sums[:, 4], 0.0)
     deviation = np.sqrt(variance)
     ratio = residual / np.where(deviation > 0, deviation, 1.0)
     # The mean of the absolute value of a normal variable.
@@ -362,6 +364,7 @@ def _field_errors(
             columns = weights * (labels - probabilities), weights * labels, weights
             sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
     # The errors depend on the sums alone, so a metric for one value is enough.
-    tensor, metrics = ops.convert_to_tensor(np.stack(sums)), (FieldECE(1), FieldRCE(1))
+    tensor = ops.convert_to_tensor(np.stack(sums))
+    metrics = (FieldECE(1), FieldRCE(1))
     errors = [np.asarray(metric.error(tensor)) for metric in metrics]
     return [error.reshape(len(outcomes), -1).mean(axis=1) for error in errors]

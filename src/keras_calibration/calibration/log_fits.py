@@ -234,7 +234,8 @@ def _counted(
             f"Logits must be within ±{math.floor(edges[-2]):,} for a fit to sums. Received: "
             f"{table['rows'][is_far].sum():.0f} rows with others. {FAR_LOGITS_ADVICE}"
         )
-    weight, squares = table["negatives_0"] + table["positives_0"], table["squares"]
+    weight = table["negatives_0"] + table["positives_0"]
+    squares = table["squares"]
     if weights_are == "counts":
         check_counts(weight, "sums of weights")
         check_counts(squares, "sums of squared weights")
@@ -261,11 +262,13 @@ def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.
     are shares, they have the group's share of positives.
     """
     by_label = [[table[f"{name}_{n}"] for n in range(3)] for name in ("negatives", "positives")]
-    sums, label = np.array(by_label), np.array([0.0, 1.0])[:, None]
+    sums = np.array(by_label)
+    label = np.array([0.0, 1.0])[:, None]
     total = sums.sum(axis=0)
     if are_counts(total[0]) and not are_counts(sums[1, 0]):
         # Rounding may take a share out of [0, 1].
-        sums, label = total[None], np.clip(sums[1:, 0] / np.maximum(total[0], 1e-9), 0.0, 1.0)
+        label = np.clip(sums[1:, 0] / np.maximum(total[0], 1e-9), 0.0, 1.0)
+        sums = total[None]
     kind, group = np.nonzero(sums[:, 0] > 0)
     label = np.broadcast_to(label, sums[:, 0].shape)[kind, group]
     weight, first, second = sums[kind, :, group].T
@@ -299,7 +302,8 @@ def _feature_values(
     takes_texts = isinstance(fields.get(feature), keras.layers.StringLookup)
     if values.dtype != object and not takes_texts:
         return values
-    ids, texts = whole_numbers(values), [text for text in values.tolist() if isinstance(text, str)]
+    ids = whole_numbers(values)
+    texts = [text for text in values.tolist() if isinstance(text, str)]
     are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)
     if are_ids and ids is None:
         raise ValueError(

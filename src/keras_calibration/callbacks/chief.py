@@ -16,7 +16,8 @@ def is_chief() -> bool:
 
         return bool(jax.process_index() == 0)
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    cluster, task = config.get("cluster") or {}, config.get("task") or {}
+    cluster = config.get("cluster") or {}
+    task = config.get("task") or {}
     if not cluster or task.get("type") in ("chief", "master"):
         return True
     first_worker = task.get("type") == "worker" and int(task.get("index", 0)) == 0

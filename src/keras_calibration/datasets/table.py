@@ -79,5 +79,6 @@ class Table:
             KeyError: If there is no such feature.
         """
         one_of("name", name, [*self.parts])
-        names, rows = self.features if columns is None else columns, self.parts[name]
+        names = self.features if columns is None else columns
+        rows = self.parts[name]
         return {column: self.features[column][rows] for column in names}, self.labels[rows]

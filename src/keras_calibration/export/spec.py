@@ -239,7 +239,8 @@ class Spec:
 
     def warn_if_unfitted(self) -> None:
         """Warns if the head changes no probability and has not been fitted."""
-        before, after = self.expected["uncalibrated_probability"], self.expected["probability"]
+        before = self.expected["uncalibrated_probability"]
+        after = self.expected["probability"]
         if np.array_equal(before, after, equal_nan=True) and not is_as_fitted(self.head):
             warn(
                 f"The head {self.head.name!r} changes no probability. It seems that it has never "

@@ -123,9 +123,11 @@ def largest_difference(received: np.ndarray, expected: np.ndarray) -> float:
         return float("inf")
     if _is_exact(received):
         if received.dtype.kind in "OSU":
-            received, expected = received.astype("S"), expected.astype("S")
+            received = received.astype("S")
+            expected = expected.astype("S")
         return 0.0 if np.array_equal(received, expected) else float("inf")
-    a, b = received.astype("float64"), expected.astype("float64")
+    a = received.astype("float64")
+    b = expected.astype("float64")
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         differences = np.where(same, 0.0, np.abs(a - b))

@@ -248,10 +248,13 @@ class BoostedTrees(Head):
             return cross_fitted(self.head, rows, [(fitted, scored)], inner, settings)
 
         def training(part: int) -> tuple[np.ndarray, np.ndarray]:
-            logits, effects = np.zeros_like(crossed.logits), np.zeros_like(crossed.effects)
+            logits = np.zeros_like(crossed.logits)
+            effects = np.zeros_like(crossed.effects)
             for number in set(range(len(folds))) - {part}:
-                fold, others = folds[number], without(frozenset({part, number}))
-                logits[fold], effects[fold] = others.logits[fold], others.effects[fold]
+                fold = folds[number]
+                others = without(frozenset({part, number}))
+                logits[fold] = others.logits[fold]
+                effects[fold] = others.effects[fold]
             return logits, columns_with(logits, effects)
 
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))

@@ -98,9 +98,11 @@ def cross_fitted(
     Rows that no part scores keep their logits, and have effects of 0. `start` is a fit to all rows,
     see `Head.fitted`. The head stays as it is.
     """
-    logits, effects = rows.logits.copy(), np.zeros((len(rows), len(head.effect_names)))
+    logits = rows.logits.copy()
+    effects = np.zeros((len(rows), len(head.effect_names)))
     for fitted, scored in parts:
-        fit, scored_rows = fit_to(head, rows.take(fitted), settings, start), rows.take(scored)
+        fit = fit_to(head, rows.take(fitted), settings, start)
+        scored_rows = rows.take(scored)
         logits[scored] = fit.logits(scored_rows)
         if fit.effects is not None:
             effects[scored] = fit.effects(scored_rows)
@@ -117,12 +119,14 @@ def cross_fit(
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
     num_folds, weights = int(folds.max()) + 1, rows.row_weights
-    curves, both = np.empty(len(rows)), np.empty(len(rows))
+    curves = np.empty(len(rows))
+    both = np.empty(len(rows))
     epochs: list[int] = []
     members: list[list[np.ndarray]] = []
     progress = ProgressBar(num_folds, "folds", settings.verbose)
     for fold in range(num_folds):
-        fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        fitted = np.flatnonzero(folds != fold)
+        held_out = np.flatnonzero(folds == fold)
         curve = rows.logits
         if calibrator is not None:
             curve = fit_to(calibrator, rows.take(fitted)).logits(rows)

@@ -302,7 +302,8 @@ class FieldBias(FieldHead):
     def _fitted_effects(
         self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
     ) -> Fit:
-        ids, numbers = self._ids_in(rows.features), self._numbers_in(rows.features)
+        ids = self._ids_in(rows.features)
+        numbers = self._numbers_in(rows.features)
         knots = self._knots_of(numbers, rows.weights)
         columns = [numeric_column(*pair) for pair in zip(numbers, knots, strict=True)]
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None

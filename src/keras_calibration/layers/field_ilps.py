@@ -107,8 +107,10 @@ class FieldILPS(FieldHead):
             deviation = ops.sum(ops.take(deviations, places + step), axis=0)
             return ops.take(values, segment + step) + deviation[:, None]
 
-        left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
-        left_value, right_value = value_at(0), value_at(1)
+        left = ops.take(knots, segment)
+        right = ops.take(knots, segment + 1)
+        left_value = value_at(0)
+        right_value = value_at(1)
         share = (curve - left) / (right - left)
         calibrated = left_value + share * (right_value - left_value)
         # Rounding may carry a segment slightly above the start of the next one.
@@ -194,7 +196,8 @@ class FieldILPS(FieldHead):
                 pairs = zip(tables, ids, strict=True)
                 return sum((table[values, knot] for table, values in pairs), fit.values[knot])
 
-            left, right = value_at(segment), value_at(segment + 1)
+            left = value_at(segment)
+            right = value_at(segment + 1)
             share = (curve - knots[segment]) / (knots[segment + 1] - knots[segment])
             return np.asarray(left + share * (right - left))
 

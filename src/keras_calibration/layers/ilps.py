@@ -163,7 +163,8 @@ class ILPS(HistogramHead):
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """η(l); adds the penalty and the prior to the model's losses."""
-        knots, values = ops.convert_to_tensor(self._knots), self._values()
+        knots = ops.convert_to_tensor(self._knots)
+        values = self._values()
         if self.penalty and self.monotonic == "penalty":
             free_values = ops.convert_to_tensor(self._free_values)
             self.add_loss(self.penalty * decrease_penalty(free_values))
@@ -199,7 +200,8 @@ class ILPS(HistogramHead):
         rows = check_rows(*given, counted, both_classes=self.knots == "balanced")
         # The smallest gap between knots is in units of the bins.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
-        on_bins, knots = bins(rows.logits), self.get_knots()
+        on_bins = bins(rows.logits)
+        knots = self.get_knots()
         if self.knots == "balanced":
             if rows.labels is None:
                 remedy = 'They place the knots: pass labels, or choose knots="quantile".'
@@ -209,7 +211,8 @@ class ILPS(HistogramHead):
         elif self.knots == "quantile":
             placed = quantile_knots(on_bins, self.num_knots, rows.weights, SMALLEST_GAP)
             knots = bins.inverse(placed)
-        old_knots, old_values = self.get_knots(), self.get_values()
+        old_knots = self.get_knots()
+        old_values = self.get_values()
         placed = knots.astype(self.variable_dtype)
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
         # the identity wherever the new knots lie beyond the old ones.
@@ -229,7 +232,8 @@ class ILPS(HistogramHead):
     def _interpolated(self, logits: Tensor, factor: Tensor, knots: Tensor) -> Tensor:
         right_of = ops.searchsorted(knots, logits, side="right")
         segment = ops.clip(ops.cast(right_of, "int32") - 1, 0, self.num_knots - 2)
-        left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
+        left = ops.take(knots, segment)
+        right = ops.take(knots, segment + 1)
         share = ops.expand_dims((logits - left) / (right - left), 1)
         share = ops.clip(share, 0.0, 1.0) if self.extrapolation == "constant" else share
         left, right = (ops.take(factor, segment + step, axis=0) for step in (0, 1))
@@ -334,7 +338,8 @@ def _line_plot(
     logits: np.ndarray, knots: np.ndarray, values: np.ndarray, extrapolation: str
 ) -> np.ndarray:
     """The curve with these knots and values at logits, float64, as `piecewise_linear`."""
-    knots, values = knots.astype("float64"), values.astype("float64")
+    knots = knots.astype("float64")
+    values = values.astype("float64")
     logits = np.clip(logits, *knots[[0, -1]]) if extrapolation == "constant" else logits
     segment = np.clip(np.searchsorted(knots, logits) - 1, 0, len(knots) - 2)
     slopes = np.diff(values) / np.diff(knots)

@@ -90,7 +90,8 @@ class IsotonicRegression(Head):
         # 1 - p is interpolated separately: computed as a difference, it loses digits for p near 1.
         one = piecewise_linear(logits, thresholds, ops.sigmoid(values), "constant")
         zero = piecewise_linear(logits, thresholds, ops.sigmoid(-values), "constant")
-        slope, centre = ops.convert_to_tensor(self._slope), ops.convert_to_tensor(self._centre)
+        slope = ops.convert_to_tensor(self._slope)
+        centre = ops.convert_to_tensor(self._centre)
         line = ops.where(slope > 0, logits - centre, 0.0) * slope
         return ops.log(one) - ops.log(zero) + line
 

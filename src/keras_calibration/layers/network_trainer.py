@@ -82,7 +82,8 @@ class NetworkTrainer:
         """
         self.curve[:] = curve[:, None]
         self.restart(chosen)
-        labels, weights = self.labels[held_out, 0], self.weights[held_out]
+        labels = self.labels[held_out, 0]
+        weights = self.weights[held_out]
         lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
         num_batches = len(chosen) / self.batch_size
         patience = np.ceil(self.settings.patience * min(_BATCHES_OF_PATIENCE / num_batches, 1))

@@ -66,7 +66,8 @@ class Posterior:
 
     def check(self) -> None:
         """Raises if the posterior does not belong to the layer's weights."""
-        name, checksum = type(self._layer).__name__, float(np.asarray(self["of"]))
+        name = type(self._layer).__name__
+        checksum = float(np.asarray(self["of"]))
         if checksum != _checksum(self._layer.weights):
             state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(

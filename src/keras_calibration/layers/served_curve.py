@@ -61,7 +61,8 @@ def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:
     """η(l) = b_k + (l - a_k) s_k, where k is the last knot left of l, or the first."""
     import tensorflow as tf
 
-    rows, line_of_knot = tf.reshape(logits, (1, -1)), tf.convert_to_tensor(table)
+    rows = tf.reshape(logits, (1, -1))
+    line_of_knot = tf.convert_to_tensor(table)
     if extrapolation == "constant":
         inside = tf.clip_by_value(rows, line_of_knot[0, 0], line_of_knot[-1, 0])
         rows = tf.where(tf.math.is_nan(rows), rows, inside)

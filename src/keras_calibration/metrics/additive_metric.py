@@ -201,7 +201,8 @@ class AdditiveMetric(keras.metrics.Metric):
         Raises:
             ValueError: If a metric has another class or configuration. Nothing is added then.
         """
-        metrics, expected = list(metrics), _described(self)
+        metrics = list(metrics)
+        expected = _described(self)
         if others := [metric for metric in metrics if _described(metric) != expected]:
             raise ValueError(
                 "Argument `metrics` must hold metrics of the same class and configuration, "

@@ -126,9 +126,11 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
 
 def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
-    fitted, labels = fitting_sums(sums, held_out), fitting_sums(label_sums, held_out)
+    fitted = fitting_sums(sums, held_out)
+    labels = fitting_sums(label_sums, held_out)
     beta = best_inverse_temperature(fitted, labels[:, 1], labels[:, 0])
-    scored, labels = scored_sums(sums, held_out), scored_sums(label_sums, held_out)
+    scored = scored_sums(sums, held_out)
+    labels = scored_sums(label_sums, held_out)
     losses = log_partition_sum(scored, beta) - beta * labels[:, 1]
     return ops.sum(losses) / ops.sum(labels[:, 0]), beta
 

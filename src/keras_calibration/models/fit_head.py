@@ -137,7 +137,8 @@ def fit_head(
 
 def _outputs_to_fit(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
     """The names of the outputs with a head; if labels are by output, only of those with labels."""
-    names, labels = output_names(model), given_labels(x, y)
+    names = output_names(model)
+    labels = given_labels(x, y)
     headed = list(dict.fromkeys(names[match.position] for match in heads))
     labelled = [name for name in headed if not isinstance(labels, Mapping) or name in labels]
     if not labelled:

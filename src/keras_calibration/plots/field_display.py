@@ -99,10 +99,12 @@ class FieldDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
-        places, num_curves = np.arange(len(self.value_names)), len(self.curves)
+        places = np.arange(len(self.value_names))
+        num_curves = len(self.curves)
         height = 0.76 / num_curves
         for index, (name, rates) in enumerate(self.curves.items()):
-            at, error = places + (index - (num_curves - 1) / 2.0) * height, rates.interval_lengths()
+            at = places + (index - (num_curves - 1) / 2.0) * height
+            error = rates.interval_lengths()
             ax.barh(
                 at,
                 rates.observed - rates.predicted,

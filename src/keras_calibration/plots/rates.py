@@ -135,7 +135,8 @@ def group_rates(
         >>> rates.observed, rates.predicted
         (array([0.5, 1. ]), array([0.4, 0.9]))
     """
-    labels, groups = np.asarray(labels, np.float64), np.asarray(groups)
+    labels = np.asarray(labels, np.float64)
+    groups = np.asarray(groups)
     if groups.dtype.kind not in "iu" or not ((groups >= 0) & (groups < num_groups)).all():
         raise refused("groups", f"whole numbers from 0 to {num_groups - 1}", groups)
     weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)

@@ -272,7 +272,8 @@ def _error_of(
         parts = [[column.names[i] for i in column.ids[figures.first_row]] for column in chosen]
         segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
     segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
-    most, deviation = segments[0].deviations, float(all_rows.deviation[0])
+    most = segments[0].deviations
+    deviation = float(all_rows.deviation[0])
     return MulticalibrationError(
         error=most * deviation if np.isfinite(most) else most,
         p_value=min(1.0, len(segments) * min(segment.p_value for segment in segments)),

@@ -82,7 +82,8 @@ def score(
         >>> round(scores["calibrated_log_loss"], 1)
         0.5
     """
-    named, by_field = _named(metrics), FieldMetrics(field_metrics or {})
+    named = _named(metrics)
+    by_field = FieldMetrics(field_metrics or {})
     has_fields = isinstance(rows, LogSums) or (isinstance(rows, ScoredLog) and rows.fields)
     if not named and not by_field.by_field and not has_fields:
         raise ValueError(

@@ -170,7 +170,8 @@ class _SparseRows:
 
     def take(self, chosen: Tensor) -> tf.SparseTensor:
         """The rows with these numbers."""
-        columns, values = tf.gather(self._columns, chosen), tf.gather(self._values, chosen)
+        columns = tf.gather(self._columns, chosen)
+        values = tf.gather(self._values, chosen)
         cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
         size = tf.constant([chosen.shape[0], self.shape[1]], "int64")
         batch = tf.SparseTensor(cells, values.flat_values, _as_unknown(size, [2]))

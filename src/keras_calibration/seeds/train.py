@@ -174,7 +174,8 @@ def train(
     ended = _ended(ledger, pipeline, seeds)
     _refuse_another_training(ended.values(), {**training, "configuration": configuration})
     missing = [seed for seed in seeds if seed not in ended]
-    bar, numbers = ProgressBar(len(missing), "seeds", verbose), itertools.count(1)
+    bar = ProgressBar(len(missing), "seeds", verbose)
+    numbers = itertools.count(1)
     if ended:
         bar.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
 

@@ -164,7 +164,8 @@ def _check_config(case: HeadCase) -> None:
 
 def _check_fitted(case: HeadCase) -> Fit:
     """Returns the fit of a new head."""
-    new, head = case.make(), case.make()
+    new = case.make()
+    head = case.make()
     with must(
         "`fitted` must also work on a new head, which has no weights yet. Read the rows and the "
         "arguments of the constructor, and return `self.fit_of(rows, {...})`, with the name of the "

@@ -75,7 +75,8 @@ def drawn_rows(
     scores = np.hstack([np.zeros((number, 1)), truth]) if width == 1 else truth
     labels = np.argmax(scores + noise, axis=1)
     if width == 1:
-        logits, all_logits = logits[:, 0], all_logits[:, 0]
+        logits = logits[:, 0]
+        all_logits = all_logits[:, 0]
     rows = Rows(logits, labels, None, columns, times=np.arange(float(number)))
     return rows, Rows(all_logits, None, None, all_columns)
 

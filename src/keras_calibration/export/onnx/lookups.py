@@ -52,7 +52,8 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
         match = re.search(rf"{_SCOPE}(\d+)_", node.name)
         if match is None:
             raise ValueError(f"the lookup {node.name!r} is no StringLookup or IntegerLookup")
-        values, output = node.input[1], list(node.output)
+        values = node.input[1]
+        output = list(node.output)
         shape = context.get_shape(values)
         context.remove_node(node.name)
         context.make_node(

@@ -35,7 +35,8 @@ def counted_searches() -> Iterator[None]:
     def count(
         sorted_sequence: Tensor, values: Tensor, side: str = "left", out_type: Any = "int32"
     ) -> Tensor:
-        starts, rows = tf.expand_dims(sorted_sequence, -2), tf.expand_dims(values, -1)
+        starts = tf.expand_dims(sorted_sequence, -2)
+        rows = tf.expand_dims(values, -1)
         is_left = starts <= rows if side == "right" else starts < rows
         return tf.reduce_sum(tf.cast(is_left, out_type), axis=-1)
 
@@ -106,7 +107,8 @@ def keep_for_tools(model: onnx.ModelProto, exact: str) -> None:
     graph, shared = model.graph, set[str]()
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for place, node in reversed(list(enumerate(graph.node))):
-        table, output = [*node.input, ""][0], node.output[0]
+        table = [*node.input, ""][0]
+        output = node.output[0]
         is_read = node.op_type == "Gather" and not any(value.i for value in node.attribute)
         if is_read and table in constants and re.match(rf"{re.escape(exact)}(_\d+)?/", node.name):
             axis, ids, places = (f"{output}/{part}" for part in ("axis", "whole", "places"))

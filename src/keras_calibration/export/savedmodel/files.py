@@ -37,7 +37,8 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
     import tensorflow as tf
 
     dtypes = _reader(savedmodel).get_variable_to_dtype_map()
-    prefix, names = str(savedmodel / "variables" / "variables"), sorted(dtypes)
+    prefix = str(savedmodel / "variables" / "variables")
+    names = sorted(dtypes)
     slices = [""] * len(names)  # all of each tensor
     # From tensor to tensor: an embedding may take gigabytes, which arrays would double.
     tensors = tf.raw_ops.RestoreV2(
