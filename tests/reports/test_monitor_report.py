@@ -20,12 +20,12 @@ DATES = np.array([20260305, 20260306, 20260307, 20260309, 20260310])
 WEEKS = np.array([20260302, 20260302, 20260302, 20260309, 20260309])
 
 
-def rows_of(rise, flat=1.0):
-    """Five days of four sites; rates rise on the last days, and logits flatten on the third."""
+def rows_of(rise, flat, risen):
+    """Five days of four sites; some rates rise on the last days, and logits turn on the third."""
     rng = np.random.default_rng(7)
-    day, site = np.repeat(np.arange(5), 400), np.tile([4, 4, 2, 1, 1, 3, 3, 3, 4, 1], 200)
+    day, site = np.repeat(np.arange(5), 400), np.tile([4, 4, 2, 1, 1, 3, 3, 3, 4, 4], 200)
     logit = rng.choice(np.arange(-4.5, 0.2, 0.5), 2000)
-    true = np.where(day == 2, flat * (logit + 2) - 2, logit) + rise * (day > 2) * (site == 4)
+    true = np.where(day == 2, flat * (logit + 2) - 2, logit) + rise * (day > 2) * np.isin(site, risen)
     label = (rng.random(2000) < special.expit(true)).astype(float)
     return day, site, logit, label
 
@@ -40,7 +40,7 @@ def rate_of(p, y):
 
 
 def is_rate_off(rate):
-    return rate[4] > 1 + TOLERANCE or rate[5] < 1 / (1 + TOLERANCE)
+    return bool(rate[4] > 1 + TOLERANCE or rate[5] < 1 / (1 + TOLERANCE))
 
 
 def bias_of(logit, y):
@@ -116,9 +116,11 @@ def chance_of(p, site):
     return mean, np.sqrt(variance), third / variance**1.5
 
 
-@pytest.mark.parametrize("rise, flat, num_alerts", [(0.0, 1.0, 0), (1.1, -1.0, 5)])
-def test_every_number(rise, flat, num_alerts):
-    day, site, logit, y = rows_of(rise, flat)
+@pytest.mark.parametrize(
+    "rise, flat, risen, num_alerts", [(0, 1, [], 0), (1.1, -1, [4], 3), (2.5, 1, [1, 3, 4], 7)]
+)
+def test_every_number(rise, flat, risen, num_alerts):
+    day, site, logit, y = rows_of(rise, flat, risen)
     p = special.expit(logit)
     dates = pd.to_datetime(DATES.astype(str))[day]
     frame = pd.DataFrame({"at": dates, "site": site, "probability": p, "label": y})
@@ -134,7 +136,7 @@ def test_every_number(rise, flat, num_alerts):
         table += [date, *rate, *loss]
         alerts += [[date, *rate[1:3], rate[0], *rate[4:]]] * is_rate_off(rate)
         *_, seen, low, high = loss
-        alerts += [[date, seen, low, high, expected]] * (not low <= seen <= high)
+        alerts += [[date, seen, low, high, expected]] * (not bool(low <= seen <= high))
         bias = bias_of(logit[rows], y[rows])
     table += rate_of(p, y)
 
@@ -145,8 +147,8 @@ def test_every_number(rise, flat, num_alerts):
     high = mean + deviation * quantile + TOLERANCE
     # The package draws a thousand times.
     drawn = [error, (mean, 0.15 * deviation), (deviation, 0.1 * deviation), (high, 0.05 * high)]
-    alerts += [[error, drawn[3]]] * (error > high)
-    for value in (4, 3, 1, 2):  # the order of their numbers of rows
+    alerts += [[error, drawn[3]]] * bool(error > high)
+    for value in (4, 3, 1, 2):  # those with most rows first
         rows = site == value
         table += [value, *rate_of(p[rows], y[rows])]
         sentence = shift_numbers(p[rows], y[rows], WEEKS[day[rows]], 7 / DAYS, NUM_KINDS * 4)
