@@ -28,13 +28,19 @@ def unit_of(number):
     )
 
 
+def flat(numbers):
+    """The numbers, or pairs of numbers, of nested lists and arrays."""
+    are_several = isinstance(numbers, list) or (np.ndim(numbers) and not isinstance(numbers, tuple))
+    return [part for inner in numbers for part in flat(inner)] if are_several else [numbers]
+
+
 def check_numbers(text, expected):
     """Fails unless the numbers of a text are the expected ones, in order, to half a last digit.
 
-    A pair is a number and what it may differ by, where the package draws by chance.
+    `expected` may hold lists. A pair is a number and what it may differ by, where the package draws
+    by chance.
     """
-    printed = numbers_of(text)
-    pairs = itertools.zip_longest(printed, expected)
+    pairs = itertools.zip_longest(numbers_of(text), flat(expected))
     wrong = [(n, *pair) for n, pair in enumerate(pairs) if None in pair or not _agrees(*pair)]
     assert not wrong, f"(number, printed, expected): {wrong}\n{text}"
 

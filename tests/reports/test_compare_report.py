@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from printed import check_numbers
 from scipy import optimize, stats
 
 from keras_calibration.seeds import Ledger, compare
+from printed import check_numbers
 
 LOSS, CALIBRATED, AUC = "val_loss", "val_calibrated_log_loss", "val_auc"
 RANKING = np.array([-1.9, 0.3, 1.7, -0.2, 0.9, -1.1, 0.45, 0.1, -0.7, 1.3, -0.55, 0.6])
@@ -179,7 +179,9 @@ def test_a_gain_that_is_calibration_only(tmp_path):
     ledger = ledger_of(tmp_path, deepfm=(range(9), a), dcn=(range(100, 107), b))
     comparison = compare(ledger, "deepfm", "dcn", num_looks=4)
     level = 1 - 0.05 / 4
-    lost = 1 - surviving_part(*([x[n] for x in (a, b)] for n in (LOSS, CALIBRATED)), False, level)[0]
+    lost = (
+        1 - surviving_part(*([x[n] for x in (a, b)] for n in (LOSS, CALIBRATED)), False, level)[0]
+    )
     check_numbers(str(comparison), [9, 7, *expected_of(a, b, False, level, level, 4), lost])
     assert "calibration only" in str(comparison.verdict)
 

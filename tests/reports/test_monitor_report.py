@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pandas as pd
 import pytest
-from printed import check_numbers
 from scipy import optimize, special, stats
 
 from calibration_records.logs import ScoredLog
 from calibration_records.monitoring import monitor
+from printed import check_numbers
 
 TOLERANCE, ALARMS = 0.05, 0.02
 # All rows, rates and losses of periods, the values and the error of one field.
@@ -25,7 +25,9 @@ def rows_of(rise, flat, risen):
     rng = np.random.default_rng(7)
     day, site = np.repeat(np.arange(5), 400), np.tile([4, 4, 2, 1, 1, 3, 3, 3, 4, 4], 200)
     logit = rng.choice(np.arange(-4.5, 0.2, 0.5), 2000)
-    true = np.where(day == 2, flat * (logit + 2) - 2, logit) + rise * (day > 2) * np.isin(site, risen)
+    true = np.where(day == 2, flat * (logit + 2) - 2, logit) + rise * (day > 2) * np.isin(
+        site, risen
+    )
     label = (rng.random(2000) < special.expit(true)).astype(float)
     return day, site, logit, label
 
@@ -117,7 +119,8 @@ def chance_of(p, site):
 
 
 @pytest.mark.parametrize(
-    "rise, flat, risen, num_alerts", [(0, 1, [], 0), (1.1, -1, [4], 3), (2.5, 1, [1, 3, 4], 7)]
+    ("rise", "flat", "risen", "num_alerts"),
+    [(0, 1, [], 0), (1.1, -1, [4], 3), (2.5, 1, [1, 3, 4], 7)],
 )
 def test_every_number(rise, flat, risen, num_alerts):
     day, site, logit, y = rows_of(rise, flat, risen)
@@ -153,6 +156,6 @@ def test_every_number(rise, flat, risen, num_alerts):
         table += [value, *rate_of(p[rows], y[rows])]
         sentence = shift_numbers(p[rows], y[rows], WEEKS[day[rows]], 7 / DAYS, NUM_KINDS * 4)
         alerts += [[value, *sentence]] * bool(sentence)
-    end = [TOLERANCE, ALARMS, *[len(alerts)] * bool(alerts), *sum(alerts, [])]
+    end = [TOLERANCE, ALARMS, *[len(alerts)] * bool(alerts), alerts]
     check_numbers(str(report), [*table, *drawn, *end])
     assert len(alerts) == num_alerts

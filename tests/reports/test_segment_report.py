@@ -1,13 +1,13 @@
-"""Every number that `multicalibration_error` prints, computed from the rows with NumPy and SciPy."""
+"""Every number that `multicalibration_error` prints, computed from the rows with NumPy."""
 
 import itertools
 
 import numpy as np
 import pytest
-from printed import check_numbers, numbers_of
-from scipy import stats
 
 from keras_calibration.scoring import multicalibration_error
+from printed import check_numbers, numbers_of
+from row_references import segment_figures
 
 
 def rows_of():
@@ -19,35 +19,6 @@ def rows_of():
     factor = np.where((site == 2) & (age < 40), 0.6, 1.0)
     y, group = (rng.random(4000) < factor * p).astype(float), rng.integers(0, 900, 4000)
     return site, age, p, y, rng.integers(1, 4, 4000).astype(float), group
-
-
-def range_tail(x):
-    """The tail of the range of a Brownian motion, from Feller's density, by integration."""
-    grid = np.linspace(x, x + 8, 4001)
-    k = np.arange(1, 30)[:, None]
-    density = 8 * np.sum((-1.0) ** (k - 1) * k**2 * stats.norm.pdf(k * grid), axis=0)
-    return np.trapezoid(density, grid)
-
-
-def figures_of(p, y, w, n, group=None, correlation=0.0):
-    """Rows, rates, ECCE, deviations and p-value of a segment; a row stands for n rows."""
-    share = w / w.sum()
-    walk = [0.0]
-    for value in np.unique(p):
-        walk.append(walk[-1] + np.sum((share * (y - p))[p == value]))
-    error = max(walk) - min(walk)
-    a = share * np.sqrt(p * (1 - p) / n)
-    variance = np.sum(a**2)
-    factor = 1.0
-    if group is not None:
-        together = sum(a[group == g].sum() ** 2 for g in np.unique(group))
-        factor = 1 - correlation + correlation * together / variance
-    deviation = np.sqrt(factor * variance)
-    # Bennett's inequality, for steps towards the end of the range that comes later.
-    step = factor * np.max(share / n * (1 - p if np.argmax(walk) > np.argmin(walk) else p))
-    u = step * error / deviation**2
-    x = deviation / step * np.sqrt(2 * ((1 + u) * np.log1p(u) - u))
-    return [n.sum(), share @ p, share @ y, error, error / deviation, range_tail(x)], deviation
 
 
 def correlation_of(p, y, group):
@@ -83,19 +54,19 @@ def test_every_number(kind):
     result = multicalibration_error(y, p, {"site": site, "age": age}, **options)
 
     correlation = correlation_of(p, y, group) if kind == "groups" else 0.0
-    segments = []
+    segments, sigmas = [], []
     for name, rows in segments_of(site, age, n):
         if n[rows].sum() >= 100 and np.sum((n * np.minimum(p, 1 - p))[rows]) >= 10:
             of_group = (group[rows], correlation) if kind == "groups" else ()
-            figures, sigma = figures_of(*(column[rows] for column in (p, y, w, n)), *of_group)
+            figures, sigma = segment_figures(*(column[rows] for column in (p, y, w, n)), *of_group)
             segments.append([*name, *figures])
-            deviation = sigma if rows.all() else deviation
+            sigmas.append(sigma)
     all_rows = segments[0]
     segments.sort(key=lambda row: -row[-2])
     shown = segments[:10] + [all_rows] * (all_rows not in segments[:10])
-    error, rate = segments[0][-2] * deviation, all_rows[-4]
+    error, rate = segments[0][-2] * sigmas[0], all_rows[-4]
     head = [error, error / min(rate, 1 - rate)]
     head += [min(1, len(segments) * min(row[-1] for row in segments)), len(segments)]
-    check_numbers(str(result), [*head, 5 * deviation, *sum(shown, [])])
+    check_numbers(str(result), [head, 5 * sigmas[0], shown])
     worst = result.segments[0]
     assert numbers_of(str(worst))[-1] == f"{segments[0][-2]:.1f}"
