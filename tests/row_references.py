@@ -1,7 +1,24 @@
 """Figures of scored rows in plain NumPy and SciPy, written apart from the package."""
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
+
+
+def losses_of(y, logits):
+    return np.logaddexp(0, logits) - y * logits
+
+
+def fitted_line(logits, y, w, _, has_scale=True, has_shift=True):
+    """The line of maximal likelihood."""
+
+    def loss(v):
+        eta = (v[0] if has_scale else 1.0) * logits + (v[1] if has_shift else 0.0)
+        slope = w * (special.expit(eta) - y)
+        gradient = [has_scale * slope @ logits, has_shift * slope.sum()]
+        return w @ losses_of(y, eta) / w.sum(), np.array(gradient) / w.sum()
+
+    scale, shift = optimize.minimize(loss, [1.0, 0.0], jac=True, options={"gtol": 1e-10}).x
+    return lambda new, _: scale * new + shift
 
 
 def mean_and_error(values, weights, *clusters):
