@@ -58,7 +58,7 @@ class Fitted:
     @property
     def printed(self):
         after = self.before + self.change
-        # Importances of a part of the rows are scaled anew: its fit has a little another smoothness.
+        # The importances of a part are scaled anew, which changes the smoothness a little.
         figures = [(figure, 5e-6) for figure in (after, self.change, self.error)]
         return [len(self.y), self.before, *figures, STEPS]
 
@@ -109,7 +109,7 @@ def test_fit_head(kind, is_weighted, capsys):
 
 
 def test_a_fit_that_is_not_used(capsys):
-    model, (logits, y, w) = model_with(PlattScaling()), rows_of(20_000)
+    model, (logits, y, _) = model_with(PlattScaling()), rows_of(20_000)
     fit_head(model, {"score": logits}, y, verbose=0)
     logits, y, _ = rows_of(240, seed=3)
     before = model.head.scale * logits + model.head.bias
