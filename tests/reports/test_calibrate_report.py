@@ -1,11 +1,12 @@
 """Every number that `print(model.report)` of `calibrate_scores` shows, computed from the rows."""
 
+import keras
 import numpy as np
 import pytest
 from scipy import special
 
 from calibrate_references import Judged
-from keras_calibration import calibrate_scores
+from keras_calibration import calibrate, calibrate_scores
 from keras_calibration.layers import ILPS, FieldBias
 from printed import check_numbers
 
@@ -49,6 +50,7 @@ CURVES = ["bias", "temperature", "platt"]
         ((2400, 0.8, 0.2, 0.1), CURVES, "groups"),
         ((2000, 0.9, 0.2, 0.7), ["platt", "field_bias"], "plain"),
         ((1000, 0.9, 0.3, 0.0), ["platt"], "forced"),
+        ((900, 0.7, 0.3, 0.0), ["bias", "platt"], "model"),
     ],
 )
 def test_every_number(world, methods, kind):
@@ -68,7 +70,16 @@ def test_every_number(world, methods, kind):
         options |= {"groups": groups, "folds": fold}
     if kind == "forced":
         options["methods"] = methods[0]
-    model = calibrate_scores(logits, y, {"site": site}, verbose=0, **options)
+    if kind == "model":
+        del options["from_logits"]
+        inputs = {name: keras.Input((1,), name=name) for name in ("score", "site")}
+        base = keras.Model(
+            inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs["score"])
+        )
+        logits = logits.astype("float32").astype("float64")
+        model = calibrate(base, {"score": logits, "site": site}, y, verbose=0, **options)
+    else:
+        model = calibrate_scores(logits, y, {"site": site}, verbose=0, **options)
     judged = Judged(*(np.repeat(c, times) for c in (logits, y, site, fold)), methods, **judging)
     if kind == "forced":
         judged.chosen, judged.weights = methods[0], {methods[0]: 1.0}
