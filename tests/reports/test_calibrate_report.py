@@ -85,7 +85,6 @@ def test_every_number(world, methods, kind):
         judged.chosen, judged.weights = methods[0], {methods[0]: 1.0}
     else:
         judged.decide()
-    print(model.report)
     check_numbers(str(model.report), numbers_of_report(judged, kind == "forced" or None))
 
 
@@ -104,7 +103,6 @@ def test_every_number_over_time(methods):
         from_logits=True,
         verbose=0,
     )
-    print(model.report)
     judged = Judged(logits, y, site, np.arange(1600) // 200, methods, time=time)
     judged.decide()
     level = []

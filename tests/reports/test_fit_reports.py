@@ -87,9 +87,9 @@ class Fitted:
         return {"fit": fit, "logits": logits}
 
 
-def model_with(head):
-    score = keras.Input((1,), name="score")
-    base = keras.Model({"score": score}, keras.layers.Identity()(score))
+def model_with(head, *features):
+    inputs = {name: keras.Input((1,), name=name) for name in ("score", *features)}
+    base = keras.Model(inputs, keras.layers.Identity()(inputs["score"]))
     return CalibratedModel(base, head, base_output="logit")
 
 
@@ -147,26 +147,29 @@ def test_a_head_that_follows_time(capsys):
     check_numbers(capsys.readouterr().out, [1600, before, before + change, change, error, STEPS])
 
 
-def test_trees():
+def test_trees_on_given_folds(capsys):
     logits, _, _ = rows_of(1500)
     rng = np.random.default_rng(4)
-    x = rng.normal(size=1500)
-    y = (rng.random(1500) < special.expit(0.7 * logits + np.abs(x))).astype(float)
-    fold = np.arange(1500) % 3
-    trees = BoostedTrees({}, ["x"], PlattScaling())
-    summary = trees.fit(logits, y, {"x": x}, settings=FitSettings(folds=fold))
-    both = losses_of(y, summary.cross_fitted_logits)
+    x = rng.normal(size=1500).astype("float32")
+    y = (rng.random(1500) < special.expit(0.7 * logits + np.abs(x) - 1)).astype(float)
+    fold, ones = np.arange(1500) % 3, np.ones(1500)
+    model = model_with(BoostedTrees({}, ["x"], PlattScaling()), "x")
+    settings = FitSettings(folds=fold)
+    summary = fit_head(model, {"score": logits, "x": x}, y, settings=settings)
     curve = np.empty(1500)
     for number in range(3):
         rows = fold != number
-        curve[~rows] = fitted_line(logits[rows], y[rows], np.ones(1000), None)(logits[~rows], None)
-    change, error = mean_and_error(both - losses_of(y, curve), np.ones(1500))
-    before, fitted = (
-        losses_of(y, logits).mean(),
-        losses_of(y, np.asarray(trees(logits, {"x": x}))[:, 0]),
-    )
-    figures = [1500, before, fitted.mean(), fitted.mean() - before, STEPS]
-    check_numbers(str(summary), [*figures, both.mean() - change, both.mean(), change, error])
+        line = fitted_line(logits[rows], y[rows], ones[rows], None)
+        curve[~rows] = line(logits[~rows], None)
+    # The package's own logits with trees, each from trees that did not see the fold.
+    losses = [losses_of(y, eta) for eta in (logits, curve, summary.cross_fitted_logits)]
+    before, without, both = (loss.mean() for loss in losses)
+    changes = mean_and_error(losses[2] - losses[0], ones)
+    gain = mean_and_error(losses[2] - losses[1], ones)
+    text, steps = capsys.readouterr().out, (500, 499)
+    # A line of the folds' progress comes first, if there is one.
+    text = text[text.index("1,500 rows") :]
+    check_numbers(text, [1500, before, both, list(changes), steps, without, both, list(gain)])
 
 
 def numbers_in(tree, path=()):
