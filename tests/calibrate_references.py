@@ -137,9 +137,8 @@ class Judged:
         slope, error = self.slope(self.of[best])
         self.evidence = self.evidence if mean[0] < 1 else slope / error
         gain, error = max(-changes[best][0], 0), changes[best][1]
-        self.smallest = max(
-            self.needed / 2 * error, gain * max(self.needed / max(self.evidence, 1e-9), 1)
-        )
+        lacking = max(self.needed - self.evidence, 0) / 2 * error
+        self.smallest = max(self.needed / 2 * error, gain + lacking)
 
     def cells(self):
         """The field value and fold of each row, as one number."""

@@ -34,20 +34,22 @@ def flat(numbers):
     return [part for inner in numbers for part in flat(inner)] if are_several else [numbers]
 
 
-def check_numbers(text, expected):
+def check_numbers(text, expected, slack=1e-9):
     """Fails unless the numbers of a text are the expected ones, in order, to half a last digit.
 
     `expected` may hold lists. A pair is a number and what it may differ by, where the package draws
-    by chance.
+    by chance; `slack` is the share by which any may differ.
     """
     pairs = itertools.zip_longest(numbers_of(text), flat(expected))
-    wrong = [(n, *pair) for n, pair in enumerate(pairs) if None in pair or not _agrees(*pair)]
+    wrong = [
+        (n, *pair) for n, pair in enumerate(pairs) if None in pair or not _agrees(*pair, slack)
+    ]
     assert not wrong, f"(number, printed, expected): {wrong}\n{text}"
 
 
-def _agrees(printed, value):
+def _agrees(printed, value, slack):
     shown, unit = unit_of(printed)
-    value, error = value if isinstance(value, tuple) else (value, 1e-9 * abs(value))
+    value, error = value if isinstance(value, tuple) else (value, slack * abs(value))
     return shown == value or abs(shown - value) <= 0.5 * unit + error
 
 

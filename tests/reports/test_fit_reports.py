@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from scipy import special
 
-from keras_calibration import export_savedmodel, fit_head, refresh_savedmodel
+from keras_calibration import (
+    calibrate_scores,
+    export_savedmodel,
+    fit_head,
+    refresh_savedmodel,
+)
 from keras_calibration.layers import ILPS, BoostedTrees, FieldBias, FitSettings, PlattScaling
 from keras_calibration.models import CalibratedModel
 from printed import check_numbers
@@ -208,3 +213,11 @@ def test_refresh(kind, tmp_path, capsys):
     for place, number in found.items():
         is_count = place[-1] == "num_iterations"
         assert 0 < number < 99 if is_count else abs(number - expected[place]) < 1e-5, place
+
+
+def test_calibrate_leaves_no_logits_in_the_order_of_its_fit():
+    logits, y, _ = rows_of(600)
+    x = np.arange(600) % 2.0
+    options = {"numeric": ["x"], "methods": "trees", "from_logits": True, "verbose": 0}
+    model = calibrate_scores(logits, y, {"x": x}, **options)
+    assert not len(model.head.fit_summary.cross_fitted_logits)
