@@ -34,32 +34,30 @@ _NUM_DRAWN = 2_000_000
 
 
 def rate_factors(
-    positives: np.ndarray, predicted: np.ndarray, squares: np.ndarray, confidence: float
+    positives: np.ndarray, predicted: np.ndarray, rows: np.ndarray, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence intervals of observed / predicted rates; the lower end is 0 without positives.
+    """Confidence intervals of true / predicted rates; the lower end is 0 without positives.
 
-    If the true probabilities are `r p`, the number of positives has the mean `r m`, m = Σ p. It is
-    treated as binomial with `m² / Σ p²` trials, which gives the right mean and variance and is
-    exact if all p are equal. The interval for r is that of Clopper and Pearson.
+    The interval of the true rate is that of Clopper and Pearson. It is exact if all rows have the
+    same probability. If probabilities differ, positives vary less, so that it holds more often
+    (Hoeffding), however far the predictions are off.
 
     Example:
-        >>> sums = np.array([[30.0], [20.0], [0.4]])  # of 1000 rows of p = 0.02
+        >>> sums = np.array([[30.0], [20.0], [1000.0]])
         >>> low, high = rate_factors(*sums, 0.95)
         >>> low.round(2), high.round(2)
         (array([1.02]), array([2.13]))
 
     Reference:
         Clopper and Pearson, *The use of confidence or fiducial limits illustrated in the case of
-        the binomial*, Biometrika 1934.
+        the binomial*, Biometrika 1934. Hoeffding, *On the distribution of the number of successes
+        in independent trials*, Annals of Mathematical Statistics 1956.
     """
     tail = (1 - confidence) / 2
-    share = squares / predicted  # the probability of a trial
-    trials = predicted / share
-    # Trials are fewer than rows where p varies: there may be more positives than trials.
-    misses = np.maximum(trials - positives, 0.0)
-    low = betaincinv(np.maximum(positives, 1e-9), misses + 1, tail)
-    high = betaincinv(positives + 1, np.maximum(misses, 1e-9), 1 - tail)
-    return np.where(positives > 0, low / share, 0.0), high / share
+    low = betaincinv(np.maximum(positives, 1e-9), rows - positives + 1, tail)
+    high = betaincinv(positives + 1, np.maximum(rows - positives, 1e-9), 1 - tail)
+    scale = rows / predicted
+    return np.where(positives > 0, low * scale, 0.0), high * scale
 
 
 class PeriodLosses:

@@ -160,8 +160,7 @@ def _rates(names: Sequence[str], sums: Sums, budget: Budget) -> list[RateCheck]:
     """Rates with the intervals of predicted / observed; a rate is off if its interval is."""
     # Probabilities that are all 0 count as the smallest positive number: no division by 0.
     predicted = np.maximum(sums.predicted, np.finfo(np.float64).tiny ** 0.5)
-    squares = np.maximum(sums.squares, predicted**2 / sums.rows)
-    low, high = rate_factors(sums.positives, predicted, squares, 1 - budget.risk)
+    low, high = rate_factors(sums.positives, predicted, sums.rows, 1 - budget.risk)
     with np.errstate(divide="ignore"):
         low, high = 1 / high, 1 / low
     is_off = (low > 1 + budget.tolerance) | (high < 1 / (1 + budget.tolerance))

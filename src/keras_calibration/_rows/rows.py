@@ -97,14 +97,17 @@ def describe_logits(
     weights = np.ones(len(values)) if weights is None else weights
     # All logits of a row count together as one row.
     shares = np.broadcast_to(weights[:, None] / values.shape[1], values.shape)
-    values, shares = (column[np.isfinite(values)] for column in (values, shares))
+    is_finite = np.isfinite(values)
+    # Importances are scaled to the effective number of rows.
+    num_rows = np.where(are_counts(weights), weights, 1.0) @ is_finite.mean(axis=1)
+    values, shares = (column[is_finite] for column in (values, shares))
     if not len(values):
         return {"rows": rows, "num_rows": 0}
     levels = (0.01, 0.1, 0.5, 0.9, 0.99)
     quantiles = np.quantile(values, levels, weights=shares, method="inverted_cdf")
     return {
         "rows": rows,
-        "num_rows": round(float(shares.sum())),
+        "num_rows": round(float(num_rows)),
         "min": values.min(),
         "max": values.max(),
         "mean": np.average(values, weights=shares),

@@ -222,6 +222,8 @@ def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> Fit
         log_loss_before=report.before.log_loss,
         change=report.after.log_loss_change,
         change_error=report.after.log_loss_change_error,
+        # They are those of the rows in the order of the fit, not as the user passed them.
+        cross_fitted_logits=np.empty(0),
         # A refresh of the exported model compares its rows with these.
         logits=describe_logits(rows.logits, "fit", rows.weights),
     )

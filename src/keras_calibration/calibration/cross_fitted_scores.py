@@ -188,9 +188,10 @@ def _no_change(
         if evidence is None:
             evidence = slope / max(error, _SMALLEST_ERROR)
         # The gain of a small change is half of its slope, which must exceed so many errors. What
-        # shows some gain already would have to show more.
+        # shows some gain already would have to show as much more as the evidence lacks.
         shown = max(-changes[best][0], 0.0)
-        smallest = max(needed / 2 * changes[best][1], shown * max(needed / max(evidence, 1e-9), 1))
+        lacking = max(needed - evidence, 0.0)
+        smallest = max(needed / 2 * changes[best][1], shown + lacking / 2 * changes[best][1])
     return Choice(
         {IDENTITY: 1.0},
         reason,

@@ -55,7 +55,7 @@ class FitSummary(ShownAsText):
         epochs: The best epoch of each fold, of a network.
         network_kept: Whether the network was kept; otherwise it is 0.
         cross_fitted_logits: Cross-fitted calibrated logits of each row (n,), the mean for a row
-            that counts in several folds; empty if there are none.
+            that counts in several folds; empty if there are none, and from `calibrate`.
         fitted_at: Time of the fit in UTC; by default now.
         logits: The distribution of the base logits, from `fit_head` and `calibrate`, else None.
             `refresh_savedmodel` uses it to distinguish logits from probabilities.

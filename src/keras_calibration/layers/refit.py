@@ -79,8 +79,23 @@ def refit(
         The fit, whose `log_loss_before` is that of the present head, and what to use.
     """
     refuse_divided_groups(settings and settings.folds, rows)
-    if draws_by_chance(head):  # its fit scores each separate row
-        rows, *_ = rows_apart(rows, settings and settings.folds)
+    if not draws_by_chance(head):
+        return _refitted(head, rows, settings, only_if_better, scores_before)
+    # Its fit scores each separate row.
+    apart, *places = rows_apart(rows, settings and settings.folds)
+    fit, summary = _refitted(head, apart, settings, only_if_better, scores_before)
+    summary = summary.of_given(apart, *places)
+    return Refit(fit and replace(fit, summary=summary), summary)
+
+
+def _refitted(
+    head: Head,
+    rows: Rows,
+    settings: FitSettings | None,
+    only_if_better: bool,
+    scores_before: Mapping[str, Any] | None,
+) -> Refit:
+    """`refit` to rows that the fit takes as they are, whose order the summary has."""
     rows = with_copies_grouped(rows)
     present = head_logits(head, rows.logits, rows.features)
     losses = head_log_losses(rows.labels, present)

@@ -1,0 +1,172 @@
+"""Every number that `compare` prints, computed from the records with NumPy and SciPy alone."""
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from keras_calibration.seeds import Ledger, compare
+from printed import check_numbers
+from run_references import (
+    Looked,
+    bias_part,
+    surviving_part,
+    wins_of_independent_runs,
+    wins_of_shared_seeds,
+)
+
+LOSS, CALIBRATED, AUC = "val_loss", "val_calibrated_log_loss", "val_auc"
+RANKING = np.array([-1.9, 0.3, 1.7, -0.2, 0.9, -1.1, 0.45, 0.1, -0.7, 1.3, -0.55, 0.6])
+NOISE_A = np.array([0.2, -1.3, 0.5, 1.1, -0.6, 0.8, -0.1, -0.9, 1.4, 0.3, -0.4, 0.7])
+NOISE_B = np.array([-0.8, 0.4, 1.2, -0.3, 0.95, -1.6, 0.15, 0.6, -0.2, 0.5, -1.0, 1.75])
+
+
+def metrics(noise, shift=0.0, gain=0.0):
+    """Held-out metrics of runs: the plain loss has twice the noise of the calibrated loss."""
+    num = len(noise)
+    calibrated = 0.4 + shift + 1e-3 * RANKING[:num] + 4e-4 * noise
+    gains = 2e-3 + gain + 9e-4 * np.abs(noise[::-1] + 0.3)
+    auc = 0.731 - 0.7 * shift - 2e-3 * RANKING[:num] + 6e-4 * noise[::-1]
+    return {LOSS: calibrated + gains, CALIBRATED: calibrated, AUC: auc}
+
+
+def ledger_of(folder, **runs):
+    """A ledger of pipeline → (seeds, metric → value of each run)."""
+    ledger = Ledger(folder / "runs")
+    for pipeline, (seeds, values) in runs.items():
+        for number, seed in enumerate(seeds):
+            series = {name: [float(column[number])] for name, column in values.items()}
+            record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
+            ledger.append({**record, "metrics": series})
+    return ledger
+
+
+def row_of(a, b, paired, level, maximize=False, p=True):
+    """The figures of one row of the table, in the order of its columns."""
+    look, sign = Looked(a, b, paired, level), -1 if maximize else 1
+    wins = (wins_of_shared_seeds if paired else wins_of_independent_runs)(a, b, level, sign)
+    spreads = [a.mean(), a.std(ddof=1), b.mean(), b.std(ddof=1)]
+    figures = [*spreads, look.value, *look.ends, *(100 * np.array(wins))]
+    return figures + [look.p] * p
+
+
+def expected_of(a, b, paired, shown, level, *words, bias=False):
+    """The numbers from the table to the figures below it; A and B are metric → values of runs.
+
+    `words` are numbers in the name of the method.
+    """
+    look = Looked(a[CALIBRATED], b[CALIBRATED], paired, shown)
+    gain = Looked(*(side[LOSS] - side[CALIBRATED] for side in (a, b)), paired, shown)
+    pairs = [[side[name] for side in (a, b)] for name in (LOSS, CALIBRATED)]
+    return [
+        *(x for n in (CALIBRATED, LOSS, AUC) for x in row_of(a[n], b[n], paired, shown, n == AUC)),
+        stats.t.cdf(-look.value / look.error, look.degrees),
+        *(look.detectable(level), 0.8, *words),
+        *(gain.value, *gain.ends),
+        *surviving_part(*pairs, paired, shown),
+        *(Looked(*pair, paired).seeds(level) for pair in pairs),
+        *(bias_part(*pairs, shown) if bias else []),
+    ]
+
+
+def part_of(values, num):
+    return {name: column[:num] for name, column in values.items()}
+
+
+def test_paired_runs_with_both_losses(tmp_path):
+    a, b, seeds = metrics(NOISE_A), metrics(NOISE_B, -6e-4, -2e-4), range(12)
+    comparison = compare(ledger_of(tmp_path, deepfm=(seeds, a), dcn=(seeds, b)), "deepfm", "dcn")
+    risk = 0.05 / 3
+    figures = expected_of(a, b, True, 0.95, 1 - risk, risk, bias=True)
+    check_numbers(str(comparison), [12, 12, 12, *figures])
+    assert str(comparison.verdict) == "B better"
+
+
+def test_a_gain_that_is_calibration_only(tmp_path):
+    a, b = part_of(metrics(NOISE_A), 9), part_of(metrics(NOISE_B, -1.2e-3, -1.7e-3), 7)
+    ledger = ledger_of(tmp_path, deepfm=(range(9), a), dcn=(range(100, 107), b))
+    comparison = compare(ledger, "deepfm", "dcn", num_looks=4)
+    level = 1 - 0.05 / 4
+    lost = (
+        1 - surviving_part(*([x[n] for x in (a, b)] for n in (LOSS, CALIBRATED)), False, level)[0]
+    )
+    check_numbers(str(comparison), [9, 7, *expected_of(a, b, False, level, level, 4), lost])
+    assert "calibration only" in str(comparison.verdict)
+
+
+def test_the_plan_counts_the_seeds_to_train(tmp_path):
+    a, b = part_of(metrics(NOISE_A), 9), part_of(metrics(NOISE_B, -3e-4), 7)
+    a, b = ({CALIBRATED: side[CALIBRATED]} for side in (a, b))
+    ledger = ledger_of(tmp_path, deepfm=(range(9), a), dcn=(range(100, 107), b))
+    for delta in (None, 1.3e-3):
+        look = Looked(a[CALIBRATED], b[CALIBRATED], False, 0.9)
+        better = stats.t.cdf(-look.value / look.error, look.degrees)
+        figures = [*row_of(a[CALIBRATED], b[CALIBRATED], False, 0.9), better]
+        figures += [look.detectable(0.9), 0.8, look.seeds(0.9, delta) - 7]
+        comparison = compare(ledger, "deepfm", "dcn", delta=delta, num_looks=1, confidence=0.9)
+        check_numbers(str(comparison), [9, 7, *figures])
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_any_number_of_looks(tmp_path, paired):
+    a, b = (values[CALIBRATED][:8] for values in (metrics(NOISE_A), metrics(NOISE_B, -1.2e-3)))
+    seeds = range(8) if paired else range(100, 108)
+    ledger = ledger_of(tmp_path, deepfm=(range(8), {CALIBRATED: a}), dcn=(seeds, {CALIBRATED: b}))
+
+    def evidence(shift):
+        """log e₈ of the differences less a shift, as the docstring defines it, with g = 1."""
+        d = b - a - shift
+        return -np.log(9) / 2 - 4 * np.log(1 - 8 / 9 * d.sum() ** 2 / (8 * np.sum(d**2)))
+
+    mean, look = (b - a).mean(), Looked(a, b, paired)
+    ends = [
+        optimize.brentq(lambda x: evidence(x) - np.log(1 / 0.05), mean, mean + side)
+        for side in (-1, 1)
+    ]
+    wins = (wins_of_shared_seeds if paired else wins_of_independent_runs)(a, b, 0.95)
+    spreads = [a.mean(), a.std(ddof=1), b.mean(), b.std(ddof=1)]
+    detectable = ends[1] - mean + stats.t.ppf(0.8, look.degrees) * look.error
+    better = stats.t.cdf(-mean / look.error, look.degrees)
+    figures = [*spreads, mean, *ends, *(100 * np.array(wins)), min(1, np.exp(-evidence(0)))]
+    comparison = compare(ledger, "deepfm", "dcn", num_looks=None)
+    shared = [8] * paired
+    check_numbers(str(comparison), [8, 8, *shared, *figures, better, detectable, 0.8])
+
+
+def test_the_noise_of_other_runs_judges_a_single_pair(tmp_path):
+    values = {name: {CALIBRATED: metrics(NOISE_A)[CALIBRATED][part]} for name, part in PARTS}
+    seeds = {name: np.arange(len(NOISE_A))[part].tolist() for name, part in PARTS}
+    comparison = compare(
+        ledger_of(tmp_path, **{name: (seeds[name], values[name]) for name in values}),
+        *("deepfm", "dcn"),
+    )
+    a, b, *others = (column[CALIBRATED] for column in values.values())
+    squares = sum(np.sum((x - x.mean()) ** 2) for x in others)
+    degrees = sum(map(len, others)) - len(others)
+    noise = np.sqrt(squares / degrees)
+    change, error = b[0] - a[0], noise * np.sqrt(2)
+    t = {p: stats.t.ppf(p, degrees) for p in (0.8, 1 - 0.05 / 6)}
+    look = Looked(*others, False)
+    look.value, look.variance = change, 2 * noise**2
+    figures = [*a, *b, *(100 * np.array(wins_of_independent_runs(a, b, 0.95)))]
+    figures += [stats.t.cdf(-change / error, degrees), noise, sum(map(len, others)), len(others)]
+    figures += [sum(t.values()) * error, 0.8, 0.05 / 3, look.seeds(1 - 0.05 / 3) - 1]
+    check_numbers(str(comparison), [1, 1, *figures])
+
+
+PARTS = {"deepfm": slice(0, 1), "dcn": slice(1, 2), "fm": slice(2, 7), "lr": slice(7, 12)}.items()
+
+
+def test_excluded_runs_are_counted(tmp_path):
+    a, b = (metrics(noise)[LOSS][:4] for noise in (NOISE_A, NOISE_B))
+    ledger = ledger_of(tmp_path, deepfm=(range(4), {LOSS: a}), dcn=(range(4), {LOSS: b}))
+    run = {"pipeline": "dcn", "seed": 7, "epochs": [0], "metrics": {LOSS: [0.5]}}
+    for number, kind in enumerate(["diverged"] * 3 + ["started"] * 2):
+        ledger.append({**run, "seed": 7 + number, "status": kind})
+    ledger.append({**run, "seed": 0, "status": "finished", "metrics": {LOSS: [0.4125]}})
+    b[0] = 0.4125
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss", num_looks=1)
+    look = Looked(a, b, True)
+    figures = [*row_of(a, b, True, 0.95, p=False)]
+    figures += [stats.t.cdf(-look.value / look.error, 3), look.detectable(0.95), 0.8]
+    # Excluded: diverged, never finished, repeated. Four pairs of the six, or four other seeds.
+    check_numbers(str(comparison), [4, 4, 4, *figures, 3, 2, 1, 4, 4, 4, 6, 6, 4])
