@@ -272,7 +272,8 @@ def test_heads_stand_on_two_floors():
     assert {floors["ILPS"], floors["BoostedTrees"]} == FLOORS_OF_HEADS
 
 
-# Statements of both packages, at most: room for a calibrator beside what there is. It may only fall: what does not fit replaces something.
+# Statements of both packages, at most: what there is, and room for a calibrator. It may only fall:
+# what does not fit replaces something.
 ALL_STATEMENTS = 12_295
 FILE_LINES, FUNCTION_LINES = 400, 69
 NUM_ARGUMENTS = 9
