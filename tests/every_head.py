@@ -1,6 +1,7 @@
 """Every head with a direct fit, and how it is made: for tests of what all of them must keep."""
 
 from keras_calibration import layers
+from keras_calibration.layers.histogram_head import HistogramHead
 
 NUM_SITES, NUM_CLASSES = 5, 3
 
@@ -40,6 +41,16 @@ HEADS = {
     "TemperatureScaling, classes": (layers.TemperatureScaling, "both"),
     "VectorScaling": (lambda: layers.VectorScaling(NUM_CLASSES), "both"),
 }
+
+
+_ALONE = [make() for make, _ in HEADS.values()]
+# The classes of calibrators with a fit of their own, and those of them that have `update`.
+CALIBRATORS = sorted(
+    {type(head) for head in _ALONE if not (head.feature_names or head.parts())}
+    - {layers.VectorScaling},
+    key=lambda kind: kind.__name__,
+)
+STREAMING = [kind for kind in CALIBRATORS if issubclass(kind, HistogramHead)]
 
 
 def has_classes(name):

@@ -25,8 +25,8 @@ ROOMS = {
     """,
     "layers": """
         BetaCalibration BiasCorrection BlendedHead BoostedTrees FieldBias FieldILPS
-        FieldNetwork FitSettings Head ILPS IsotonicRegression NeuralCalibration
-        PlattScaling SamplingCorrection TemperatureScaling
+        FieldNetwork Fit FitSettings Head ILPS IsotonicRegression NeuralCalibration
+        PlattScaling Reads SamplingCorrection TemperatureScaling
         VectorScaling
     """,
     "logs": """
@@ -64,7 +64,7 @@ OTHER_ROOMS = {
 RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
-    CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport Fit
+    CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport
     FitSummary Level MetricComparison MonitorReport MulticalibrationError Outcome PeriodReport
     PipelineRuns RateCheck Rates Refresh SeedNoise SegmentError SegmentErrors Table Verdict
 """

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from calibration_records.logs.query import logit_bins
+from every_head import STREAMING
 from keras_calibration import layers
 from keras_calibration._solvers.logit_histogram import bin_edges
 from keras_calibration.calibration import fit_calibrator, update_calibrator
@@ -34,15 +35,12 @@ def log(rows=slice(None)):
     return ScoredLog(frame(rows), logit="z", sample_weight="w", num_threads=2)
 
 
-STREAMING = ("BiasCorrection", "TemperatureScaling", "PlattScaling", "BetaCalibration", "ILPS")
-
-
 @pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("name", STREAMING)
-def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
+@pytest.mark.parametrize("make", STREAMING)
+def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(make):
     # Knots lie on bins: those of a log are of logits, those of rows of the rows' own spread.
-    accuracy = 1e-2 if name == "ILPS" else 2e-6
-    expected, from_log, expected_update, updated = (getattr(layers, name)() for _ in range(4))
+    accuracy = 1e-2 if make is layers.ILPS else 2e-6
+    expected, from_log, expected_update, updated = (make() for _ in range(4))
     row_fit = expected.fit(Z, Y, sample_weight=W)
     log_fit = fit_calibrator(from_log, log(), verbose=0)
     assert log_fit.num_rows == N

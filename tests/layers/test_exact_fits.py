@@ -5,7 +5,9 @@ import pytest
 import scipy.optimize
 from scipy.special import expit as sigmoid
 
+from every_head import HEADS
 from keras_calibration import layers
+from keras_calibration.layers.histogram_head import HistogramHead
 
 # For each layer: the columns of its curve, and the precision of the prior about 1 of each.
 FORMULAS = {
@@ -18,6 +20,12 @@ FORMULAS = {
     ),
 }
 SLOPES = [layers.TemperatureScaling, layers.PlattScaling, layers.BetaCalibration]
+
+
+def test_every_calibrator_of_a_few_parameters_is_listed():
+    heads = [make() for make, _ in HEADS.values()]
+    listed = {type(head) for head in heads if isinstance(head, HistogramHead)}
+    assert listed == {*FORMULAS, layers.ILPS}
 
 
 def parameters_of(layer):

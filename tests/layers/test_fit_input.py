@@ -4,20 +4,13 @@ import numpy as np
 import pytest
 
 from backends import digits
+from every_head import CALIBRATORS
 from keras_calibration import layers
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-1, 1, 400)
 PROBABILITIES = 1 / (1 + np.exp(-LOGITS))
 LABELS = (GENERATOR.random(400) < PROBABILITIES).astype(float)
-CALIBRATORS = [
-    layers.BetaCalibration,
-    layers.BiasCorrection,
-    layers.ILPS,
-    layers.IsotonicRegression,
-    layers.PlattScaling,
-    layers.TemperatureScaling,
-]
 
 
 @pytest.mark.parametrize("calibrator", CALIBRATORS)

@@ -4,15 +4,13 @@ import keras
 import numpy as np
 import pytest
 
+from every_head import STREAMING
 from keras_calibration.layers import (
     ILPS,
     BetaCalibration,
     BiasCorrection,
     PlattScaling,
-    TemperatureScaling,
 )
-
-LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling, BetaCalibration]
 
 
 def hours(num_hours=4, num_rows=3000):
@@ -43,7 +41,7 @@ def outputs(layer):
     return keras.ops.convert_to_numpy(layer(grid))
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("layer_class", STREAMING)
 def test_forgetting_weighs_old_rows_less(layer_class):
     first, second = counted(*hours(2))
     streamed, weighted = layer_class(), layer_class()
@@ -65,7 +63,7 @@ def test_forgetting_weighs_old_rows_less(layer_class):
     np.testing.assert_allclose(outputs(streamed), outputs(weighted), rtol=accuracy, atol=accuracy)
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("layer_class", STREAMING)
 @pytest.mark.parametrize("form", [".keras", ".weights.h5"])
 def test_a_loaded_calibrator_goes_on_where_it_was(layer_class, form, reload, tmp_path):
     first, second = list(hours(2))
@@ -118,7 +116,7 @@ def test_refused_updates_leave_the_layer_as_it_was(forget):
     assert layer.update(*second) == other.update(*second)
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("layer_class", STREAMING)
 def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class):
     first, second = list(hours(2))
     layer = layer_class()

@@ -7,14 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import HOSTILE_ROWS, examples
+from every_head import CALIBRATORS
 from keras_calibration import layers
 
 MAKERS = {
-    "BiasCorrection": layers.BiasCorrection,
-    "TemperatureScaling": layers.TemperatureScaling,
-    "PlattScaling": layers.PlattScaling,
-    "BetaCalibration": layers.BetaCalibration,
-    "IsotonicRegression": layers.IsotonicRegression,
+    **{kind.__name__: kind for kind in CALIBRATORS},
     "ILPS": lambda: layers.ILPS(6),
     "ILPS, rough": lambda: layers.ILPS(6, smoothness=0.0, extrapolation="constant"),
     "ILPS, auto": lambda: layers.ILPS(6, smoothness="auto"),

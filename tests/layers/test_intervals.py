@@ -11,6 +11,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from backends import HOSTILE_ROWS, examples
+from every_head import HEADS
 from keras_calibration import layers
 from keras_calibration._solvers.reference_line import seen_as_logits
 from keras_calibration.layers import (
@@ -22,6 +23,7 @@ from keras_calibration.layers import (
     PlattScaling,
     TemperatureScaling,
 )
+from keras_calibration.layers.histogram_head import HistogramHead
 
 GRID = np.linspace(-5.0, 3.0, 17)
 
@@ -77,6 +79,12 @@ FORMULAS = {
     ),
     ILPS: (ilps_columns, ilps_precision),
 }
+
+
+def test_every_calibrator_with_an_interval_is_listed():
+    """A fit whose `derivatives` are in another order than its parameters passes all other tests."""
+    heads = [make() for make, _ in HEADS.values()]
+    assert {type(head) for head in heads if isinstance(head, HistogramHead)} == {*FORMULAS}
 
 
 @pytest.mark.parametrize("weighted", [False, True])

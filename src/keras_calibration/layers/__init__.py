@@ -5,8 +5,10 @@ from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ids import Reads
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
@@ -26,11 +28,13 @@ __all__ = [
     "FieldBias",
     "FieldILPS",
     "FieldNetwork",
+    "Fit",
     "FitSettings",
     "Head",
     "IsotonicRegression",
     "NeuralCalibration",
     "PlattScaling",
+    "Reads",
     "SamplingCorrection",
     "TemperatureScaling",
     "VectorScaling",
