@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant("shrink = (growth - 1) / growth", "shrink = 1 / growth", ("test_difference",)),
     Mutant(
-        "tail = (1 - confidence) / 2\n    share = squares",
-        "tail = 1 - confidence\n    share = squares",
+        "tail = (1 - confidence) / 2\n    low = betaincinv",
+        "tail = 1 - confidence\n    low = betaincinv",
         ("test_bounds",),
     ),
     Mutant(
