@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "mutants"
 _CALLS = FOLDER / "calls"
-_TEMPORARY = Path(tempfile.gettempdir(), f"keras-calibration-mutants-{os.getpid()}")
+_TEMPORARY = FOLDER / f"run-{os.getpid()}"
 _COPY, _OUTPUT = _TEMPORARY / "src", _TEMPORARY / "output.txt"
 _IMPORTED = (
     *("tensorflow", "keras", "tensorflow_probability", "hypothesis", "scipy.stats", "pandas"),
