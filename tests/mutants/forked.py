@@ -30,8 +30,7 @@ _IMPORTED = (
     *("scipy.optimize", "matplotlib.pyplot", "duckdb", "pyarrow", "lightgbm", "joblib"),
     *("sklearn.linear_model", "threadpoolctl"),
 )
-# Seconds for one test, which ends a loop without end, and processor seconds for all of a fault.
-_LONGEST_TEST, _MOST_SECONDS = 120, 60
+_LONGEST_TEST = 120  # seconds; ends a loop without end
 _TIME_IS_OVER = "The time of a fault is over."
 
 
@@ -66,17 +65,20 @@ def prepare() -> None:
     shutil.copytree(ROOT / "src", _COPY)
 
 
-def outcome_of(path: str, content: bytes, place: str, tests: Sequence[Path]) -> Outcome:
+def outcome_of(
+    path: str, content: bytes, place: str, tests: Sequence[Path], seconds: float
+) -> Outcome:
     """What test files say of a changed file of `src`.
 
-    A test that no run has passed yet is run without the change too. If it fails there as well, it
-    says nothing, and the others are run again.
+    The examples in the docstrings of the file are tests too. A test that no run has passed yet is
+    run without the change as well. If it fails there, it says nothing: the others are run again.
 
     Args:
         path: The file, below `src`.
         content: Its changed content.
         place: The name of the function that is changed; "" if that is not inside of one.
         tests: The test files, those that name the file first.
+        seconds: Processor seconds, after which no further test is started.
     """
     function, broken = f"{path}:{place}" if place else "", set()
     while True:
@@ -86,13 +88,14 @@ def outcome_of(path: str, content: bytes, place: str, tests: Sequence[Path]) -> 
         _compiled_away(path)
         (_COPY / path).write_bytes(content)
         try:
-            outcome = _forked(_in_order(tests, function), function, broken)
+            examples = [str(_COPY / path)] if b">>>" in content else []
+            outcome = _forked([*examples, *_in_order(tests, function)], function, broken, seconds)
         finally:
             (_COPY / path).write_bytes(original)
             os.utime(_COPY / path, ns=(times.st_atime_ns, times.st_mtime_ns))
             _compiled_away(path)
         test = outcome.noticed_by
-        if "::" not in test or test in passed or not _forked([test], "", set()).noticed_by:
+        if "::" not in test or test in passed or not _forked([test], "", set(), seconds).noticed_by:
             return outcome
         broken.add(test)
 
@@ -131,8 +134,9 @@ def _in_order(tests: Sequence[Path], function: str) -> list[str]:
 class _Plugin:
     """Orders the tests of a run, bounds its time, and records what passes, and what it calls."""
 
-    def __init__(self, function: str, broken: set[str], report: int) -> None:
-        self.function, self.broken, self.report = function, broken, report
+    def __init__(self, function: str, broken: set[str], seconds: float, report: int) -> None:
+        self.function, self.broken = function, broken
+        self.seconds, self.report = seconds, report
         self.known: set[str] = set()
         self.called: set[str] = set()
         self.calls: dict[str, dict[str, list[str]]] = {}
@@ -142,12 +146,14 @@ class _Plugin:
         items[:] = [item for item in items if item.nodeid not in self.broken]
         known = {}
         for file in {item.path for item in items}:
-            known |= _calls_of(file)
-        self.known = set(known)
+            # Examples in the docstrings of the changed file are not recorded, and come first.
+            known |= {} if file.is_relative_to(_COPY) else _calls_of(file)
+        self.known = set(known) | {item.nodeid for item in items if item.path.is_relative_to(_COPY)}
         if self.function:
             # Known callers, tests that have not run yet, and then the others.
-            ranks = {test: 0 if self.function in calls else 2 for test, calls in known.items()}
-            items.sort(key=lambda item: ranks.get(item.nodeid, 1))
+            ranks = {test: 1 if self.function in calls else 3 for test, calls in known.items()}
+            ranks |= {item.nodeid: 0 for item in items if item.path.is_relative_to(_COPY)}
+            items.sort(key=lambda item: ranks.get(item.nodeid, 2))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterable[None]:
@@ -164,7 +170,7 @@ class _Plugin:
         signal.alarm(0)
         if is_new and not item.session.testsfailed:
             self.calls.setdefault(_relative(item.path), {})[item.nodeid] = sorted(self.called)
-        if time.process_time() > _MOST_SECONDS:
+        if time.process_time() > self.seconds:
             item.session.shouldstop = _TIME_IS_OVER
         return result
 
@@ -179,7 +185,7 @@ class _Plugin:
             kept.write_text(json.dumps(_calls_of(ROOT / file) | calls), "utf-8")
 
 
-def _forked(tests: Sequence[str], function: str, broken: set[str]) -> Outcome:
+def _forked(tests: Sequence[str], function: str, broken: set[str], seconds: float) -> Outcome:
     """What tests say of the copy of `src` as it is."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -188,7 +194,7 @@ def _forked(tests: Sequence[str], function: str, broken: set[str]) -> Outcome:
         code = 3
         try:
             os.close(reader)
-            code = _run(tests, _Plugin(function, broken, writer))
+            code = _run(tests, _Plugin(function, broken, seconds, writer))
         finally:
             os._exit(code)
     os.close(writer)
@@ -199,8 +205,8 @@ def _forked(tests: Sequence[str], function: str, broken: set[str]) -> Outcome:
     last = started[-1] if started else "import"
     noticed_by = {0: "", 1: last, 2: "import", 5: ""}.get(code, f"{last} (exit {code})")
     is_whole = code != 2 or _TIME_IS_OVER not in _OUTPUT.read_text("utf-8", "replace")
-    seconds = round(usage.ru_utime + usage.ru_stime, 1)
-    return Outcome(noticed_by if is_whole else "", len(started), seconds, is_whole)
+    used = round(usage.ru_utime + usage.ru_stime, 1)
+    return Outcome(noticed_by if is_whole else "", len(started), used, is_whole)
 
 
 def _run(tests: Sequence[str], plugin: _Plugin) -> int:

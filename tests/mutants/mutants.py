@@ -285,7 +285,7 @@ def dies(number: int) -> bool:
     path = place_of(mutant, ROOT / "src")
     content = path.read_text("utf-8").replace(mutant.line, mutant.replacement).encode()
     name = path.relative_to(ROOT / "src").as_posix()
-    noticed_by = outcome_of(name, content, "", files_of(mutant.tests)).noticed_by
+    noticed_by = outcome_of(name, content, "", files_of(mutant.tests), 300).noticed_by
     print(f"{number:2} {noticed_by or 'SURVIVED'} {mutant.line[:70]!r}", flush=True)
     return bool(noticed_by)
 

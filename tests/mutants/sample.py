@@ -1,15 +1,18 @@
 """A random sample of faults in `src`, each against the quick tests of its room: which survive?
 
-    ./dev run python tests/mutants/sample.py                         150 faults
-    ./dev run python tests/mutants/sample.py --number 300 --seed 1   others, and more of them
+    ./dev run python tests/mutants/sample.py                        150 faults
+    ./dev run python tests/mutants/sample.py --number 300 --seed 1  others, and more of them
     ./dev run python tests/mutants/sample.py --room keras_calibration/_solvers
-    ./dev run python tests/mutants/sample.py --again                 also those that survived before
-    ./dev run python tests/mutants/sample.py --table                 runs nothing; the table so far
+    ./dev run python tests/mutants/sample.py --seconds 15           a first look at all
+    ./dev run python tests/mutants/sample.py --again                also those that had survived
+    ./dev run python tests/mutants/sample.py --again --only shifts  of these, those of a name
+    ./dev run python tests/mutants/sample.py --table                runs nothing; the table so far
 
-Each fault takes a few seconds, and one that survives up to two minutes. Each result is appended to
-`build/mutants/results.jsonl`, so that a run that was ended goes on where it was. A result is kept
-by the name of the fault, which says the file, the function and the change. So a sample outlasts
-changes of other code; after larger changes, delete `build/mutants`.
+Most faults die in a few seconds. One that survives takes all tests of its room that call the
+changed function, or the processor seconds of `--seconds`, 100 by default; the table tells which.
+Each result is appended to `build/mutants/results.jsonl`, so that a run that was ended goes on where
+it was. It is kept by the name of the fault, which says the file, the function and the change, so
+that a sample outlasts changes of other code. After larger changes, delete `build/mutants`.
 
 A fault that survives is equivalent, or needs a test. The first kind is told in `EQUIVALENT`, with
 the reason; after a new test, `--again` shows whether it notices.
@@ -66,17 +69,20 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=100)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     faults = sample_of(ROOT / "src", options.number, options.seed, options.room)
+    faults = [fault for fault in faults if options.only in fault.name]
     results = _results()
     if not options.table:
         todo = [fault for fault in faults if _is_open(fault, results, options.again)]
         if todo:
             prepare()
         for number, fault in enumerate(todo, 1):
-            results[fault.name] = _result_of(fault)
+            results[fault.name] = _result_of(fault, options.seconds)
             died = results[fault.name]["noticed_by"]
             told = f"died     {died}" if died else "SURVIVED"
             print(f"{number}/{len(todo)} {fault.name}\n        {told}", flush=True)
@@ -98,10 +104,10 @@ def _results() -> dict[str, dict]:
     return {line["name"]: line for line in lines}
 
 
-def _result_of(fault: Fault) -> dict:
+def _result_of(fault: Fault, seconds: float) -> dict:
     """Runs the tests of a fault, and keeps the result."""
     content = fault.apply((ROOT / "src" / fault.path).read_bytes())
-    outcome = outcome_of(fault.path, content, fault.place, room_tests(fault.path))
+    outcome = outcome_of(fault.path, content, fault.place, room_tests(fault.path), seconds)
     result = {"name": fault.name, "kind": fault.kind, **outcome._asdict()}
     with _RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(result) + "\n")
@@ -114,18 +120,19 @@ def room_of(path: str) -> str:
 
 
 def room_tests(path: str) -> list[Path]:
-    """The test files of the room of a file, those first that are named after it, or name it."""
+    """The test files named after a file, and those of its room, first those that name it."""
     stem = Path(path).stem.strip("_")
     content = (ROOT / "src" / path).read_text("utf-8")
     public = re.findall(r"^(?:def|class) ([a-zA-Z]\w+)", content, re.MULTILINE)
     words = re.compile(rf"\b({'|'.join([Path(path).stem, *public])})\b")
 
     def rank(file: Path) -> int:
-        if file.stem == f"test_{stem}":
+        if file in named:
             return 0
         return 1 if words.search(file.read_text("utf-8")) else 2
 
-    return sorted(dict.fromkeys(_test_files(ROOMS[room_of(path)])), key=rank)
+    named = sorted((ROOT / "tests").rglob(f"test_{stem}.py"))
+    return sorted(dict.fromkeys([*named, *_test_files(ROOMS[room_of(path)])]), key=rank)
 
 
 def _test_files(places: Iterable[str]) -> Iterable[Path]:

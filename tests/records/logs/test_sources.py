@@ -382,3 +382,10 @@ def test_a_day_without_labels_predictions_times_or_weights_is_refused(column, tm
         log = ScoredLog(sources[kind], sample_weight="weight", timestamp="at")
         with pytest.raises(ValueError, match=r"Received: 2 invalid .* in 2 rows"):
             score_by_period(log, LogLoss())
+
+
+def test_the_index_of_a_frame_is_no_column():
+    plain = score(ScoredLog(frame()), LogLoss(), verbose=0)
+    for name in ("label", "probability", "other"):
+        indexed = frame().set_index(pd.Index(RNG.random(N), name=name))
+        assert score(ScoredLog(indexed), LogLoss(), verbose=0) == plain
