@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 
 from keras_calibration._solvers import lasting_level
-from keras_calibration.layers import FieldBias
+from keras_calibration.layers import FieldBias, field_bias
 
 # The level at times of which those after 1 are to come.
 LASTING = {"step": lambda time: 0.5 * (time > 0.85), "line": lambda time: 0.6 * time}
@@ -53,6 +53,28 @@ def test_the_filter_is_the_mean_given_the_knots_up_to_each():
             covariance = 1e5 + np.minimum(places[:last, None], places[:last])
             gain = covariance[-1] @ np.linalg.inv(covariance + np.diag(variance[:last]))
             assert path[last - 1, column] == pytest.approx(gain @ level[:last], abs=1e-3)
+
+
+def test_what_is_served_is_the_filtered_level_at_the_last_knot(monkeypatch):
+    paths, fits = [], []
+    filtered, lasting = lasting_level._filtered, lasting_level.with_lasting_level
+
+    def recorded_path(*arguments):
+        paths.append(filtered(*arguments))
+        return paths[-1]
+
+    def recorded_fit(fit, rows):
+        fits[:] = fit, lasting(fit, rows)
+        return fits[1]
+
+    monkeypatch.setattr(lasting_level, "_filtered", recorded_path)
+    monkeypatch.setattr(field_bias, "with_lasting_level", recorded_fit)
+    served(lambda time: 0.5 * np.sin(2 * np.pi * 3 * time), 6000)
+    before, after = (fit.curves[-1] for fit in fits)
+    assert before[-1] != after[-1]
+    assert after[-1] in paths[0][-1]
+    assert after[-1] not in paths[0][-2]
+    np.testing.assert_array_equal(before[:-1], after[:-1])
 
 
 def test_forward_errors_are_those_of_each_origin():

@@ -7,8 +7,10 @@ records which functions of `src` each calls, so that the tests of later faults a
 
 import atexit
 import importlib
+import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -150,10 +152,17 @@ class _Plugin:
             known |= {} if file.is_relative_to(_COPY) else _calls_of(file)
         self.known = set(known) | {item.nodeid for item in items if item.path.is_relative_to(_COPY)}
         if self.function:
-            # Known callers, tests that have not run yet, and then the others.
-            ranks = {test: 1 if self.function in calls else 3 for test, calls in known.items()}
-            ranks |= {item.nodeid: 0 for item in items if item.path.is_relative_to(_COPY)}
-            items.sort(key=lambda item: ranks.get(item.nodeid, 2))
+            items.sort(key=lambda item: self._rank(item, known.get(item.nodeid)))
+
+    def _rank(self, item: pytest.Item, calls: list[str] | None) -> int:
+        """Examples and known callers come first, then tests that name the function, then others."""
+        if item.path.is_relative_to(_COPY) or self.function in (calls or []):
+            return 0
+        if calls is not None:
+            return 3
+        names = set(self.function.partition(":")[2].split(".")) - {"<locals>"}
+        text = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
+        return 1 if names & set(re.findall(r"\w+", text)) else 2
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterable[None]:

@@ -56,7 +56,7 @@ ROOMS = {
     "calibration_records/logs": ("records/logs", "records/monitoring", "scoring", "calibration"),
     "calibration_records/monitoring": ("records/monitoring", "records"),
     "calibration_records/runs": ("records/runs", "records", "callbacks"),
-    "calibration_records/statistics": ("records/statistics", "records"),
+    "calibration_records/statistics": ("records/statistics", "metrics", "records"),
     "calibration_records": ("records", "scoring", "metrics", "test_small_messages.py"),
     "keras_calibration": ("_ops", "layers", "metrics", "models"),
 }
