@@ -96,9 +96,12 @@ def outcome_of(
             (_COPY / path).write_bytes(original)
             os.utime(_COPY / path, ns=(times.st_atime_ns, times.st_mtime_ns))
             _compiled_away(path)
-        test = outcome.noticed_by
-        if "::" not in test or test in passed or not _forked([test], "", set(), seconds).noticed_by:
+        test = outcome.noticed_by.partition(" (exit")[0]
+        alone = [test] if "::" in test else [str(_COPY / path)]
+        if not test or test in passed or not _forked(alone, "", set(), seconds).noticed_by:
             return outcome
+        if "::" not in test:
+            raise RuntimeError(f"{path} cannot be imported without a change either: {_OUTPUT}.")
         broken.add(test)
 
 
@@ -154,15 +157,20 @@ class _Plugin:
         if self.function:
             items.sort(key=lambda item: self._rank(item, known.get(item.nodeid)))
 
-    def _rank(self, item: pytest.Item, calls: list[str] | None) -> int:
-        """Examples and known callers come first, then tests that name the function, then others."""
-        if item.path.is_relative_to(_COPY) or self.function in (calls or []):
-            return 0
+    def _rank(self, item: pytest.Item, calls: list[str] | None) -> tuple[int, int]:
+        """Examples and tests named after the file come first, then callers, the simplest first."""
+        path, _, place = self.function.partition(":")
+        if item.path.is_relative_to(_COPY):
+            return 0, 0
+        if item.path.stem == f"test_{Path(path).stem.strip('_')}" and (
+            calls is None or self.function in calls
+        ):
+            return 1, 0
         if calls is not None:
-            return 3
-        names = set(self.function.partition(":")[2].split(".")) - {"<locals>"}
+            return (2, len(calls)) if self.function in calls else (5, 0)
         text = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
-        return 1 if names & set(re.findall(r"\w+", text)) else 2
+        is_named = bool({*place.split(".")} & {*re.findall(r"\w+", text)})
+        return 3 if is_named else 4, 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterable[None]:
@@ -228,6 +236,10 @@ def _run(tests: Sequence[str], plugin: _Plugin) -> int:
     sys.path.insert(0, str(_COPY))
     sys.dont_write_bytecode = True
     signal.alarm(_LONGEST_TEST)  # for imports
+    for test in map(Path, tests):
+        # Or pytest would import a module with examples a second time.
+        if test.is_relative_to(_COPY):
+            importlib.import_module(".".join(test.relative_to(_COPY).with_suffix("").parts))
     flags = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:randomly"]
     flags += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return int(pytest.main([*flags, *tests], plugins=[plugin]))

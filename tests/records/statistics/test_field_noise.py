@@ -1,4 +1,4 @@
-"""Labels drawn from the predictions: counts with the right distribution, weights with its spread."""
+"""Labels drawn from the predictions: the counts and the weights have the right distribution."""
 
 import numpy as np
 import pytest
