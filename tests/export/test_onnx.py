@@ -90,7 +90,7 @@ def test_a_file_that_is_wrong_for_a_single_row_is_not_left(tmp_path, monkeypatch
     model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
     model.head.fit(np.linspace(-1, 1, 50), np.arange(50) % 3 < np.arange(50) // 20)
     monkeypatch.setattr("keras_calibration.export.onnx.export.run_onnx", wrong_alone)
-    with pytest.raises(RuntimeError, match="0.1"):
+    with pytest.raises(RuntimeError, match=r"0\.1"):
         export_onnx(model, tmp_path / "model.onnx")
     assert [*tmp_path.iterdir()] == []
 

@@ -6,6 +6,8 @@ records which functions of `src` each calls, so that the tests of later faults a
 """
 
 import atexit
+import collections
+import hashlib
 import importlib
 import inspect
 import json
@@ -84,7 +86,7 @@ def outcome_of(
     """
     function, broken = f"{path}:{place}" if place else "", set()
     while True:
-        passed = {test for file in tests for test in _calls_of(file)}
+        passed = {test for file in tests for test in _calls_of(file).of_test}
         original = (_COPY / path).read_bytes()
         times = (_COPY / path).stat()
         _compiled_away(path)
@@ -110,10 +112,33 @@ def _compiled_away(path: str) -> None:
         compiled.unlink()
 
 
-def _calls_of(file: Path) -> dict[str, list[str]]:
-    """The functions of `src` that each test of a file calls, as far as it has run."""
-    kept = _CALLS / f"{_relative(file).replace('/', '.')}.json"
-    return json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+class _Calls(NamedTuple):
+    """The functions of `src` that the tests of a file call, as far as these have run.
+
+    Args:
+        of_test: Of each test that has passed.
+        num_tests: How many tests the file has.
+    """
+
+    of_test: dict[str, list[str]]
+    num_tests: int
+
+
+def _calls_of(file: Path) -> _Calls:
+    """What is known of a test file; nothing if it has changed since."""
+    kept = _kept(file)
+    content = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    if content.get("digest") != _digest(file):
+        return _Calls({}, -1)
+    return _Calls(content["of_test"], content["num_tests"])
+
+
+def _kept(file: Path) -> Path:
+    return _CALLS / f"{_relative(file).replace('/', '.')}.json"
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _relative(file: Path) -> str:
@@ -129,8 +154,9 @@ def _in_order(tests: Sequence[Path], function: str) -> list[str]:
     ranks = {}
     for file in tests:
         calls = _calls_of(file)
-        is_called = any(function in of_test for of_test in calls.values())
-        ranks[_relative(file)] = 0 if is_called else 2 if calls else 1
+        is_called = any(function in called for called in calls.of_test.values())
+        is_known = len(calls.of_test) == calls.num_tests
+        ranks[_relative(file)] = 0 if is_called else 2 if is_known else 1
     if not function or 0 not in ranks.values():
         return list(ranks)
     return sorted((file for file in ranks if ranks[file] < 2), key=lambda file: ranks[file])
@@ -144,15 +170,17 @@ class _Plugin:
         self.seconds, self.report = seconds, report
         self.known: set[str] = set()
         self.called: set[str] = set()
+        self.num_tests: collections.Counter[Path] = collections.Counter()
         self.calls: dict[str, dict[str, list[str]]] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.num_tests = collections.Counter(item.path for item in items)
         items[:] = [item for item in items if item.nodeid not in self.broken]
         known = {}
         for file in {item.path for item in items}:
             # Examples in the docstrings of the changed file are not recorded, and come first.
-            known |= {} if file.is_relative_to(_COPY) else _calls_of(file)
+            known |= {} if file.is_relative_to(_COPY) else _calls_of(file).of_test
         self.known = set(known) | {item.nodeid for item in items if item.path.is_relative_to(_COPY)}
         if self.function:
             items.sort(key=lambda item: self._rank(item, known.get(item.nodeid)))
@@ -197,9 +225,14 @@ class _Plugin:
             self.called.add(f"{file[len(str(_COPY)) + 1 :]}:{code.co_qualname}")
 
     def pytest_sessionfinish(self) -> None:
-        for file, calls in self.calls.items():
-            kept = _CALLS / f"{file.replace('/', '.')}.json"
-            kept.write_text(json.dumps(_calls_of(ROOT / file) | calls), "utf-8")
+        for name, calls in self.calls.items():
+            file = ROOT / name
+            content = {
+                "digest": _digest(file),
+                "num_tests": self.num_tests[file],
+                "of_test": _calls_of(file).of_test | calls,
+            }
+            _kept(file).write_text(json.dumps(content), "utf-8")
 
 
 def _forked(tests: Sequence[str], function: str, broken: set[str], seconds: float) -> Outcome:
