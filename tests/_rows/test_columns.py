@@ -17,6 +17,7 @@ from keras_calibration._rows.columns import (
     column_of,
     field_values,
     ids_of,
+    is_sparse,
     numbers_in_float32,
     take,
 )
@@ -205,3 +206,16 @@ def test_rows_of_structures():
     assert isinstance(taken[1], tuple)
     np.testing.assert_array_equal(taken[1][1]["b"], [1, 1])
     assert take(None, slice(1)) is None
+
+
+@pytest.mark.tensorflow
+def test_what_is_sparse():
+    import scipy.sparse
+    import tensorflow as tf
+
+    dense = np.eye(3)
+    for values in (scipy.sparse.csr_matrix(dense), scipy.sparse.coo_array(dense)):
+        assert is_sparse(values)
+    assert is_sparse(tf.sparse.from_dense(dense))
+    for values in (dense, tf.constant(dense), dense.tolist(), "column", None):
+        assert not is_sparse(values)

@@ -26,12 +26,6 @@ EQUIVALENT = {
     f"{_SRC}/_solvers/softmax_fit.py fit_vector: 4.0 → 8.0": (
         "Another start of Newton's method, which ends at the same optimum."
     ),
-    f"{_SRC}/_solvers/effects.py Effect.set_deviations: 4 → 5": (
-        "A finer grid of scales, whose fourth refinement is below every tolerance already."
-    ),
-    f"{_SRC}/_ops/boosted_trees.py : 16 → 17": (
-        "Another number of partial sums, of which only the rounding differs."
-    ),
     f"{_SRC}/_rows/metric_rows.py class_rows: zip(labels.shape, shape, strict=False) → "
     "(zip(shape, labels.shape, strict=False))": "Each pair is only asked whether it differs.",
     f"{_RECORDS}/comparison/pipeline_runs.py _choose: 1 → 2 #2": (

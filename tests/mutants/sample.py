@@ -142,11 +142,11 @@ def _test_files(places: Iterable[str]) -> Iterable[Path]:
 
 
 def _kind(fault: Fault, results: dict[str, dict]) -> str:
-    if fault.name in EQUIVALENT:
-        return "equivalent"
     if fault.name not in results:
         return "not yet run"
-    return "died" if results[fault.name]["noticed_by"] else "survived"
+    if results[fault.name]["noticed_by"]:
+        return "died"
+    return "equivalent" if fault.name in EQUIVALENT else "survived"
 
 
 def _print_table(faults: list[Fault], results: dict[str, dict]) -> None:
