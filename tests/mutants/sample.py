@@ -57,7 +57,7 @@ ROOMS = {
     "calibration_records/monitoring": ("records/monitoring", "records"),
     "calibration_records/runs": ("records/runs", "records", "callbacks"),
     "calibration_records/statistics": ("records/statistics", "metrics", "records"),
-    "calibration_records": ("records", "scoring", "metrics", "test_small_messages.py"),
+    "calibration_records": ("scoring", "records", "metrics", "test_small_messages.py"),
     "keras_calibration": ("_ops", "layers", "metrics", "models"),
 }
 _RESULTS = FOLDER / "results.jsonl"

@@ -363,3 +363,10 @@ def test_counts_that_are_not_whole_are_refused():
     labels, weights = (generator.random(200) < p).astype(float), generator.choice([1, 1.5], 200)
     with pytest.raises(ValueError, match="weights_are"):
         multicalibration_error(labels, p, {"site": site}, weights, weights_are="counts")
+
+
+def test_predictions_that_are_nan_are_named():
+    p = np.full(20, 0.5)
+    p[3] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        multicalibration_error(np.arange(20) % 2, p, {"site": np.arange(20) % 3})
