@@ -13,8 +13,10 @@ from keras import ops
 
 from calibration_records._check import instance, integer
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
+from keras_calibration._solvers.row_blocks import row_parts
 from keras_calibration._solvers.row_folds import blocks_of_time, fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import (
@@ -284,9 +286,13 @@ class BoostedTrees(Head):
             if not num_rounds:
                 return h
             effects = [] if inner.effects is None else [inner.effects(rows)]
-            columns = [rows.logits[:, None], h[:, None], *effects]
-            seen = self._tree_columns(columns, rows.features, categories)
-            return h + np.asarray(tree_sums(seen, *tables)).reshape(-1)
+            sums = np.empty(len(rows))
+            # A row has a number for each tree.
+            for part in row_parts(len(rows)):
+                columns = [rows.logits[part, None], h[part, None], *(e[part] for e in effects)]
+                seen = self._tree_columns(columns, take(rows.features, part), categories)
+                sums[part] = np.asarray(tree_sums(seen, *tables)).reshape(-1)
+            return h + sums
 
         summary = FitSummary.of(rows, logits(rows), num_rounds)
         if boosting is not None:
