@@ -226,7 +226,7 @@ def test_a_callback_can_be_used_again(tmp_path):
 def test_warns_of_a_seed_that_changes_nothing(tmp_path):
     train(tmp_path, 1, epochs=1)
     callback = SeedVariance(tmp_path, "small", 2, verbose=0)
-    with pytest.warns(UserWarning, match=r"Seed 2 .* same initial weights as the seeds \[1\]"):
+    with pytest.warns(UserWarning, match=r"Seed 2 .*same initial weights.*\[1\]"):
         fit(callback, 1, epochs=1)
 
 
@@ -262,10 +262,10 @@ def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pipeline": ""}, "must be a non-empty string"),
-        ({"seed": "one"}, "must be an int.*seed='one'"),
-        ({"monitor": ["loss"]}, r"`monitor` must be"),
-        ({"configuration": object()}, "must be of JSON values"),
+        ({"pipeline": ""}, "`pipeline`"),
+        ({"seed": "one"}, "seed='one'"),
+        ({"monitor": ["loss"]}, r"`monitor`"),
+        ({"configuration": object()}, "`configuration`"),
         ({"configurations": 1}, "remove"),
     ],
 )
@@ -277,7 +277,7 @@ def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
 def test_a_damaged_file_does_not_stop_training(tmp_path):
     train(tmp_path, 1, epochs=1)
     (tmp_path / "foreign.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"Skipped 1 invalid files .*foreign\.json"):
+    with pytest.warns(UserWarning, match=r"Skipped 1 .*foreign\.json"):
         history = train(tmp_path, 2, epochs=1)
     assert history["seed/val_loss_count"] == [2.0]
     (tmp_path / "foreign.json").unlink()
@@ -473,7 +473,7 @@ def test_weights_of_no_epoch_leave_the_kept_epoch_open(tmp_path):
     first.epoch = None
     stopping = keras.callbacks.EarlyStopping("val_loss", patience=0)
     callback = SeedVariance(tmp_path, "small", 3, verbose=0)
-    with pytest.warns(UserWarning, match="A callback has stopped the training"):
+    with pytest.warns(UserWarning, match="callback has stopped"):
         fit(callback, 3, after=[stopping, first], epochs=9, model=model, **WORSE)
     assert [run["kept_epoch"] for run in Ledger(tmp_path).runs()] == [None, None, None]
 

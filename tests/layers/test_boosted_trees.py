@@ -105,7 +105,7 @@ def test_without_lightgbm_a_fit_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     head = new_head()
     logits, labels, features, _ = rows(600)
-    with pytest.raises(ImportError, match=r"libgomp.so.1.*libgomp1 on Debian"):
+    with pytest.raises(ImportError, match=r"libgomp\.so\.1.*libgomp1 "):
         head.fit(logits, labels, features)
     np.testing.assert_allclose(called(head, logits, features), logits, atol=1e-6)
 

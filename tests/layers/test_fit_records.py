@@ -138,7 +138,7 @@ def test_calibrate_and_fit_head_decide_as_in_memory(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     loaded.compile("sgd", "binary_crossentropy")
     loaded.fit(x, LABELS, verbose=0)
-    with pytest.warns(UserWarning, match="stays as it was"):
+    with pytest.warns(UserWarning, match="only_if_better=False"):
         again = kc.fit_head(loaded, x, LABELS, verbose=0)
     assert again.change > 0
 

@@ -246,8 +246,8 @@ DIGITS = np.array([int(str(day)[:10].replace("-", "")) for day in DAYS])
     ("times", "message"),
     {
         "seconds": (SECONDS, None),
-        "digits": (DIGITS, "30 of 30 rows have times in 1970.*20260301.* as 1970-08-23"),
-        "digits and hours": (DIGITS * 100, "or years ahead, for example 2026030100.* as 2034"),
+        "digits": (DIGITS, "30 of 30 .*20260301.* as 1970-08-23"),
+        "digits and hours": (DIGITS * 100, "2026030100.* as 2034"),
         "months": (DIGITS // 100, "in 1970"),
         "days": (np.arange(30), "in 1970.*days . 86400"),
         "days since 1970": (SECONDS // 86400, "in 1970"),
@@ -269,7 +269,7 @@ def test_numbers_that_are_no_seconds_are_warned_about(times, message, dtype):
 @pytest.mark.parametrize("unit", [10**3, 10**6, 10**9])
 def test_smaller_units_than_seconds_are_refused_with_what_to_do(unit):
     frame = pd.DataFrame({"timestamp": SECONDS * unit, "probability": 0.5, "label": 0})
-    with pytest.raises(ValueError, match=r"seconds since 1970.*Convert.*milliseconds / 1000"):
+    with pytest.raises(ValueError, match=r"Convert.*milliseconds / 1000"):
         monitor(log_of(frame))
 
 
@@ -299,7 +299,7 @@ WRONG = {
     "`period`": {"period": "quarter"},
     "`tolerance`": {"tolerance": -0.1},
     "`false_alarms_per_year`": {"false_alarms_per_year": float("nan")},
-    "periods in a year": {"false_alarms_per_year": 12, "period": "month"},
+    "`false_alarms_per_year`.*12": {"false_alarms_per_year": 12, "period": "month"},
     "`sample_weight`": {"log": log_of("x.csv", sample_weight="weight")},
 }
 
