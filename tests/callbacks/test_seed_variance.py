@@ -236,22 +236,6 @@ def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
     assert train(tmp_path, 2, epochs=1)["seed/val_loss_count"] == [1.0]
 
 
-@pytest.mark.slow
-def test_prints_a_table_over_the_last_values(tmp_path, capsys):
-    histories = [train(tmp_path, seed, epochs=seed, verbose=1) for seed in (1, 2, 3)]
-    lines = capsys.readouterr().out.splitlines()[-4:]
-    title = "Pipeline 'small', values at each run's kept or last epoch; seeds: 3, "
-    assert lines[0] == title + "diverged: 0, unfinished runs: 0"
-    assert lines[1].split() == ["metric", "count", "mean", "std", "min", "max"]
-    assert len({len(line) for line in lines[1:]}) == 1
-    for line, name in zip(lines[2:], ("loss", "val_loss"), strict=True):
-        last = [history[name][-1] for history in histories]
-        cells = line.split()
-        assert cells[:2] == [name, "3"]
-        expected = [np.mean(last), np.std(last, ddof=1), min(last), max(last)]
-        np.testing.assert_allclose(list(map(float, cells[2:])), expected, rtol=1e-5)
-
-
 def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
     with pytest.warns(UserWarning, match=r"monitor='val_auc'; the logs have \['loss', 'val_loss'"):
         history = train(tmp_path, 1, monitor="val_auc")

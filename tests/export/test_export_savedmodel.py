@@ -293,7 +293,8 @@ def through_python(values):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:PlattScaling. the best scale")  # by the weights drawn
+# By the weights drawn.
+@pytest.mark.filterwarnings("ignore:PlattScaling. the best scale", "ignore:The fit of the head")
 @pytest.mark.parametrize("function", [lambda v: 2 * v, through_python], ids=["traced", "python"])
 def test_a_lambda_is_exported_if_tensorflow_traces_it(function, new_process, tmp_path):
     base = keras.Sequential([keras.Input((1,), name="x")])

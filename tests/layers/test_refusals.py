@@ -84,17 +84,11 @@ ROWS = [
     (lambda: FieldBias(SITE).fit(LOGITS, LABELS, {"page": IDS}), "no 'site'. Available: 'page'"),
     (lambda: FieldILPS(SITE)(LOGITS, {"page": IDS}), "FieldILPS.*no 'site'"),
     # In a graph, which is called later.
-    (
-        lambda: FieldBias(SITE)(keras.Input((1,)), {"page": keras.Input((1,))}),
-        "no 'site'. Available: 'page'",
-    ),
+    (lambda: FieldBias(SITE)(keras.Input((1,)), {"ad": keras.Input((1,))}), "Available: 'ad'"),
     (lambda: FieldBias(SITE)(keras.Input((1,))), "no 'site'. Available: none"),
     (lambda: BoostedTrees(SITE, ["age"])(LOGITS, {"site": np.zeros(4, int)}), "no 'age'"),
     (lambda: FieldBias({}, numeric=["x"])(LOGITS, {"z": LOGITS}), "Received: no 'x'"),
-    (
-        lambda: FieldBias({}, numeric=["x"]).fit(LOGITS, LABELS, {"x": np.array(["red"] * 4)}),
-        r"'x'.*strings",
-    ),
+    (lambda: FieldBias({}, numeric=["x"]).fit(LOGITS, LABELS, {"x": ["red"] * 4}), "'x'.*strings"),
     *(
         (lambda take=take, features=features: take({"site": IDS, **features}), message)
         for take in (NETWORK, NETWORK.adapt)

@@ -193,20 +193,12 @@ def with_one(values, row, value):
 @pytest.mark.parametrize(
     ("replaced", "arguments", "message"),
     [
-        (
-            {"probability": with_one(P, 17, np.nan)},
-            {},
-            "1 invalid .*(nan|None) in row 17",
-        ),
+        ({"probability": with_one(P, 17, np.nan)}, {}, "1 invalid .*(nan|None) in row 17"),
         ({"label": with_one(Y, 5, 2)}, {}, r"a label of 2(\.0)? in row 5"),
         ({"label": pa.array([None] + [1] * (N - 1))}, {}, "a label of None in row 0"),
         ({"weight": with_one(W, 3, -1)}, {"sample_weight": "weight"}, "a weight of -1.0 in row 3"),
         ({"probability": [[1]] * N}, {}, "3,000 invalid predictions"),
-        (
-            {},
-            {"label": "click", "fields": ["country"]},
-            "ScoredLog.*'click', 'country'",
-        ),
+        ({}, {"label": "click", "fields": ["country"]}, "ScoredLog.*'click', 'country'"),
         ({"": np.ones(N)}, {"fields": [""]}, "must have names"),
         ({}, {"where": "no_column > 1"}, "`where`"),
         ({}, {"where": "label > 5"}, "no rows"),
