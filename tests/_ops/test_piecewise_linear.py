@@ -19,6 +19,7 @@ from backends import (
     on_a_gpu,
 )
 from keras_calibration._ops.piecewise_linear import (
+    _sums_of_hats,
     decrease_penalty,
     hat_basis,
     isotonic_values,
@@ -275,6 +276,20 @@ KNOTS_TO_HALVE = {
     "the ends repeated": np.r_[-2.0, np.linspace(-2, 3, 12), 3.0],
     **HARD_KNOTS,
 }
+
+
+@pytest.mark.parametrize("knots", [[-1.0, 2.0], [-2.0, -0.5, 0.0, 3.0]])
+def test_sums_of_hats_continue_at_the_ends(knots):
+    """As a GPU adds up a gradient: the two hats of a segment have the sum 1, also beyond it."""
+    generator = np.random.default_rng(0)
+    logits, rows = generator.normal(0, 3, 500), generator.normal(size=500)
+    expected = np.zeros(len(knots))
+    for logit, row in zip(logits, rows, strict=True):
+        left = reference_segment(logit, knots)
+        share = (logit - knots[left]) / (knots[left + 1] - knots[left])
+        expected[[left, left + 1]] += row * np.array([1 - share, share])
+    tensors = [keras.ops.convert_to_tensor(a, "float32") for a in (rows, logits, knots)]
+    np.testing.assert_allclose(_sums_of_hats(*tensors), expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.quick_cases(1)

@@ -13,7 +13,7 @@ import pytest
 
 import keras_calibration as kc
 from calibration_records._columns import as_array, column_of, ids_of
-from keras_calibration._rows.columns import field_values, numbers_in_float32, take
+from keras_calibration._rows.columns import field_values, is_sparse, numbers_in_float32, take
 from keras_calibration.calibration.candidates import vocabularies
 from keras_calibration.scoring.rows_to_score import RowsToScore
 
@@ -199,3 +199,16 @@ def test_rows_of_structures():
     assert isinstance(taken[1], tuple)
     np.testing.assert_array_equal(taken[1][1]["b"], [1, 1])
     assert take(None, slice(1)) is None
+
+
+@pytest.mark.tensorflow
+def test_what_is_sparse():
+    import scipy.sparse
+    import tensorflow as tf
+
+    dense = np.eye(3)
+    for values in (scipy.sparse.csr_matrix(dense), scipy.sparse.coo_array(dense)):
+        assert is_sparse(values)
+    assert is_sparse(tf.sparse.from_dense(dense))
+    for values in (dense, tf.constant(dense), dense.tolist(), "column", None):
+        assert not is_sparse(values)

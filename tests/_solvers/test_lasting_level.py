@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 
 from keras_calibration._solvers import lasting_level
-from keras_calibration.layers import FieldBias
+from keras_calibration.layers import FieldBias, field_bias
 
 # The level at times of which those after 1 are to come.
 LASTING = {"step": lambda time: 0.5 * (time > 0.85), "line": lambda time: 0.6 * time}
@@ -55,6 +55,28 @@ def test_the_filter_is_the_mean_given_the_knots_up_to_each():
             assert path[last - 1, column] == pytest.approx(gain @ level[:last], abs=1e-3)
 
 
+def test_what_is_served_is_the_filtered_level_at_the_last_knot(monkeypatch):
+    paths, fits = [], []
+    filtered, lasting = lasting_level._filtered, lasting_level.with_lasting_level
+
+    def recorded_path(*arguments):
+        paths.append(filtered(*arguments))
+        return paths[-1]
+
+    def recorded_fit(fit, rows):
+        fits[:] = fit, lasting(fit, rows)
+        return fits[1]
+
+    monkeypatch.setattr(lasting_level, "_filtered", recorded_path)
+    monkeypatch.setattr(field_bias, "with_lasting_level", recorded_fit)
+    served(lambda time: 0.5 * np.sin(2 * np.pi * 3 * time), 6000)
+    before, after = (fit.curves[-1] for fit in fits)
+    assert before[-1] != after[-1]
+    assert after[-1] in paths[0][-1]
+    assert after[-1] not in paths[0][-2]
+    np.testing.assert_array_equal(before[:-1], after[:-1])
+
+
 def test_forward_errors_are_those_of_each_origin():
     generator = np.random.default_rng(1)
     level, variance = generator.normal(size=16), generator.uniform(0.1, 1, 16)
@@ -76,3 +98,19 @@ def test_few_times_are_no_error():
         head = FieldBias({}, follows_time=True)
         head.fit(np.zeros(600), labels, {}, time=times)
         assert np.isfinite(head.level().last)
+
+
+def interrupted(time):
+    """A level that rises, falls back, and rises again for good."""
+    return 0.5 * ((time > 0.3) & (time < 0.5)) + 0.5 * (time > 0.85)
+
+
+def test_a_walk_gives_way_to_what_predicts_thirty_percent_better():
+    # In these samples, the best smaller share has .718 and .731 of the walk's error, and .692.
+    for seed in (6, 8):
+        logit, level = served(interrupted, 8000, seed)
+        assert logit == pytest.approx(0.5, abs=0.1)
+        assert level.walk > 0.5
+    logit, level = served(interrupted, 8000, 21)
+    assert logit == pytest.approx(np.mean(interrupted(np.arange(1000) / 1000)), abs=0.1)
+    assert level.walk == pytest.approx(0, abs=0.01)

@@ -73,3 +73,13 @@ def test_groups_of_one_row_are_no_groups():
 def test_fewer_groups_than_folds_are_refused():
     with pytest.raises(ValueError, match=r"`folds`.*groups, 2"):
         fold_of_rows(3, rows_with(np.arange(NUM_ROWS) % 2), seed=0)
+
+
+@pytest.mark.parametrize(
+    "folds",
+    [np.arange(NUM_ROWS) % 2.0, np.arange(NUM_ROWS - 1) % 2, np.zeros(NUM_ROWS, int), 1, "weeks"],
+    ids=["fractions", "too few", "one fold", "a single one", "an unknown name"],
+)
+def test_what_are_no_folds_is_refused(folds):
+    with pytest.raises(ValueError, match="Argument `folds` must be"):
+        fold_of_rows(folds, rows_with(np.arange(NUM_ROWS)), seed=0)

@@ -165,6 +165,44 @@ def test_a_choice_that_does_not_last_is_not_made():
     assert (naive - losses_of(labels, logits)).mean() <= 1e-12
 
 
+def test_a_choice_that_folds_disagree_on_is_less_certain():
+    """The evidence, the share and the expected error count the spread of the folds' choices."""
+    generator = np.random.default_rng(1)
+    num_rows, fold = 3000, np.repeat([0, 1, 2], 1000)
+    logits = generator.normal(-1, 1, num_rows)
+    effect, size = generator.normal(0, 1, num_rows), np.array([0.8, 0.5, 0.3])[fold]
+    labels = (generator.random(num_rows) < expit(logits + size * effect)).astype(float)
+    columns = [logits, logits + effect]
+    rows = Rows(logits, labels, None)
+    choice = combined({"identity": columns[0], "other": columns[1]}, rows, fold)
+    by_fold = cross_fitted_weights(columns, rows, fold)
+    assert by_fold[0, 1] == 0
+    assert by_fold[1:, 1].min() > 0.5
+
+    def blend(weights):
+        mean = weights @ np.stack(columns)
+        if weights[0] == 1:
+            return mean
+        off = optimize.brentq(lambda c: expit(mean + c).sum() - labels.sum(), -5, 5, xtol=1e-13)
+        return mean + off
+
+    blends = np.stack([blend(weights) for weights in by_fold])
+    stacked = blends[fold, np.arange(num_rows)]
+    slopes = (labels - expit(logits)) * (stacked - logits)
+    of_rows = slopes.std() / np.sqrt(num_rows)
+    means = [losses_of(labels, eta).mean() for eta in blends]
+    of_choice = np.sqrt(2 / 3 * np.sum((means - np.mean(means)) ** 2))
+    evidence = slopes.mean() / np.hypot(of_rows, of_choice)
+    assert evidence < 0.95 * slopes.mean() / of_rows
+    assert choice.evidence == pytest.approx(evidence, rel=1e-6)
+    share = 1 - (stats.norm.isf(0.01) / evidence) ** 3
+    assert choice.share == pytest.approx(share, rel=1e-6)
+    change = losses_of(labels, logits + share * (stacked - logits)) - losses_of(labels, logits)
+    by_chance = share * (1 - share) * slopes.mean()
+    error = np.sqrt(change.var() / num_rows + (share * of_choice) ** 2 + by_chance**2)
+    assert choice.expected_change == pytest.approx((change.mean() + by_chance, error), rel=1e-6)
+
+
 def test_field_errors_hold_for_new_rows():
     """The rows of a value help to predict each other, so that errors cancel over the folds."""
     generator = np.random.default_rng(0)

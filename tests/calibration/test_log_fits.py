@@ -197,6 +197,19 @@ def test_counts_are_whole_as_in_a_fit_to_rows(layer, weight):
         fit_calibrator(layer, log, 0, weights_are="counts")
 
 
+def test_rows_whose_labels_are_shares_have_the_intervals_of_a_fit_to_rows():
+    """A group of rows is as many rows as it has, with their mean label."""
+    chance = 1 / (1 + np.exp(-(0.8 * Z + 0.4 + OFFSETS[SITE])))
+    shares = np.round(RNG.beta(8 * chance, 8 * (1 - chance)), 2)
+    heads = [layers.FieldBias({"site": 40}) for _ in range(2)]
+    heads[0].fit(Z, shares, {"site": SITE})
+    rows = frame().assign(label=shares)
+    fit_calibrator(heads[1], ScoredLog(rows, logit="z", num_threads=2), verbose=0)
+    at = GRID, {"site": np.arange(41) % 40}
+    expected, received = (np.stack(head.interval(*at)) for head in heads)
+    np.testing.assert_allclose(received, expected, atol=2e-3)
+
+
 def test_numeric_columns_and_their_gaps():
     missing = (DEVICE == 3) & (np.arange(N) % 2 == 0)
     whole = pd.array(DEVICE * 3, dtype="Int64")

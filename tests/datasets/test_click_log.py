@@ -100,6 +100,17 @@ def test_bias_by_site_learnt_on_development_holds_on_test(table):
     assert np.corrcoef(means)[0, 1] > 0.9
 
 
+def test_sudden_effects_begin_with_the_redesign_and_gradual_ones_with_the_first_row(table):
+    still = generate_click_log(num_rows=100_000, seed=3, drift=0.0)
+    moved = np.log(table.probabilities / (1 - table.probabilities))
+    moved -= np.log(still.probabilities / (1 - still.probabilities))
+    # By seventieths of the time, of which the redesign divides the 42nd from the 43rd.
+    spreads = np.array([part.std() for part in np.array_split(moved, 70)])
+    assert spreads[0] < 0.02
+    assert spreads[40] == pytest.approx(40.5 * spreads[1] / 1.5, rel=0.2)
+    assert spreads[43] > 1.5 * spreads[40]
+
+
 def test_some_features_of_a_part_and_what_is_refused(table):
     features, labels = table.part("test", ["device"])
     assert list(features) == ["device"]

@@ -79,6 +79,22 @@ def test_a_file_gives_the_models_outputs(model, tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
 
 
+def test_a_file_that_is_wrong_for_a_single_row_is_not_left(tmp_path, monkeypatch):
+    def wrong_alone(path, inputs):
+        outputs = run_onnx(path, inputs)
+        is_alone = len(outputs["probability"]) == 1
+        return {name: values + 0.1 * is_alone for name, values in outputs.items()}
+
+    inputs = keras.Input((1,), name="x")
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    model.head.fit(np.linspace(-1, 1, 50), np.arange(50) % 3 < np.arange(50) // 20)
+    monkeypatch.setattr("keras_calibration.export.onnx.export.run_onnx", wrong_alone)
+    with pytest.raises(RuntimeError, match=r"0\.1"):
+        export_onnx(model, tmp_path / "model.onnx")
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.slow
 def test_a_weighted_mean_with_trees(tmp_path):
     rows = make_inputs(600)

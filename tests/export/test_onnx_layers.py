@@ -110,3 +110,39 @@ def test_a_layer(name, tmp_path):
     for part in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
         received = run_onnx(file, {name: values[part] for name, values in rows.items()})
         np.testing.assert_allclose(received["probability"], expected[part], rtol=0, atol=1e-6)
+
+
+def test_axes_are_counted_from_the_start_in_branches_too():
+    """Negative axes are not reduced in a request without rows."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    from keras_calibration.export.onnx.operators import correct
+
+    axes = numpy_helper.from_array(np.array([-1, -3]), "axes")
+
+    def branch(name):
+        nodes = [
+            helper.make_node("ReduceSum", ["x", "axes"], [f"{name}/sum"]),
+            helper.make_node("ReduceMax", ["x"], [f"{name}/max"], axes=[-2]),
+        ]
+        outputs = [
+            helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None) for node in nodes
+        ]
+        return helper.make_graph(nodes, name, [], outputs, [axes])
+
+    then, other = branch("then"), branch("else")
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "ab"]
+    choose = helper.make_node("If", ["flag"], ["a", "b"], then_branch=then, else_branch=other)
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2, 3]),
+        helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
+    ]
+    opset = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph([choose], "model", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=opset)
+    correct(model)
+    for attribute in model.graph.node[0].attribute:
+        total, largest = attribute.g.node
+        counted = {tensor.name: tensor for tensor in attribute.g.initializer}[total.input[1]]
+        assert numpy_helper.to_array(counted).tolist() == [2, 0]
+        assert [*largest.attribute[0].ints] == [1]

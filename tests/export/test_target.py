@@ -60,6 +60,32 @@ def test_what_is_there_is_never_overwritten(version, kind, is_file, tmp_path):
         assert kept.read_text() == "other"
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+def test_an_export_is_on_the_disk_before_it_has_its_name(is_file, tmp_path, monkeypatch):
+    """Its files, its folders, and then its name in the folder around it."""
+    calls, sync = [], os.fsync
+
+    def watched(descriptor):
+        is_there = (tmp_path / "7").exists()
+        calls.append((os.readlink(f"/proc/self/fd/{descriptor}"), is_there))
+        sync(descriptor)
+
+    place = Target(tmp_path / "7" if is_file else tmp_path, None if is_file else 7, is_file)
+    with place.temporary_path() as path:
+        files = [path]
+        if is_file:
+            path.write_text("this")
+        else:
+            (path / "inner").mkdir(parents=True)
+            (path / "model").write_text("this")
+            (path / "inner" / "weights").write_text("this")
+            files = [path, path / "inner", path / "model", path / "inner" / "weights"]
+        monkeypatch.setattr(os, "fsync", watched)
+        place.move(path)
+    assert sorted(calls[:-1]) == sorted((str(file), False) for file in files)
+    assert calls[-1] == (str(tmp_path), True)
+
+
 def test_two_that_choose_the_same_number_get_two_numbers(tmp_path, monkeypatch):
     """The other process moves its version into place just before this one does."""
     rename = os.rename

@@ -120,3 +120,18 @@ def test_a_network_of_ids_can_be_trained_without_adapt(regularization):
     network = FieldNetwork({"site": 3}, hidden_units=(4,), regularization=regularization)
     by_fit(compiled_model(network_model(network)), {"site": sites})
     assert np.any(network._output.kernel)
+
+
+def test_adapt_of_a_head_is_that_of_its_curve_and_of_each_network():
+    network = FieldNetwork({}, ["age"], hidden_units=(4,))
+    head = NeuralCalibration(ILPS(8), network, num_members=2)
+    logits = np.linspace(-3, 1, 64, dtype="float32")
+    head.adapt(logits, LABELS[:, 0], {"age": AGES})
+    curve, alone = ILPS(8), FieldNetwork({}, ["age"], hidden_units=(4,))
+    curve.adapt(logits, LABELS[:, 0])
+    alone.adapt({"age": AGES})
+    np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())
+    assert np.ptp(alone._knots)
+    for member in head.members:
+        np.testing.assert_array_equal(member._knots, alone._knots)
+        np.testing.assert_array_equal(member._coarse_knots, alone._coarse_knots)

@@ -103,3 +103,27 @@ def test_too_few_rows_for_folds_are_fitted_without_a_comparison():
     summary = kc.fit_head(model, x, np.array([0, 0, 0, 1]), verbose=0)
     assert np.isnan(summary.change)
     assert summary.is_used
+
+
+def test_folds_of_the_settings_are_those_of_the_rows_as_given():
+    """Blocks are of rows in their order, and equal to the same folds given row by row."""
+    x, y = world(600)
+    y = y * (np.arange(600) % 10 < np.linspace(12, 3, 600))  # the rate falls with the rows
+    blocks = np.arange(600) * 5 // 600
+    found = {}
+    for name, folds in (("blocks", "blocks"), ("given", blocks), ("drawn", 5)):
+        head = kc.layers.BlendedHead([kc.layers.FieldBias({"site": 4}), kc.layers.PlattScaling()])
+        settings = kc.layers.FitSettings(folds=folds)
+        summary = kc.fit_head(model_with(head), x, y, settings=settings, verbose=0)
+        found[name] = head.bias[0], summary.change
+    np.testing.assert_allclose(found["blocks"], found["given"], rtol=1e-5)
+    assert abs(found["blocks"][0] - found["drawn"][0]) > 1e-4
+    assert found["blocks"][1] > found["drawn"][1]
+
+
+def test_folds_of_the_settings_do_not_divide_groups():
+    x, y = world(600)
+    model = model_with(kc.layers.BlendedHead([kc.layers.PlattScaling()]))
+    settings = kc.layers.FitSettings(folds=np.arange(600) % 3)
+    with pytest.raises(ValueError, match="`folds`"):
+        kc.fit_head(model, x, y, groups=np.arange(600) // 2, settings=settings, verbose=0)

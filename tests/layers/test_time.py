@@ -104,6 +104,8 @@ DATES = pd.date_range("2026-01-01", periods=400).repeat(NUM_ROWS // 400 + 1)[:NU
         *((DATES.strftime(f).astype(int), "as digits") for f in ("%Y%m%d", "%Y%m%d%H", "%Y%j")),
         (DATES.strftime("%Y%m").astype(float), "as digits, such as 202601"),
         (pd.to_datetime(np.arange(NUM_ROWS)), "in 1970.*unit='D'"),
+        (pd.date_range("1970-01-01", "1970-12-31", NUM_ROWS), "in 1970"),
+        (pd.date_range("1970-01-01", "1971-01-01", NUM_ROWS), None),
         (20260301 + np.arange(NUM_ROWS) % 31, None),  # of one month, as far apart as days
         (200_000 + np.arange(NUM_ROWS), None),
         (DATES, None),
@@ -169,6 +171,11 @@ def test_a_level_alone_needs_no_features_and_is_kept_in_a_file(tmp_path):
     assert level.times[0] == pytest.approx(time[0] - time[-1], rel=1e-5)
     slope, error = level.drift
     assert slope == pytest.approx(0.8 / 30, abs=4 * error)
+    deviations = np.sqrt(level.errors**2 + level.noise**2)
+    (line, _), covariance = np.polyfit(
+        level.times, level.values, 1, w=1 / deviations, cov="unscaled"
+    )
+    assert (slope, error) == pytest.approx((line, covariance[0, 0] ** 0.5), rel=1e-4)
     # The mean of the last rows is right, that of all rows is not.
     last = np.arange(NUM_ROWS - 600, NUM_ROWS)
     calibrated = expit(np.asarray(head(logits))).reshape(-1)

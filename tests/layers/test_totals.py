@@ -1,5 +1,7 @@
 """The total of every head: predictions for the rows of its fit add up to the labels."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -7,7 +9,9 @@ from scipy.special import expit, softmax
 
 import every_head
 from keras_calibration import layers
+from keras_calibration._rows.rows import Rows
 from keras_calibration.layers import FitSettings, boosted_trees
+from keras_calibration.layers.totals import warn_of_calibrated_scores
 
 NUM_ROWS = 3000
 # A scale alone cannot change the total.
@@ -137,3 +141,18 @@ def test_trees_serve_the_bias_of_their_fit(monkeypatch):
     trees = fit.model.predict(np.asarray(seen), raw_score=True)
     expected = inner[:, 0] + trees + fit.bias
     np.testing.assert_allclose(np.asarray(head(logits, features))[:, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("moved", "is_told"), [(None, True), (-1.0, True), (-0.4, True), (-0.1, False), (0.5, False)]
+)
+def test_scores_that_moved_with_the_correction_seem_calibrated(moved, is_told):
+    """A correction of -1 for scores that are right, which since the last fit have moved or not."""
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1, 1, 4000)
+    labels = (generator.random(4000) < expit(logits)).astype(float)
+    before = moved and {"mean": logits.mean() - moved, "num_rows": 100}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_calibrated_scores(Rows(logits, labels, None), logits - 1, before)
+    assert ["calibrated already" in str(warning.message) for warning in caught] == [True] * is_told

@@ -25,6 +25,14 @@ def test_bad_arguments_are_refused(kind, argument, value):
         kind(**{argument: value})
 
 
+@pytest.mark.parametrize("kind", [metrics.CalibratedLogLoss, metrics.CalibratedQuadraticLoss])
+def test_two_ways_to_divide_the_rows_are_refused(kind):
+    for num_folds in (1, 3):
+        with pytest.raises(ValueError, match=r"`num_folds`.*`bias_fraction`"):
+            kind(num_folds=num_folds, bias_fraction=0.5)
+    assert kind(num_folds=2, bias_fraction=0.5).bias_fraction == 0.5
+
+
 @pytest.mark.parametrize("epsilon", [0.0, -0.01, math.inf, math.nan])
 def test_an_epsilon_that_divides_by_nothing_is_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon"):

@@ -337,3 +337,18 @@ def test_the_level_in_folds_is_that_of_right_predictions():
         result = error_in_folds(Rows(predictions, labels, None, columns, fold=fold), [], 1)
         hits += result.p_value < 0.05
     assert 0 < hits <= 16
+
+
+def test_counts_that_are_not_whole_are_refused():
+    generator = np.random.default_rng(0)
+    p, site = generator.uniform(0.1, 0.9, 200), generator.integers(0, 3, 200)
+    labels, weights = (generator.random(200) < p).astype(float), generator.choice([1, 1.5], 200)
+    with pytest.raises(ValueError, match="weights_are"):
+        multicalibration_error(labels, p, {"site": site}, weights, weights_are="counts")
+
+
+def test_predictions_that_are_nan_are_named():
+    p = np.full(20, 0.5)
+    p[3] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        multicalibration_error(np.arange(20) % 2, p, {"site": np.arange(20) % 3})

@@ -28,8 +28,7 @@ def quantile_knots(
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
     cumulative = np.cumsum(weights[order])
     levels = (np.arange(num_knots) + 0.5) / num_knots * cumulative[-1]
-    positions = np.minimum(np.searchsorted(cumulative, levels), len(values) - 1)
-    return _spread(sorted_values[positions], smallest_gap)
+    return _spread(sorted_values[np.searchsorted(cumulative, levels)], smallest_gap)
 
 
 def balanced_knots(

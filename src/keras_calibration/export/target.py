@@ -57,6 +57,8 @@ class Target:
         Raises:
             ValueError: If the place is taken; with `"next"`, another number is chosen instead.
         """
+        if self.is_file:
+            sync(source)
         for folder, _, files in os.walk(source):
             for path in (Path(folder), *(Path(folder, file) for file in files)):
                 sync(path)

@@ -363,6 +363,37 @@ def test_looks_widen_the_interval(ledger):
     assert any_number.method == "always-valid t, unpaired"
 
 
+@pytest.mark.parametrize(("num_looks", "risk"), [(1, 0.05), ("advised", 0.05 / 3), (5, 0.01)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_detectable_effect_is_found_in_four_of_five_cases(ledger, shared, num_looks, risk):
+    first = 0 if shared else None
+    runs = [losses(2, 9), losses(3, 9 if shared else 13, spread=1.7)]
+    for pipeline, metrics in zip(("deepfm", "dcn"), runs, strict=True):
+        fill(ledger, pipeline, metrics, first)
+    a, b = ([run["val_calibrated_log_loss"] for run in metrics] for metrics in runs)
+    test = stats.ttest_rel(b, a) if shared else stats.ttest_ind(b, a, equal_var=False)
+    error = (np.mean(b) - np.mean(a)) / test.statistic
+    quantiles = stats.t.ppf([1 - risk / 2, 0.8], test.df)
+    comparison = compare(ledger, "deepfm", "dcn", num_looks=num_looks)
+    expected = quantiles.sum() * error
+    assert comparison.minimum_detectable_effect == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_detectable_effect_of_few_runs_has_the_seed_noise_of_the_others(ledger):
+    others = [losses(seed, 5) for seed in (4, 5)]
+    few = [losses(6, 2), losses(7, 3)]
+    pipelines = ("one", "other", "deepfm", "dcn")
+    for pipeline, metrics in zip(pipelines, [*others, *few], strict=True):
+        fill(ledger, pipeline, metrics)
+    values = [[run["val_calibrated_log_loss"] for run in runs] for runs in [*others, *few]]
+    degrees = sum(len(runs) - 1 for runs in values)
+    variance = sum((len(runs) - 1) * np.var(runs, ddof=1) for runs in values) / degrees
+    error = np.sqrt(variance * (1 / 2 + 1 / 3))
+    expected = stats.t.ppf([0.975, 0.8], degrees).sum() * error
+    comparison = compare(ledger, "deepfm", "dcn", num_looks=1)
+    assert comparison.minimum_detectable_effect == pytest.approx(expected, rel=1e-9)
+
+
 def test_notes_on_what_the_records_say(ledger):
     for pipeline in ("deepfm", "dcn", "few"):
         for seed in range(6):

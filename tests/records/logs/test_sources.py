@@ -382,3 +382,9 @@ def test_a_day_without_labels_predictions_times_or_weights_is_refused(column, tm
         log = ScoredLog(sources[kind], sample_weight="weight", timestamp="at")
         with pytest.raises(ValueError, match=r"Received: 2 invalid .* in 2 rows"):
             score_by_period(log, LogLoss())
+
+
+def test_the_index_of_a_frame_is_no_column():
+    plain = score(ScoredLog(frame()), LogLoss(), verbose=0)
+    for index in (pd.Index(P, name="label"), pd.Index([*range(N - 1), "the last"])):
+        assert score(ScoredLog(frame().set_index(index)), LogLoss(), verbose=0) == plain

@@ -78,3 +78,10 @@ def test_p_value_interval_and_e_value_agree():
     # At an end of the interval the e-value of the shift is exactly 1/α.
     shifted = statistics.always_valid_difference(a + estimate.low, b)
     assert shifted.p_value == pytest.approx(0.05)
+
+
+def test_an_always_valid_p_value_needs_four_pairs_and_a_spread():
+    a, b = np.arange(4.0) ** 2, np.array([1.0, 2.5, 5.0, 9.5])
+    assert statistics.always_valid_difference(a[:3], b[:3]).p_value is None
+    assert 0 < statistics.always_valid_difference(a, b).p_value < 1
+    assert statistics.always_valid_difference(a, a + 1).p_value is None

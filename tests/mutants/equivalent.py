@@ -1,0 +1,34 @@
+"""Faults of a sample that no test can notice, or that none needs to: the name → why."""
+
+_SRC = "keras_calibration"
+_RECORDS = "calibration_records"
+
+EQUIVALENT = {
+    f"{_RECORDS}/monitoring/shifts.py log_ratios: SHIFTS > 0 → (SHIFTS >= 0)": ("No shift is 0."),
+    f"{_RECORDS}/logs/embedded.py : 1 → 2": (
+        "Batches of twice as many rows: the sums are the same."
+    ),
+    f"{_SRC}/_solvers/total_bias.py bias_of_total: "
+    "rows.row_weights / rows.row_weights.sum() → (rows.row_weights)": (
+        "Newton's step is a ratio, in which a common factor of the weights cancels."
+    ),
+    f"{_SRC}/_ops/logit_bins.py bin_numbers: bins.num_bins - 1 → (bins.num_bins)": (
+        "Only NaN can be beyond the last bin, and only where a cast makes it a large integer."
+    ),
+    f"{_SRC}/metrics/additive_metric.py RunningSum.add: "
+    "two_sum(ops.convert_to_tensor(self._total), values) → "
+    "(two_sum(values, ops.convert_to_tensor(self._total)))": (
+        "The error of a sum of two numbers does not depend on their order."
+    ),
+    f"{_SRC}/calibration/cross_fitted_scores.py _share_of_change: 1.0 → 2.0": (
+        "The next line makes it 1."
+    ),
+    f"{_SRC}/_solvers/softmax_fit.py fit_vector: 4.0 → 8.0": (
+        "Another start of Newton's method, which ends at the same optimum."
+    ),
+    f"{_SRC}/_rows/metric_rows.py class_rows: zip(labels.shape, shape, strict=False) → "
+    "(zip(shape, labels.shape, strict=False))": "Each pair is only asked whether it differs.",
+    f"{_RECORDS}/comparison/pipeline_runs.py _choose: 1 → 2 #2": (
+        "The values are multiplied by 2, and have the same order."
+    ),
+}
