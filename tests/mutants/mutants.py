@@ -246,12 +246,12 @@ MUTANTS = (
         ("test_compare",),
     ),
     Mutant(
-        "rows, *_ = rows_apart(rows, settings and settings.folds)",
-        "rows, *_ = rows_apart(rows)",
+        "apart, *places = rows_apart(rows, settings and settings.folds)",
+        "apart, *places = rows_apart(rows)",
         ("test_refit",),
     ),
     Mutant(
-        "refuse_divided_groups(folds_of(settings.folds, rows) if settings else None, rows)",
+        "refuse_divided_groups(settings and settings.folds, rows)",
         "refuse_divided_groups(None, rows)",
         ("test_refit",),
     ),
