@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
+import keras_calibration.statistics
+import keras_calibration.testing
 from symbols import symbols
 
 RNG = np.random.default_rng(0)
@@ -43,16 +45,19 @@ def test_a_single_name_is_a_name():
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)
 
 
-def temperature():
+def headed():
     head = kc.layers.TemperatureScaling()
     inputs = keras.Input((1,))
-    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(head(inputs)))
-    kc.fit_head(model, PRICE[:, None], PRICE > 1, **QUICK)
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(head(inputs)))
+
+
+def temperature():
+    kc.fit_head(headed(), PRICE[:, None], PRICE > 1, **QUICK)
 
 
 HINTS = {
     "a mean that the head cannot correct": (temperature, "PlattScaling", "initialize"),
-    "labels that are missing": (lambda: kc.calibrate(base(), X), "must have labels", r"fit\("),
+    "labels that are missing": (lambda: kc.calibrate(base(), X), "labels.*y=None", r"fit\("),
     "probabilities as logits": (
         lambda: kc.layers.PlattScaling().fit(np.linspace(0, 1, N), Y),
         "from_logits=False to the head",
@@ -70,12 +75,12 @@ HINTS = {
     ),
     "another field of a head": (
         lambda: kc.layers.FieldBias({"site": 20}).get_offsets("sight"),
-        r"one of the fields\. Received: 'sight'\. .* Available: 'site'\.",
+        r"`field`.*'sight'\. .* Available: 'site'\.",
         "not in list",
     ),
     "columns of a log by other names": (
         lambda: kc.monitor(kc.logs.ScoredLog(FRAME, timestamp="time")),
-        r"Received: 'label', 'probability', 'time'\. .*\. Name them: ScoredLog",
+        r"'label', 'probability', 'time'\. .*ScoredLog\(",
         "SQL",
     ),
 }
@@ -88,6 +93,46 @@ def test_hints_name_what_the_function_has(case):
     with pytest.raises((ValueError, UserWarning), match=named) as told:
         call()
     assert re.search(not_named, str(told.value)) is None
+
+
+def scored(**options):
+    kc.calibrate_scores(DAY_P, Y, **options, verbose=0)
+
+
+LOG = kc.logs.ScoredLog(pd.DataFrame({"label": Y, "probability": DAY_P, "at": DAY}), timestamp="at")
+HEAD = kc.layers.ILPS
+# Name → a call in which that argument is the only wrong one.
+WRONG = {
+    "methods": lambda: kc.calibrate(base(), X, Y, methods="best", verbose=0),
+    "folds": lambda: scored(folds=1),
+    "scores": lambda: kc.calibrate_scores(DAY_P[:, None, None], Y),
+    "weights_are": lambda: kc.layers.PlattScaling().fit(PRICE, Y, weights_are="rows"),
+    "forget": lambda: kc.layers.PlattScaling().update(PRICE, Y, forget=2),
+    "head": lambda: kc.models.CalibratedModel(base(), "ilps"),
+    "calibrated_output": lambda: kc.models.CalibratedModel(base(), HEAD(), calibrated_output="by"),
+    "level": lambda: kc.layers.PlattScaling().interval(PRICE, level=1.5),
+    "version": lambda: kc.export_savedmodel(headed(), "not_written", X, version=-1),
+    "path": lambda: kc.refresh_savedmodel("not_there", DAY_P, Y),
+    "num_bins": lambda: kc.metrics.ExpectedCalibrationError(num_bins=0),
+    "num_folds": lambda: kc.metrics.CalibratedLogLoss(num_folds=0),
+    "num_values": lambda: kc.metrics.FieldECE(0),
+    "min_rows": lambda: kc.scoring.multicalibration_error(Y, DAY_P, {"p": DAY_P}, min_rows=0),
+    "rows": lambda: kc.scoring.score(Y, [kc.metrics.LogLoss()]),
+    "field_metrics": lambda: kc.scoring.score((Y, DAY_P), field_metrics={"site": ["ece"]}),
+    "tolerance": lambda: kc.monitor(LOG, tolerance=-1),
+    "false_alarms_per_year": lambda: kc.monitor(LOG, false_alarms_per_year=0),
+    "confidence": lambda: kc.statistics.mean_difference([1.0, 2.0], [3.0, 4.0], confidence=2),
+    "order": lambda: kc.seeds.set_seeds(initialization=1, order=-1),
+    "monitor": lambda: kc.callbacks.SeedVariance("not_written", "p", 1, monitor=["loss"]),
+    "num_rows": lambda: kc.datasets.generate_click_log(num_rows=0),
+    "make_head": lambda: kc.testing.check_head(3),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_door_says_what_an_argument_must_be_and_what_it_is(name):
+    with pytest.raises(ValueError, match=rf"(?s)^Argument `{name}` must .*Received: "):
+        WRONG[name]()
 
 
 TENSORS = {"tensor": tf.constant, "variable": tf.Variable, "Keras' variable": keras.Variable}
@@ -141,7 +186,7 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_column_that_occurs_twice_is_not_called_missing(reader):
-    with pytest.raises(ValueError, match="Received: several columns 'price'"):
+    with pytest.raises(ValueError, match="several columns 'price'"):
         READERS[reader]()
 
 

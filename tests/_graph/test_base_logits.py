@@ -173,7 +173,7 @@ def test_class_logits_are_those_before_the_softmax(name):
 
 def test_sigmoids_of_several_outputs_are_no_classes():
     base_model = class_model(activation="sigmoid")
-    with pytest.raises(ValueError, match="ends in 3 sigmoids") as refused:
+    with pytest.raises(ValueError, match=r"`base_model`.*3 sigmoids") as refused:
         BaseLogits(base_model)
     advice = str(refused.value).split("for example ")[1].split(" with ")[0]
     one = eval(advice, {"keras": keras, "base_model": base_model})
@@ -264,10 +264,10 @@ class Subclassed(keras.Model):
     ("make", "message"),
     [
         (Subclassed, "subclassed"),
-        (lambda: keras.Sequential([dense("sigmoid")]), "without an Input"),
+        (lambda: keras.Sequential([dense("sigmoid")]), "base_output="),
         (lambda: functional(dense(), keras.layers.Reshape((1, 1))), r"\(None, 1, 1\)"),
         (lambda: class_model(keras.layers.Reshape((3, 1))), r"\(None, 3, 1\)"),
-        (lambda: dense("sigmoid"), "must be a Keras model"),
+        (lambda: dense("sigmoid"), "`base_model` must.*Dense"),
     ],
 )
 def test_what_cannot_be_calibrated_is_refused(make, message):

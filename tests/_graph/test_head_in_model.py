@@ -230,7 +230,7 @@ def test_two_heads_change_together_or_not_at_all():
     before = [weight.copy() for weight in model.get_weights()]
     with pytest.raises(ValueError, match="both classes"):
         fit(model, y={"buy": LABELS, "click": np.zeros(600)})
-    with pytest.raises(ValueError, match=r"must be finite.*iterator.*dataset.take"):
+    with pytest.raises(ValueError, match=r"finite.*iterator.*dataset\.take"):
         fit(model, iter([(X, LABELS)]), None)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -277,7 +277,7 @@ def test_another_output_of_the_head_is_not_exported(tmp_path):
     }
     model = keras.Model(inputs, outputs)
     fit(model)
-    with pytest.raises(ValueError, match="computed from the head"):
+    with pytest.raises(ValueError, match=r"'log_odds'.*'field_bias"):
         kc.export_savedmodel(model, tmp_path / "1", X, calibrated_output="p")
     assert not list(tmp_path.iterdir())
 
@@ -285,26 +285,26 @@ def test_another_output_of_the_head_is_not_exported(tmp_path):
 def test_models_without_a_head_to_be_found():
     inputs = new_inputs()
     without = keras.Model(inputs, layers.Dense(1, "sigmoid")(inputs["price"]))
-    with pytest.raises(ValueError, match=r"the heads \[\] elsewhere.*kc.calibrate"):
+    with pytest.raises(ValueError, match=r"heads \[\].*kc\.calibrate"):
         fit(without)
-    with pytest.raises(ValueError, match=r"Functional or Sequential.*Received: int"):
+    with pytest.raises(ValueError, match=r"`model`.*Received: int"):
         fit(3)
     followed = new_head()(dense(inputs["price"]), inputs)
     followed = keras.Model(inputs, layers.Dense(1, "sigmoid")(followed))
-    with pytest.raises(ValueError, match=r"the heads \['.*'\] elsewhere"):
+    with pytest.raises(ValueError, match=r"heads \['"):
         fit(followed)
 
     class Own(keras.Model):
         def call(self, inputs):
             return inputs
 
-    with pytest.raises(ValueError, match=r"Functional or Sequential.*Received: Own"):
+    with pytest.raises(ValueError, match=r"`model`.*Received: Own"):
         fit(Own())
-    with pytest.raises(ValueError, match=r"the heads \['.*'\] elsewhere"):
+    with pytest.raises(ValueError, match=r"heads \['"):
         fit(keras.Model(inputs, functional()(inputs)))
-    with pytest.raises(ValueError, match="must come from a calibration head"):
+    with pytest.raises(ValueError, match="calibrated_output='other'"):
         kc.base_logits(two_outputs_one_head(), X, calibrated_output="other")
-    with pytest.raises(ValueError, match=r"called once.*2 times"):
+    with pytest.raises(ValueError, match="2 times"):
         fit(two_heads(shared=True))
 
 

@@ -91,7 +91,7 @@ def test_known_ids_of_every_dtype(run, ids, expected):
 def test_floats_that_merge_ids_are_no_ids(dtype, most):
     ids = keras.ops.convert_to_tensor([most - 1.0, 4.0, 4.5], dtype)
     np.testing.assert_array_equal(known_ids(ids, most), [most - 1, 4, most])
-    with pytest.raises(ValueError, match=f"{dtype}, which holds .* only up to {most:,}"):
+    with pytest.raises(ValueError, match=f"{dtype}.* {most:,}.*int64"):
         known_ids(ids, most + 1)
     # 2^24 + 1 is 2^24 in float32.
     floats = keras.ops.convert_to_tensor([2.0**24 - 1, 2.0**24, -(2.0**24)], "float32")

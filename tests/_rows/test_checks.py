@@ -52,22 +52,22 @@ def test_rows_come_back_flat_in_float64():
     [
         (([],), "empty"),
         ((np.zeros((0, 1)),), "empty"),
-        ((np.zeros((3, 2, 1)),), r"`logits` must have shape \(n,\) or \(n, 1\)"),
-        ((0.5,), r"`logits` must .* Received: shape \(\)"),
-        (([0.0, np.nan, 1.0, np.inf],), "finite. Received: 2 of 4 rows.*nan in row 1"),
-        (([0.0, -np.inf],), "finite. Received: 1 of 2 rows.*-inf in row 1"),
-        (([0.0, 1.0], [0]), "same number of rows.*'logits': 2, 'labels': 1"),
-        (([0.0, 1.0], [0, 1], [1.0]), "same number of rows.*'sample_weight': 1"),
-        (([0.0, 1.0], [0, 2]), r"Labels must be in \[0, 1\].*2.0 in row 1"),
-        (([0.0, 1.0], [-1, 1]), r"Labels must be in \[0, 1\].*-1.0 in row 0"),
-        (([0.0, 1.0], [np.nan, 1]), r"Labels must be in \[0, 1\].*nan in row 0"),
-        (([0.0, 1.0], np.zeros((2, 2))), r"`labels` must have shape"),
-        (([0.0, 1.0], [0, 1], [1, -1]), "not negative.*-1.0 in row 1"),
-        (([0.0, 1.0], [0, 1], [np.nan, 1]), "not negative.*nan in row 0"),
-        (([0.0, 1.0], [0, 1], [0, 0]), "All sample weights are 0"),
-        (([0.0, 1.0], [1, 1], None, True), "one class only.*2 rows, none of them of class 0"),
-        (([0.0, 1.0], [0, 0], None, True), "one class only.*2 rows, none of them of class 1"),
-        (([0.0, 1.0, 2.0], [0, 1, 1], [0.0, 0.3, 0.1], True), "one class only"),
+        ((np.zeros((3, 2, 1)),), r"`logits`.*shape \(3, 2, 1\)"),
+        ((0.5,), r"`logits`.*shape \(\)"),
+        (([0.0, np.nan, 1.0, np.inf],), "2 of 4.*nan in row 1"),
+        (([0.0, -np.inf],), "1 of 2.*-inf in row 1"),
+        (([0.0, 1.0], [0]), "'logits': 2, 'labels': 1"),
+        (([0.0, 1.0], [0, 1], [1.0]), "'sample_weight': 1"),
+        (([0.0, 1.0], [0, 2]), r"(?i)labels.* 2\.0 in row 1"),
+        (([0.0, 1.0], [-1, 1]), r"(?i)labels.*-1\.0 in row 0"),
+        (([0.0, 1.0], [np.nan, 1]), r"(?i)labels.*nan in row 0"),
+        (([0.0, 1.0], np.zeros((2, 2))), r"`labels`.*shape"),
+        (([0.0, 1.0], [0, 1], [1, -1]), r"`sample_weight`.*-1\.0 in row 1"),
+        (([0.0, 1.0], [0, 1], [np.nan, 1]), "`sample_weight`.*nan in row 0"),
+        (([0.0, 1.0], [0, 1], [0, 0]), "`sample_weight`.*positive"),
+        (([0.0, 1.0], [1, 1], None, True), "`labels`.*2 rows.*class 0"),
+        (([0.0, 1.0], [0, 0], None, True), "`labels`.*2 rows.*class 1"),
+        (([0.0, 1.0, 2.0], [0, 1, 1], [0.0, 0.3, 0.1], True), "`labels`.*one class"),
     ],
 )
 def test_bad_rows_are_refused(arguments, message):
@@ -81,12 +81,10 @@ def test_a_row_of_weight_0_is_no_row():
     np.testing.assert_array_equal(rows.logits, [2, -1])
     np.testing.assert_array_equal(rows.labels, [1, 0])
     np.testing.assert_array_equal(rows.weights, [2, 3])
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match=r"`labels`.*one class"):
         check_rows([0.0, 1.0, 2.0], [np.nan, 1, 1], [0, 1, 1], both_classes=True)
     # The number of a row that is refused is that of the caller.
-    with pytest.raises(
-        ValueError, match=r"1 of 2 rows with other values, the first being 7\.0 in row 2"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 2 rows.* 7\.0 in row 2"):
         check_rows([0.0, 1.0, 2.0], [7, 1, 7], [0, 1, 1])
     assert counted_rows(np.ones(3)).numbers is None
     np.testing.assert_array_equal(counted_rows(weights).numbers, [1, 3])
@@ -94,7 +92,7 @@ def test_a_row_of_weight_0_is_no_row():
     rows = read_rows(probabilities, [-1, 1, 0.5, 0.2], weights, from_logits=False)
     np.testing.assert_allclose(rows.logits, np.log([0.3 / 0.7, 0.6 / 0.4]))
     np.testing.assert_allclose(rows.unit * rows.weights, [2, 3])
-    with pytest.raises(ValueError, match="must not hold NaN"):
+    with pytest.raises(ValueError, match=r"`logits`.*NaN"):
         read_rows(probabilities, [0, 1, 0, 0], from_logits=False)
 
 
@@ -108,21 +106,21 @@ def test_class_rows_of_weight_0_are_no_rows(labels):
     np.testing.assert_array_equal(rows.logits, scores[1:])
     np.testing.assert_array_equal(rows.labels, np.eye(3))
     np.testing.assert_array_equal(rows.weights, [1, 1, 2])
-    with pytest.raises(ValueError, match="Missing labels are not negative"):
+    with pytest.raises(ValueError, match="drop these rows"):
         check_rows(np.zeros((4, 3)), labels)
 
 
 @pytest.mark.parametrize(
     ("labels", "advice"),
     [
-        ([0, np.nan, 1], "Missing labels are not negative: drop these rows"),
-        ([0, None, True], "Missing labels are not negative: drop these rows"),
+        ([0, np.nan, 1], "drop these rows"),
+        ([0, None, True], "drop these rows"),
         ([1, -1, -1], r"as \(labels \+ 1\) / 2"),
-        ([-1, -1, np.nan], "Missing labels.* If -1 stands for a missing label"),
-        ([0, -1, 1], "If -1 stands for a missing label"),
+        ([-1, -1, np.nan], "drop these rows.* -1 stands"),
+        ([0, -1, 1], "If -1 stands"),
         ([1, 2, 2], "as labels - 1"),
-        ([0, 1, 3], r"one logit per class, shape \(n, K\)"),
-        ([0, 1, 70.5], "shares of positives between 0 and 1"),
+        ([0, 1, 3], r"\(n, K\)"),
+        ([0, 1, 70.5], "shares"),
         (["no", "yes", "no"], r"Labels must be numbers.*\(labels == 'yes'\)"),
         (["no", None, "yes"], r"Labels must be numbers"),
         (["no", "", "yes"], "Labels must be numbers"),
@@ -151,14 +149,14 @@ def test_labels_that_contradict_probabilities_of_0_and_1_are_counted(dtype):
     probabilities = np.array([0, 0, 0, 1, 1, 1, 0.5, 1e-12], dtype)
     labels = np.array([1, 0, 0.1, 0, 1, 0, 1, 1])
     logits = logits_of_probabilities(probabilities).astype(dtype).astype("float64")
-    with pytest.warns(UserWarning, match=r"^4 of 8 rows have a probability of exactly 0 or 1"):
+    with pytest.warns(UserWarning, match="^4 of 8 rows.*Smooth"):
         warn_of_contradicted_ends(Rows(logits, labels, None))
     some = Rows(logits, labels, None).take(np.array([1, 3, 4, 6, 7]))
-    with pytest.warns(UserWarning, match=r"^1 of 5 rows"):
+    with pytest.warns(UserWarning, match="^1 of 5 rows"):
         warn_of_contradicted_ends(some)
     shares = np.array([[0.0, 0.5, 0.5], [0, 0, 1], [0.2, 0.8, 0]])
     rows = Rows(logits_of_probabilities(shares), np.eye(3)[[0, 2, 0]], None)
-    with pytest.warns(UserWarning, match=r"^1 of 3 rows"):
+    with pytest.warns(UserWarning, match="^1 of 3 rows"):
         warn_of_contradicted_ends(rows)
 
 
@@ -207,11 +205,11 @@ TURNED_ROUND_IS_AN_ERROR = pytest.mark.filterwarnings("error:The scores rank:Use
 def test_scores_in_the_wrong_order_are_noticed_in_every_unit_and_once(factor):
     logits, labels = turned_round()
     pairs = logits[labels == 1][:, None] - logits[labels == 0]
-    with pytest.warns(UserWarning, match=f"wrong way round: their AUC is {(pairs > 0).mean():.2f}"):
+    with pytest.warns(UserWarning, match=f"AUC is {(pairs > 0).mean():.2f}"):
         read_rows(factor * logits, labels)
-    with pytest.warns(UserWarning, match="wrong way round"):
+    with pytest.warns(UserWarning, match="1 - p"):
         read_rows(expit(logits), labels, from_logits=False)
-    with pytest.warns(UserWarning, match="wrong way round"):
+    with pytest.warns(UserWarning, match="1 - p"):
         read_rows(factor * logits, labels, np.full(400, 2), weights_are="counts")
     read_rows(-factor * logits, labels)
     read_rows(factor * logits, 1 - labels)
@@ -248,5 +246,5 @@ def test_every_door_notices_scores_in_the_wrong_order(door, tmp_path):
         "fit": lambda: kc.layers.ILPS().fit(logits, labels),
         "refresh": lambda: kc.refresh_savedmodel(path, logits, labels, from_logits=True),
     }
-    with pytest.warns(UserWarning, match="wrong way round"):
+    with pytest.warns(UserWarning, match="1 - p"):
         doors[door]()

@@ -55,7 +55,7 @@ def test_columns_become_arrays(column, expected):
 
 
 def test_masked_arrays_are_refused():
-    with pytest.raises(ValueError, match=r"Input 'it' must be an array without a mask.*tolist"):
+    with pytest.raises(ValueError, match=r"'it'.*mask.*tolist"):
         column_of(np.ma.array([7, 2], mask=[False, True]), "'it'")
     values = np.ma.array([7, 2], mask=[False, True]).tolist()
     np.testing.assert_array_equal(column_of(values, "'it'"), [7, np.nan])
@@ -154,9 +154,9 @@ def test_texts_that_would_change_are_refused_by_name(column, expected):
         "scores": lambda: kc.calibrate_scores(scores, labels, columns, fields=["shop"], verbose=0),
     }
     for door in doors.values():
-        with pytest.raises(ValueError, match=f"'shop' must hold strings .*{expected}"):
+        with pytest.raises(ValueError, match=f"'shop'.*{expected}"):
             door()
-    with pytest.raises(ValueError, match="Labels must be numbers"):
+    with pytest.raises(ValueError, match=r"Labels.*strings"):
         kc.layers.ILPS().fit(scores, column)
     texts = np.array(["café", "tea"])
     np.testing.assert_array_equal(column_of([text.encode() for text in texts], "'shop'"), texts)

@@ -49,7 +49,7 @@ def frame():
 )
 def test_missing_strings_are_empty_and_said_to_be(column):
     site = keras.Input((), dtype="string", name="site")
-    with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows"):
+    with pytest.warns(UserWarning, match="'site'.* 1 of 2 rows"):
         array = inputs_of({"site": column}, {"site": site})["site"]
     np.testing.assert_array_equal(array, ["a", ""])
 
@@ -82,7 +82,7 @@ def test_whole_numbers_are_exact_ids(values, expected):
         (np.array([2.0**24], "float32"), "int64", r"16777216 in row 0 as float32"),
         (np.array([3, 2048], "float16"), "int32", r"2048 in row 1 as float16"),
         (tf.constant([256], tf.bfloat16), "int32", r"256 in row 0 as bfloat16"),
-        (np.array([2.0**53]), "int64", r"as float64, where .* Read the column as integers"),
+        (np.array([2.0**53]), "int64", r"as float64.*Read"),
         (np.array([np.inf]), "int64", "inf in row 0"),
         ([1e9 + 1.5], "int64", r"1000000001\.5 in row 0"),
         ([2**31], "int32", r'2147483648 in row 0.*dtype="int64"'),
@@ -104,7 +104,7 @@ def test_ids_that_would_change_are_refused(values, dtype, message):
 
 def test_a_column_of_missing_values_is_one_of_empty_strings_for_a_string_input():
     site = keras.Input((), dtype="string", name="site")
-    with pytest.warns(UserWarning, match="'site' has missing strings in 2 of 2"):
+    with pytest.warns(UserWarning, match="'site'.* 2 of 2 rows"):
         received = entering([None, np.nan], "'site'", site)
     assert received.tolist() == ["", ""]
 
@@ -128,7 +128,7 @@ def test_graphs_refuse_ids_that_would_change(values, dtype, is_exact):
     if is_exact:
         assert int(step(tf.constant(values))[0]) == int(values[0])
         return
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"The input .*site.* whole numbers"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"site.* whole numbers"):
         step(tf.constant(values))
 
 
@@ -177,10 +177,10 @@ def test_tables_that_cannot_be_read_say_so():
     with pytest.raises(ValueError, match=r"in memory.*LazyFrame.*collect"):
         inputs_of(pl.DataFrame({"site": [1]}).lazy(), {"site": keras.Input(())})
     relation = pytest.importorskip("duckdb").from_df(frame[["price"]])
-    with pytest.raises(ValueError, match=r"'price' must be an array.*Convert it"):
+    with pytest.raises(ValueError, match=r"'price'.*DuckDB"):
         inputs_of(relation, {"price": keras.Input(())})
     for column in ([[1], [2, 3]], [2, "b"], [b"a", 1]):
-        with pytest.raises(ValueError, match="Input 'it' must hold"):
+        with pytest.raises(ValueError, match="'it'"):
             column_of(column, "'it'")
 
 

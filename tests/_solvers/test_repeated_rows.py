@@ -53,7 +53,7 @@ def test_repeated_rows_lie_in_one_fold(name):
     if labels.ndim == 2:
         scores = np.stack([scores, *np.zeros((3, len(labels)))], axis=1)
     rows = Rows(scores, labels, None, dict(enumerate(inputs))).take(order)
-    with pytest.warns(UserWarning, match="rows of the development set are 300 different rows"):
+    with pytest.warns(UserWarning, match="300 different rows"):
         rows = with_copies_grouped(rows)
     group = rows.groups
     _, place = np.unique(logits[order], return_inverse=True)
@@ -112,7 +112,7 @@ def test_rows_that_are_counted_are_the_repeated_rows(folds, is_coarse):
     models = []
     for numbers, weights in ((np.arange(300), counts), (order, None)):
         columns = logits[numbers], LABELS[numbers], {"site": SITES[numbers]}, weights
-        told = pytest.warns(UserWarning, match=r"up to \d+ times each.*drop the duplicates")
+        told = pytest.warns(UserWarning, match=r"up to \d+ times.*duplicates")
         with contextlib.nullcontext() if is_coarse else told:
             models.append(kc.calibrate_scores(*columns, weights_are="counts", **options))
     counted, single = models

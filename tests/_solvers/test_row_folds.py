@@ -71,7 +71,7 @@ def test_groups_of_one_row_are_no_groups():
 
 
 def test_fewer_groups_than_folds_are_refused():
-    with pytest.raises(ValueError, match=r"`folds`.*number of groups, 2"):
+    with pytest.raises(ValueError, match=r"`folds`.*groups, 2"):
         fold_of_rows(3, rows_with(np.arange(NUM_ROWS) % 2), seed=0)
 
 

@@ -5,7 +5,6 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import keras_calibration as kc
-from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration.calibration.candidates import vocabularies
@@ -134,40 +133,6 @@ def fold_of(num_folds, rows):
     return fold
 
 
-def test_figures_are_those_of_the_cross_fitted_probabilities():
-    x, y = make_rows(lambda logit, site, price: 1.5 * logit + 0.5)
-    weights = np.random.default_rng(3).uniform(0, 2, NUM_ROWS)
-    model = kc.calibrate(
-        base_model(), x, y, weights, fields={"site": 6}, methods="bias", folds=3, verbose=0
-    )
-    fold = fold_of(3, Rows(x["score"][:, 0], y, weights, {"site": x["site"]}))
-    logits = x["score"][:, 0].astype("float32").astype(float)
-    calibrated = np.empty(NUM_ROWS)
-    for number in range(3):
-        layer = kc.layers.BiasCorrection()
-        others = fold != number
-        layer.fit(logits[others], y[others], sample_weight=weights[others])
-        calibrated[~others] = logits[~others] + layer.bias
-    p = 1 / (1 + np.exp(-calibrated))
-    after = model.report.after
-    losses = np.logaddexp(0, calibrated) - y * calibrated
-    assert after.log_loss == pytest.approx(np.average(losses, weights=weights), abs=1e-6)
-    # Within each fold: over folds, the errors of a value would cancel.
-    cells = [(x["site"] == z) & (fold == k) for z in range(6) for k in range(3)]
-    errors = [abs(weights[cell] @ (y - p)[cell]) for cell in cells]
-    assert after.field_ece["site"] == pytest.approx(sum(errors) / weights.sum(), abs=1e-6)
-    residuals, rate = weights * (p - y), np.average(y, weights=weights)
-    assert after.calibration_ratio == pytest.approx(1 + residuals.sum() / (weights @ y), abs=1e-6)
-    away = weights * (p - after.calibration_ratio * y)
-    error = np.sqrt(away @ away) / weights.sum() / rate
-    assert after.calibration_ratio_error == pytest.approx(error, rel=1e-4)
-    # The model itself is fitted to all rows.
-    layer = kc.layers.BiasCorrection()
-    layer.fit(logits, y, sample_weight=weights)
-    received = model.predict(x, verbose=0, batch_size=NUM_ROWS)[:, 0]
-    np.testing.assert_allclose(received, 1 / (1 + np.exp(-logits - layer.bias)), atol=1e-6)
-
-
 def test_a_blend_is_the_weighted_mean_of_its_parts(tmp_path):
     # Too few rows for the curve that they have: neither candidate alone is best.
     x, y = make_rows(lambda z, site, price: z + 0.5 * np.maximum(z, 0) + 0.15 * site, 2000, seed=2)
@@ -176,9 +141,6 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(tmp_path):
     assert report.chosen == "blend"
     assert sum(report.weights.values()) == pytest.approx(1)
     parts = [name for name in report.weights if name != "identity"]
-    shown = str(report)
-    assert "* blend " in shown
-    assert f"{parts[0]} {report.weights[parts[0]]:.2f}" in " ".join(shown.split())
     # Its figures are those of the mean of the cross-fitted logits.
     losses = {score.name: score.log_loss for score in report.scores}
     best = min(loss for name, loss in losses.items() if name != "blend")
@@ -215,7 +177,7 @@ def test_a_method_that_makes_it_worse_is_told():
     period = np.arange(NUM_ROWS) * 5 // NUM_ROWS
     eta = x["score"][:, 0] + np.array([1.5, -1.5, 1.5, -1.5, 0.0])[period]
     y = (generator.random(NUM_ROWS) < 1 / (1 + np.exp(-eta))).astype("float32")
-    with pytest.warns(UserWarning, match="'platt' makes the cross-fitted log loss worse"):
+    with pytest.warns(UserWarning, match="'platt'.*worse: "):
         kc.calibrate(base_model(), x, y, methods="platt", folds="blocks", verbose=0)
     model = kc.calibrate(base_model(), x, y, folds="blocks", verbose=0)
     assert model.report.chosen == "identity"
@@ -229,12 +191,12 @@ def test_a_method_that_makes_it_worse_is_told():
 def test_what_the_rows_do_not_allow_is_left_out():
     x, _ = make_rows(lambda logit, site, price: logit, num_rows=60)
     y = (x["score"][:, 0] > np.median(x["score"])).astype("float32")  # a threshold separates them
-    with pytest.warns(UserWarning, match="'platt' could not be fitted"):
+    with pytest.warns(UserWarning, match="'platt': PlattScaling"):
         report = kc.calibrate(base_model(), x, y, fields=["site"], verbose=0).report
     assert set(report.left_out) >= {"platt", "trees"}
     assert "Left out: platt" in str(report)
     assert report.after.log_loss < report.before.log_loss
-    with pytest.raises(ValueError, match="too large or infinite"):
+    with pytest.raises(ValueError, match=r"PlattScaling.*infinite"):
         kc.calibrate(base_model(), x, y, methods="platt", verbose=0)
 
 

@@ -90,14 +90,14 @@ LOGITS, LABELS, COLUMNS = make_rows()
         ((LOGITS, LABELS), {"from_logits": False}, "`scores` .*pass from_logits=True"),
         ((np.c_[1 - LABELS, LABELS], LABELS), {"from_logits": False}, r"predict_proba\(x\)\[:, 1"),
         ((np.zeros((9, 3, 1)), np.zeros(9)), {}, "`scores`"),
-        ((LOGITS, LABELS, COLUMNS), {}, "must name the features"),
+        ((LOGITS, LABELS, COLUMNS), {}, "`fields` or `numeric`"),
         (
             (LOGITS, LABELS, COLUMNS),
             {"fields": ["sites"]},
-            r"of `fields` and `numeric`\. Received: no 'sites'\. Did you mean 'site'\?",
+            r"`features`.*no 'sites'\. Did you mean 'site'\?",
         ),
-        ((LOGITS, LABELS, LABELS), {"fields": ["site"]}, "mapping of names to arrays"),
-        ((LOGITS, LABELS[:-1]), {}, "same number of rows"),
+        ((LOGITS, LABELS, LABELS), {"fields": ["site"]}, "`features`.*mapping"),
+        ((LOGITS, LABELS[:-1]), {}, "'labels': 2999"),
         ((LOGITS, 0 * LABELS), {}, "both classes"),
         ((np.append(LOGITS[1:], np.nan), LABELS), {}, "finite"),
     ],
@@ -114,6 +114,6 @@ def test_two_rows_of_each_class_are_needed_and_enough(methods):
     assert "folds" not in str(told.value)
     if methods == "bias":
         return
-    with pytest.warns(UserWarning, match="'platt' could not be fitted"):
+    with pytest.warns(UserWarning, match="'platt': PlattScaling"):
         model = fitted(np.array([-1.0, 0.5, 0.4, 2.0]), [0, 0, 1, 1], method="thorough")
     assert model.report.num_folds == 4

@@ -248,24 +248,6 @@ def test_beyond_chance_is_nothing_where_the_model_is_right():
         report.beyond_chance("shop")
 
 
-def test_the_chance_of_a_report_is_that_of_drawn_labels():
-    logits, labels, _ = make_rows()
-    site = np.arange(NUM_ROWS) % 7
-    options = {"from_logits": True, "fields": ["site"], "methods": "bias", "verbose": 0}
-    report = kc.calibrate_scores(logits, labels, {"site": site}, **options).report
-    fold = fold_of(3, Rows(logits, labels, None, {"site": site}))
-    columns = cross_fitted(logits, labels, np.ones(NUM_ROWS), fold)
-    for chance, eta in ((report.chance_before, columns[0]), (report.chance_after, columns[1])):
-        generator, errors, p = np.random.default_rng(1), [], expit(eta)
-        for _ in range(2000):
-            sums = np.bincount(7 * fold + site, (generator.random(NUM_ROWS) < p) - p)
-            errors.append(np.abs(sums).sum() / NUM_ROWS)
-        assert chance["site"].field_ece == pytest.approx(np.mean(errors), rel=0.05)
-        assert chance["site"].field_ece_deviation == pytest.approx(np.std(errors), rel=0.3)
-        # The error of the figure that was found: at least that of a model that is right.
-        assert np.std(errors) < chance["site"].error < 2 * np.std(errors)
-
-
 def test_a_share_of_a_change_has_that_share_of_its_bias():
     for seed in range(20):
         generator = np.random.default_rng(seed)

@@ -10,7 +10,8 @@ from scipy import special
 import keras_calibration as kc
 from calibration.test_calibrate import fold_of
 from keras_calibration._rows.rows import Rows
-from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
+from keras_calibration.calibration import CalibrationReport
+from keras_calibration.calibration.calibration_report import CandidateScore
 
 
 def report_rows():

@@ -86,7 +86,7 @@ def test_a_gap_is_kept():
     ):
         assert scored.min() == 100 * number
         assert fitted.max() == 100 * number - 150
-    with pytest.raises(ValueError, match="a gap of 700 leaves too few fits"):
+    with pytest.raises(ValueError, match=r"`time`.*gap of 700"):
         splits_of(None, rows, 700.0)
 
 
@@ -94,7 +94,7 @@ def test_rows_of_one_time_are_in_one_block():
     times = np.floor(np.arange(800.0) / 90)
     splits = splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times))
     assert all(len(set(splits.fold[times == time])) == 1 for time in set(times))
-    with pytest.raises(ValueError, match="at least two blocks of rows"):
+    with pytest.raises(ValueError, match=r"`time`.*gap of 0"):
         splits_of(None, Rows(np.zeros(800), np.arange(800) % 2.0, None, times=times // 5))
 
 
@@ -103,10 +103,10 @@ def test_rows_of_one_time_are_in_one_block():
     [
         ({"time": "order", "folds": 5}, "`folds`"),
         ({"time": ("order", -1)}, "`gap`"),
-        ({"time": ("order", np.timedelta64(1, "D"))}, "must be a number, in the unit"),
+        ({"time": ("order", np.timedelta64(1, "D"))}, "`gap`"),
         ({"time": "when"}, "`time`"),
         ({"time": np.zeros(5)}, "800"),
-        ({"time": np.zeros(800)}, "at least two blocks of rows"),
+        ({"time": np.zeros(800)}, "`time`.*gap of 0"),
     ],
     ids=["folds", "negative gap", "timedelta", "no column", "few times", "one time"],
 )
@@ -122,7 +122,7 @@ def test_times_tell_apart_rows_that_are_else_the_same():
     methods = ["bias", "platt"]
     # A warning is an error here.
     calibrated(twice, np.r_[y, y], time=np.arange(1600), methods=methods)
-    with pytest.warns(UserWarning, match="1,600 rows of the development set are 800 different"):
+    with pytest.warns(UserWarning, match="1,600 rows.* 800 different"):
         calibrated(twice, np.r_[y, y], time=np.tile(np.arange(800), 2), methods=methods)
 
 
@@ -175,7 +175,7 @@ def test_times_are_far_if_few_rows_come_long_after_all_others(times, counts, num
     if not num_far:
         with_times(rows, times)  # a warning is an error here
         return
-    with pytest.warns(UserWarning, match=f"^{num_far} of {len(times):,} rows have times far after"):
+    with pytest.warns(UserWarning, match=f"^{num_far} of {len(times):,} rows.* far after"):
         with_times(rows, times)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import every_head
 import keras_calibration as kc
-from keras_calibration.calibration.log_fits import fit_calibrator
+from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.models import CalibratedModel
 from symbols import symbols

@@ -9,9 +9,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_calibration as kc
-from keras_calibration.export import verification
+from keras_calibration.export import signature_input, verification
 from keras_calibration.export.provenance import describe_model
-from keras_calibration.export.spec import Spec, signature_input
+from keras_calibration.export.spec import Spec
 from served import answers, provenance_of, serve_here
 from trained_heads import train_head
 
@@ -188,7 +188,7 @@ def small_ids(offset):
 
 def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
     model = small_ids(offset=3)
-    with pytest.raises(ValueError, match=r"random rows \(ids below 10\).*Pass `sample`"):
+    with pytest.raises(ValueError, match=r"ids below 10.*`sample`"):
         kc.export_savedmodel(model, tmp_path / "1")
     assert not list(tmp_path.iterdir())
     assert len(Spec.from_model(model, {"id": np.array([[-3], [-1]])}).expected["logit"]) == 2
@@ -220,7 +220,7 @@ def test_rounding_of_half_precision_is_no_difference(policy, rounding, tmp_path,
     rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")
     told = provenance_of(kc.export_savedmodel(model_in(policy), tmp_path / "1", rows))
     assert told["verification"]["largest_differences"]["raw/logit"] > rounding / 4
-    with pytest.raises(RuntimeError, match="which rounding explains"):
+    with pytest.raises(RuntimeError, match="Received: a difference"):
         kc.export_savedmodel(model_in("float32"), tmp_path / "2", rows)
 
 
@@ -279,7 +279,7 @@ def test_a_savedmodel_that_differs_or_does_not_load_is_not_left(
 
 def test_a_head_that_was_never_fitted_brings_a_warning():
     model = small_model()
-    with pytest.warns(UserWarning, match="never been fitted"):
+    with pytest.warns(UserWarning, match="fit_head"):
         Spec.from_model(model).warn_if_unfitted()
     rows = {name: np.linspace(-2, 2, 300)[:, None] for name in ("x", "z")}
     kc.fit_head(model, rows, np.arange(300) % 3 == 0, verbose=0)
@@ -293,7 +293,8 @@ def through_python(values):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:PlattScaling. the best scale")  # by the weights drawn
+# By the weights drawn.
+@pytest.mark.filterwarnings("ignore:PlattScaling. the best scale", "ignore:The fit of the head")
 @pytest.mark.parametrize("function", [lambda v: 2 * v, through_python], ids=["traced", "python"])
 def test_a_lambda_is_exported_if_tensorflow_traces_it(function, new_process, tmp_path):
     base = keras.Sequential([keras.Input((1,), name="x")])

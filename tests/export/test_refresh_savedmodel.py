@@ -179,15 +179,15 @@ def test_bad_input_writes_nothing(change, exported):
 def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     features, labels = rows()
     arguments = (LOGITS, labels, features)
-    with pytest.raises(ValueError, match="must be the folder of a SavedModel"):
+    with pytest.raises(ValueError, match=r"`path`.*nothing'"):
         refresh(tmp_path / "nothing", *arguments)
     named = shutil.copytree(exported, tmp_path / "named")
-    with pytest.raises(ValueError, match="named by its version number"):
+    with pytest.raises(ValueError, match=r"`path`.*named'"):
         refresh(named, *arguments)
     plain = tmp_path / "7"
     dense = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     dense.export(plain, verbose=False)
-    with pytest.raises(ValueError, match="as `export_savedmodel` wrote it"):
+    with pytest.raises(ValueError, match=r"`path`.*damaged"):
         refresh(plain, *arguments)
     assert {entry.name for entry in tmp_path.iterdir()} == {"named", "7"}
 
@@ -200,7 +200,7 @@ def test_classes_are_refreshed_by_their_logits(tmp_path):
     path = kc.export_savedmodel(model, tmp_path / "1", x)
     new, labels = class_worlds.class_rows(1500, scale=0.3, seed=2)
     # A softmax leaves open a constant of each row, on which the head's scales depend.
-    with pytest.raises(ValueError, match="`from_logits` must be True for classes"):
+    with pytest.raises(ValueError, match="`from_logits`"):
         refresh(path, model.base_model(new), labels, from_logits=False)
     second = refresh(path, new["scores"], labels)
     model.head.fit(new["scores"], labels)
@@ -249,7 +249,7 @@ def test_what_was_tampered_with_is_refused(tmp_path):
         folder = tmp_path / name
         path = shutil.copytree(first, folder / "1")
         tamper(path, second)
-        with pytest.raises(ValueError, match=r"Export the model again"):
+        with pytest.raises(ValueError, match=r"`path`.*Export"):
             refresh(folder, LOGITS, labels)
         assert [entry.name for entry in folder.iterdir()] == ["1"], name
 
@@ -285,7 +285,7 @@ def test_probabilities_give_what_their_logits_give(range_from, tmp_path):
         for path in (by_probabilities, by_logits)
     ]
     np.testing.assert_allclose(served[0], served[1], rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match=r"values from -2 to 2.*pass from_logits=True"):
+    with pytest.raises(ValueError, match=r"`predictions`.*from_logits=True"):
         kc.refresh_savedmodel(tmp_path, LOGITS, labels_of(LOGITS))
 
 
@@ -301,7 +301,7 @@ def test_a_calibrated_model_is_compared_by_the_rows_of_its_fit(tmp_path):
     told = provenance_of(path)["logits"]
     assert (told["rows"], told["num_rows"]) == ("fit", NUM_ROWS)
     refresh(path, LOGITS, labels_of(LOGITS))
-    with pytest.warns(UserWarning, match=r"outside of their range in the fit of .* -2 to 2\."):
+    with pytest.warns(UserWarning, match=r" -2 to 2\."):
         refresh(path, LOGITS + 5, labels_of(LOGITS))
 
 

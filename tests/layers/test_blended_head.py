@@ -73,5 +73,5 @@ def test_weights_and_what_is_left_to_the_logit():
         keras.ops.convert_to_numpy(alone(logits))[:2, 0], 0.5 * (one + logits)[:2], rtol=1e-6
     )
     for wrong in ([0.5], [0.7, 0.4], [1.0, 0.0], [np.nan, 0.5]):
-        with pytest.raises(ValueError, match="`head_weights` must be 2 numbers above 0"):
+        with pytest.raises(ValueError, match="`head_weights` must be 2"):
             BlendedHead(parts, head_weights=wrong)

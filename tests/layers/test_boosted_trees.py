@@ -87,13 +87,6 @@ def test_strings_frames_and_tiny_weights_are_taken():
     assert np.isfinite(expected).all()
 
 
-def test_hostile_values_are_finite(fitted):
-    ages = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, 3e38]
-    features = {"site": [-1, 99, 30, 0, 1, 2, 3], "device": [7, -1, 0, 1, 2, 0, 1], "age": ages}
-    features = {name: np.array(column) for name, column in features.items()}
-    assert np.isfinite(called(fitted, np.linspace(-30, 30, 7), features)).all()
-
-
 def test_without_lightgbm_a_fit_says_what_to_install(monkeypatch):
     original = builtins.__import__
 
@@ -105,7 +98,7 @@ def test_without_lightgbm_a_fit_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     head = new_head()
     logits, labels, features, _ = rows(600)
-    with pytest.raises(ImportError, match=r"libgomp.so.1.*libgomp1 on Debian"):
+    with pytest.raises(ImportError, match=r"libgomp\.so\.1.*libgomp1 "):
         head.fit(logits, labels, features)
     np.testing.assert_allclose(called(head, logits, features), logits, atol=1e-6)
 

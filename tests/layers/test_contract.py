@@ -264,9 +264,9 @@ def test_one_row_of_features_is_not_broadcast(case):
     logits, features = case.rows(slice(0, 3))
     layer(logits, features)
     for name in features if layer.feature_names is None else layer.feature_names:
-        with pytest.raises(ValueError, match=f"as many rows as the logits, 3. Received:.*{name}"):
+        with pytest.raises(ValueError, match=rf"features of .* 3\. .*'{name}': 1"):
             layer(logits, {**features, name: features[name][:1]})
-        with pytest.raises(ValueError, match="as many rows as the logits, 1"):
+        with pytest.raises(ValueError, match=r"features of .* 1\. Received"):
             layer(logits[:1], features)
 
 

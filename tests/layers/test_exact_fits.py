@@ -122,7 +122,7 @@ def test_separated_classes_are_refused_and_nothing_is_changed(layer_class, thres
     layer = layer_class()
     layer.fit(*rows_of())
     before = parameters_of(layer)
-    with pytest.raises(ValueError, match=r"best scale is too large or infinite.*separates.*ILPS"):
+    with pytest.raises(ValueError, match=r"infinite.*ILPS"):
         layer.fit(logits, logits > (0.0 if layer_class is layers.TemperatureScaling else threshold))
     np.testing.assert_array_equal(parameters_of(layer), before)
 

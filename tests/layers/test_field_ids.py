@@ -24,7 +24,7 @@ BOTH = {"fields": ["hour"], "numeric": ["hour"]}
     ids=["FieldBias", "FieldNetwork", "BoostedTrees", "calibrate_scores"],
 )
 def test_a_column_is_a_field_or_a_number(call):
-    message = "of other columns than `fields`. Received: numeric=['hour']. Name each column once."
+    message = "Received: numeric=['hour']."
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
 
@@ -32,5 +32,5 @@ def test_a_column_is_a_field_or_a_number(call):
 def test_numeric_names_may_be_an_iterator_and_a_field_a_single_name():
     assert checked_numeric(iter(["price", "age"]), {"site": 3}) == ("price", "age")
     assert checked_numeric("s", "site") == ("s",)
-    with pytest.raises(ValueError, match="Name each column once"):
+    with pytest.raises(ValueError, match=r"numeric=\['site'\]"):
         checked_numeric("site", "site")

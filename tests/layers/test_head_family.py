@@ -16,10 +16,10 @@ from keras_calibration.layers import (
     Head,
     IsotonicRegression,
     PlattScaling,
+    Reads,
     SamplingCorrection,
     TemperatureScaling,
 )
-from keras_calibration.layers.field_ids import Reads
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-0.5, 1.5, 400)
@@ -57,7 +57,7 @@ def test_one_order_of_arguments(method):
 @pytest.mark.parametrize("name", OF_ONE_LOGIT)
 def test_a_head_of_one_logit_says_so(name):
     head = OF_ONE_LOGIT[name]()
-    message = rf"logits of {name} must have shape \(batch,\) or \(batch, 1\).*for K classes"
+    message = rf"logits of {name} .*for K classes"
     with pytest.raises(ValueError, match=message):
         head(CLASS_LOGITS, BOTH)
     with pytest.raises(ValueError, match=message):
@@ -76,13 +76,13 @@ def test_temperature_serves_both_and_forgets_the_rows_of_the_other():
     layer.interval(LOGITS)
     layer.fit(CLASS_LOGITS, CLASSES)
     assert layer.temperature == classes.temperature != binary.temperature
-    with pytest.raises(ValueError, match="histogram of the rows of earlier fits"):
+    with pytest.raises(ValueError, match=r"`update`.*TemperatureScaling.*`fit`"):
         layer.update(LOGITS, LABELS)
-    with pytest.raises(ValueError, match="must be fitted by `fit` before `interval`"):
+    with pytest.raises(ValueError, match=r"`interval`.*not from a fit"):
         layer.interval(LOGITS)
-    with pytest.raises(ValueError, match=r"^TemperatureScaling has no interval of class"):
+    with pytest.raises(ValueError, match=r"^TemperatureScaling .*interval.*\(400, 3\)"):
         layer.interval(CLASS_LOGITS)
-    with pytest.raises(ValueError, match=r"`update` of TemperatureScaling must have.*\(batch, 1\)"):
+    with pytest.raises(ValueError, match=r"`update` of TemperatureScaling.*\(batch, 1\)"):
         layer.update(CLASS_LOGITS, CLASSES)
     layer.fit(LOGITS, LABELS)
     assert layer.temperature == binary.temperature

@@ -87,14 +87,14 @@ def test_loading_the_weights_of_a_layer_without_rows_drops_the_rows(tmp_path):
     layer.fit([0.0, 0.0], [0, 1])
     keras.Sequential([keras.Input((1,)), empty]).save_weights(tmp_path / "it.weights.h5")
     model.load_weights(tmp_path / "it.weights.h5")
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match=r"`labels`.*one class"):
         layer.update([0.0], [1])
     assert layer.bias == 0
 
 
 def test_an_hour_of_one_class_is_welcome_and_a_stream_of_one_class_is_not():
     layer = PlattScaling()
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match=r"`labels`.*one class"):
         layer.update([0.0, 1.0], [0, 0])
     layer.fit(*next(hours()))
     before = layer.bias
@@ -108,9 +108,9 @@ def test_refused_updates_leave_the_layer_as_it_was(forget):
     layer, other = PlattScaling(), PlattScaling()
     layer.fit(*first)
     other.fit(*first)
-    with pytest.raises(ValueError, match=r"`forget` must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match="`forget`"):
         layer.update(*second, forget=forget)
-    with pytest.raises(ValueError, match="Logits must be finite"):
+    with pytest.raises(ValueError, match=r"Logits.*nan in row 0"):
         layer.update([np.nan], [1])
     assert layer.bias == other.bias
     assert layer.update(*second) == other.update(*second)
@@ -128,7 +128,7 @@ def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class)
         weights[0] = weights[0] - 0.3
     layer.set_weights(weights)
     before = outputs(layer)
-    with pytest.raises(ValueError, match="requires the histogram of the rows of earlier fits"):
+    with pytest.raises(ValueError, match=rf"`update`.*{layer_class.__name__}.*`fit`"):
         layer.update(*second)
     np.testing.assert_array_equal(outputs(layer), before)
 
@@ -145,7 +145,7 @@ def test_weights_in_another_unit_are_warned_of():
     layer = PlattScaling()
     layer.fit(*first[:2])
     before = layer.bias
-    with pytest.warns(UserWarning, match=r"in another unit: about 0\.000333.* before are about 1 "):
+    with pytest.warns(UserWarning, match=r"another unit: about 0\.000333.* about 1 "):
         layer.update(*second[:3], np.full(3000, 1 / 3000))
     assert layer.bias == pytest.approx(before, abs=1e-3)
     layer.update(*second[:3], np.full(3000, 1 / 3000), forget=1.0)  # nothing to compare with

@@ -289,7 +289,7 @@ def test_weights_that_are_not_counts_are_refused(make):
     layer = make()
     features = (ids,) if isinstance(layer, FieldBias) else ()
     layer.fit(logits, labels, *features, sample_weight=weights)
-    with pytest.raises(ValueError, match=r"must be equal, or counts of rows.*unequal importances"):
+    with pytest.raises(ValueError, match=r"`interval`.*unequal"):
         layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in features))
     layer.fit(logits, labels, *features, sample_weight=np.ceil(weights), weights_are="counts")
     layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in features))
@@ -303,7 +303,7 @@ def test_updates_keep_an_interval_while_the_weights_are_counts():
     layer.interval(GRID)
     layer.update(logits, labels, sample_weight=0.3 * weights)
     layer.update(logits, labels, sample_weight=weights, weights_are="counts")
-    with pytest.raises(ValueError, match="must be equal, or counts of rows"):
+    with pytest.raises(ValueError, match=r"`interval`.*unequal"):
         layer.interval(GRID)
 
 
@@ -313,7 +313,7 @@ def test_a_head_of_one_calibrator_has_its_interval():
     for received, expected in zip(head.interval(GRID), curve.interval(GRID), strict=True):
         assert received.shape == (len(GRID), 1)
         np.testing.assert_array_equal(received[:, 0], expected)
-    with pytest.raises(ValueError, match=r"PlattScaling must be fitted by `fit`.* not from a fit"):
+    with pytest.raises(ValueError, match=r"PlattScaling.*`interval`.*not from a fit"):
         NeuralCalibration(PlattScaling()).interval(GRID)
 
 
@@ -331,7 +331,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_layers_without_a_posterior_say_so(name):
-    with pytest.raises(ValueError, match=f"^{name} has no interval, because.*Use FieldBias or"):
+    with pytest.raises(ValueError, match=f"^{name} has no interval.*FieldBias"):
         WITHOUT[name]().interval(np.zeros(2), {"site": np.zeros(2, int)})
 
 
@@ -341,7 +341,7 @@ def test_weights_that_were_changed_since_the_fit_are_refused():
     weights = [np.array(weight) for weight in head.get_weights()]
     for weight in (head._slope, head._offsets, head.calibrator._free_values):
         weight.assign(numpy_of(weight) + 1e-3)
-        with pytest.raises(ValueError, match="trained or set since"):
+        with pytest.raises(ValueError, match=r"`interval`.*trained or set"):
             head.interval(logits, features)
         head.set_weights(weights)
     for received, expected in zip(head.interval(logits, features), before, strict=True):
@@ -352,9 +352,9 @@ def test_refuses_rows():
     head, logits, _ = fitted_head()
     with pytest.raises(ValueError, match=r"Received: no 'site'"):
         head.interval(logits)
-    with pytest.raises(ValueError, match="same number of rows"):
+    with pytest.raises(ValueError, match="'logits': 50, 'site': 3"):
         head.interval(logits, {"site": np.zeros(3, int)})
-    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
+    with pytest.raises(ValueError, match=r"logits of PlattScaling.*\(3, 2\)"):
         fitted(PlattScaling).interval(np.zeros((3, 2)))
 
 

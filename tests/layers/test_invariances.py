@@ -274,13 +274,13 @@ def test_votes_and_labels_turned_round(name):
 
 def test_weights_that_contradict_what_they_are_said_to_be():
     head = layers.PlattScaling()
-    with pytest.raises(ValueError, match=r"whole numbers.*weights such as 0\.5.*importance"):
+    with pytest.raises(ValueError, match=r"weights_are=\"counts\".* 0\.5\..*importance"):
         head.fit(LOGITS, LABELS, sample_weight=np.full(NUM_ROWS, 0.5), weights_are="counts")
-    with pytest.raises(ValueError, match=r"`weights_are` must be one of.*'rows'"):
+    with pytest.raises(ValueError, match=r"`weights_are`.*'rows'"):
         head.fit(LOGITS, LABELS, sample_weight=COUNTS, weights_are="rows")
     with pytest.warns(UserWarning, match=r"look like counts.*weights_are=\"counts\""):
         head.fit(LOGITS, LABELS, sample_weight=COUNTS)
-    with pytest.warns(UserWarning, match=r"depend on the label alone: 10 for negatives, 1 for"):
+    with pytest.warns(UserWarning, match="label alone: 10 for negatives, 1 for"):
         head.fit(LOGITS, LABELS, sample_weight=np.where(LABELS == 1, 1, 10))
     head.fit(LOGITS, LABELS, sample_weight=IMPORTANCES)
     head.fit(LOGITS, LABELS, sample_weight=np.full(NUM_ROWS, 1000))

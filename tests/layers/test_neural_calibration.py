@@ -70,7 +70,7 @@ def two_outputs():
     [
         (
             lambda: NeuralCalibration(ILPS(), two_outputs())(LOGITS, FEATURES),
-            "corrections of NeuralCalibration must have shape",
+            r"corrections of NeuralCalibration.*\(3, 2\)",
         ),
         (lambda: some_head()(LOGITS, {"site": FEATURES["site"]}), "Received: no 'age'"),
         (lambda: fit_with(features={**ROWS[2], "age": np.ones(59)}), "'age': 59"),
@@ -126,10 +126,6 @@ def test_fit_learns_segments(num_members):
     np.testing.assert_allclose(
         summary.log_loss_in_sample, log_loss(head, *rows, weights), rtol=1e-5
     )
-    # A kept network is of a fold; the mean prediction on all rows is right all the same.
-    calibrated = np.asarray(head(rows[0], rows[2]), "float64").reshape(-1)
-    mean = np.average(1 / (1 + np.exp(-calibrated)), weights=weights)
-    assert mean == pytest.approx(np.average(rows[1], weights=weights), rel=1e-5)
     curve = ILPS()
     before = curve.fit(rows[0], rows[1], sample_weight=weights, weights_are="counts")
     np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())

@@ -5,14 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.special import log_expit
 
 import every_head
 import keras_calibration as kc
 import site_worlds
-from keras_calibration._rows.door import Given, rows_of
-from keras_calibration._solvers.row_folds import fold_of_rows
-from keras_calibration._solvers.row_order import canonical_order
 from site_worlds import mean_loss, model_with
 from tiers import slow_except
 
@@ -69,27 +65,6 @@ def test_before_is_the_model_as_it_was(name, state):
         assert again.log_loss_before == pytest.approx(again.log_loss_in_sample, abs=1e-6)
 
 
-def test_the_change_is_that_of_fits_to_the_other_folds():
-    x, y = world(900)
-    head = kc.layers.PlattScaling()
-    model = shifted(model_with(head), head, 0.2)
-    before = np.asarray(head(x["score"]), float)
-    rows = rows_of(Given(x["score"], y))
-    order = canonical_order(rows)
-    fold = fold_of_rows(3, rows.take(order), 0)
-    change = np.zeros(len(y))
-    for number in range(3):
-        fitted, scored = order[fold != number], order[fold == number]
-        other = kc.layers.PlattScaling()
-        other.fit(x["score"][fitted], y[fitted])
-        for logits, sign in ((np.asarray(other(x["score"]), float), 1), (before, -1)):
-            losses = -(y * log_expit(logits) + (1 - y) * log_expit(-logits))
-            change[scored] += sign * losses[scored]
-    summary = kc.fit_head(model, x, y, verbose=0)
-    assert summary.change == pytest.approx(change.mean(), abs=1e-7)
-    assert summary.change_error == pytest.approx(change.std() / np.sqrt(len(y)), rel=1e-5)
-
-
 @pytest.mark.parametrize("name", slow_except(("PlattScaling", "ILPS", "FieldBias"), HEADS))
 @pytest.mark.filterwarnings("ignore:The mean prediction is", "ignore:.*best scale of the logit")
 def test_the_head_stays_exactly_where_the_fit_is_worse(name):
@@ -120,22 +95,6 @@ def test_the_head_stays_exactly_where_the_fit_is_worse(name):
     forced = kc.fit_head(model, few, labels, only_if_better=False, verbose=0)
     assert forced.is_used
     assert not all(map(np.array_equal, head.get_weights(), weights))
-
-
-def test_a_head_in_time_is_scored_on_the_last_eighth():
-    x, y = world(4000)
-    head = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)
-    model = model_with(head)
-    summary = kc.fit_head(model, x, y, time="order", verbose=0)
-    assert summary.change < 0
-    early_head = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(), follows_time=True)
-    early, late = slice(0, 3500), slice(3500, None)
-    features = {"site": x["site"]}
-    early_head.fit(x["score"][early], y[early], {"site": x["site"][early]}, time=np.arange(3500.0))
-    after = np.asarray(early_head(x["score"], features), float).reshape(-1)
-    losses = [-(y * log_expit(eta) + (1 - y) * log_expit(-eta)) for eta in (after, x["score"])]
-    expected = (losses[0] - losses[1])[late].mean()
-    assert summary.change == pytest.approx(expected, abs=1e-6)
 
 
 def test_too_few_rows_for_folds_are_fitted_without_a_comparison():

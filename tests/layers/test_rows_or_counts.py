@@ -167,7 +167,7 @@ def test_multicalibration_error_counts_rows():
         for other in segments[1:]:
             names = ("num_rows", "error", "deviations", "p_value")
             assert_alike(segment, other[name], names, atol=1e-9)
-    with pytest.raises(ValueError, match="must be whole numbers"):
+    with pytest.raises(ValueError, match=r"whole numbers.*3.5"):
         kc.scoring.multicalibration_error(*rows[:3], 0.5 + rows[3], weights_are="counts")
 
 

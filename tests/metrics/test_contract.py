@@ -135,7 +135,7 @@ def test_one_bad_row_gives_nan(case):
         more = case.more or {}
         metric.update_state(rows["labels"], rows["predictions"], rows["weights"], **more)
         case.update(metric)
-        with pytest.warns(UserWarning, match=f"The {metric.name} is NaN"):
+        with pytest.warns(UserWarning, match=f"{metric.name} is NaN"):
             assert np.isnan(float(metric.result())), (part, value)
     metric.reset_state()
     case.update(metric)
@@ -145,7 +145,7 @@ def test_one_bad_row_gives_nan(case):
 @every_metric
 def test_no_rows_and_no_weights_give_nan(case):
     metric = case.make()
-    with pytest.warns(UserWarning, match=f"The {metric.name} is NaN"):
+    with pytest.warns(UserWarning, match=f"{metric.name} is NaN"):
         assert np.isnan(float(metric.result()))
     case.update(metric, weights=np.zeros(NUM_ROWS))
     assert np.isnan(float(metric.result()))
@@ -288,7 +288,7 @@ def test_another_unit_of_the_logits_changes_no_order_or_is_noticed():
     expected = pytest.approx(result(LOGITS), rel=2e-3)
     for same in (LOGITS + 3, LOGITS - 40, 4 * LOGITS, 0.5 * LOGITS):
         assert result(same) == expected
-    with pytest.warns(UserWarning, match="can hardly tell apart"):
+    with pytest.warns(UserWarning, match="LogitAUC.*probabilities"):
         result(1e-6 * LOGITS)
     for far in (1e6 * LOGITS, LOGITS + 1000):
         with pytest.warns(UserWarning, match="is NaN"):
@@ -312,10 +312,10 @@ def test_frames_and_other_containers_of_the_same_rows(case):
     metric.update_state(case.labels.tolist(), case.predictions.tolist(), WEIGHTS.tolist(), **more)
     assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
     other = framed(case.labels).sample(frac=1, random_state=0)
-    with pytest.warns(UserWarning, match="same index in another order"):
+    with pytest.warns(UserWarning, match="`y_true` and `y_pred`.*reindex"):
         case.make().update_state(other, framed(case.predictions), **more)
     texts = np.where(np.arange(NUM_ROWS) % 2, "yes", "no")
-    with pytest.raises(ValueError, match="Labels must be numbers"):
+    with pytest.raises(ValueError, match=r"Labels.*strings"):
         case.make().update_state(texts, case.predictions, **more)
 
 
@@ -323,7 +323,7 @@ def test_frames_and_other_containers_of_the_same_rows(case):
 def test_swapped_labels_and_predictions_are_noticed(case):
     if case.predictions is not PROBABILITIES:
         pytest.skip("A regression may predict any number, and the shape tells classes apart.")
-    with pytest.warns(UserWarning, match="Labels and predictions look swapped"):
+    with pytest.warns(UserWarning, match="swapped"):
         case.make().update_state(case.predictions, case.labels, **(case.more or {}))
 
 

@@ -48,11 +48,11 @@ REFUSED = {
         lambda base: kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": 3})),
         "Received: no 'site'",
     ),
-    "no head": (lambda base: kc.models.CalibratedModel(base, "ilps"), "must be a `Head`"),
+    "no head": (lambda base: kc.models.CalibratedModel(base, "ilps"), "`head`"),
     "a head that fails": (lambda base: kc.models.CalibratedModel(base, Failing()), "head fails"),
     "no such method": (
         lambda base: kc.calibrate(base, X, Y, methods="best", verbose=0),
-        "`methods` must be",
+        "`methods`",
     ),
     "one class": (lambda base: kc.calibrate(base, X, 0 * Y, verbose=0), "one class"),
     "separable": (

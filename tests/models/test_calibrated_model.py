@@ -102,16 +102,16 @@ def test_a_compiled_base_keeps_its_metrics_to_itself():
 
 
 BAD = {
-    "label 2": ({"x": X, "y": Y + 1}, "Labels must be in"),
+    "label 2": ({"x": X, "y": Y + 1}, "Labels.*1500 rows"),
     "empty": (dict(zip("xy", rows(slice(0, 0)), strict=True)), "empty"),
     "missing feature": ({"x": {"site": X["site"]}, "y": Y}, "Received: no 'price'"),
     "no dictionary": ({"x": X["price"], "y": Y}, "Received: ndarray"),
-    "rows of y": ({"x": X, "y": Y[:-1]}, "same number of rows"),
-    "endless data set": ({"x": data_set(X, Y).repeat()}, "must be finite"),
-    "no labels": ({"x": X}, "must have labels"),
-    "data set of x": ({"x": data_set(X)}, r"must be \(x, y\)"),
+    "rows of y": ({"x": X, "y": Y[:-1]}, "'labels': 1499"),
+    "endless data set": ({"x": data_set(X, Y).repeat()}, "finite.*take"),
+    "no labels": ({"x": X}, "labels.*y=None"),
+    "data set of x": ({"x": data_set(X)}, r"\(x, y\)"),
     "single rows": ({"x": tf.data.Dataset.from_tensor_slices((X, Y))}, "batches"),
-    "data set and y": ({"x": data_set(X, Y), "y": Y}, "None if `x` is a dataset"),
+    "data set and y": ({"x": data_set(X, Y), "y": Y}, "`y`.*None"),
 }
 
 

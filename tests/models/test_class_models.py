@@ -35,7 +35,7 @@ def test_a_fit_that_misses_a_class_warns_of_it():
     x, labels = class_rows(num_rows=600)
     x["scores"] = x["scores"] + np.array([0, 0, 3], "float32")  # which no temperature corrects
     model = CalibratedModel(base_model(), TemperatureScaling())
-    with pytest.warns(UserWarning, match="The mean prediction of class 2 is"):
+    with pytest.warns(UserWarning, match="mean prediction of class 2"):
         fit_head(model, x, labels, verbose=0)
 
 
@@ -43,6 +43,6 @@ def test_a_fit_that_misses_a_class_warns_of_it():
 def test_a_head_for_other_logits_is_refused_and_nothing_is_frozen(head):
     base = base_model()
     base = keras.Model(base.input, keras.layers.Dense(3, "softmax")(base.input["scores"]))
-    with pytest.raises(ValueError, match="must have shape"):
+    with pytest.raises(ValueError, match=r"shape \(None, 3\)"):
         CalibratedModel(base, head)
     assert len(base.trainable_variables) == 2

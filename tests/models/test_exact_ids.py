@@ -81,7 +81,7 @@ def test_predictions_of_ids_in_float64(model, road):
 def test_data_sets_refuse_ids_that_would_change(model, values):
     x = {**FLOATS, "user": np.asarray(values)}
     kinds = (ValueError, tf.errors.InvalidArgumentError)
-    message = r"input \\?'user\\?' of the model must|Input 'user' must"
+    message = r"(?i)input \\?'user\\?'"
     for inputs in (x, dataset(x)):
         with pytest.raises(kinds, match=message):
             model.predict(inputs, verbose=0)
@@ -118,5 +118,5 @@ def test_an_input_of_floats_cannot_hold_them(dtype):
     model = kc.calibrate(base, few, Y, **options)
     integers = model.predict({**few, "user": PLACE}, verbose=0)
     np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
-    with pytest.raises(ValueError, match="'user' of the model must hold integers"):
+    with pytest.raises(ValueError, match=r"'user'.*1000000034"):
         model.predict(FLOATS, verbose=0)

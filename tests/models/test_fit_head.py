@@ -9,7 +9,6 @@ from keras_calibration.layers import ILPS, FieldBias, NeuralCalibration, PlattSc
 from keras_calibration.layers.fits import is_as_fitted
 from keras_calibration.models import CalibratedModel
 from symbols import symbols
-from trained_heads import train_head
 
 NUM_SITES = 6
 SITE_BIAS = np.array([-1.0, -0.5, 0.0, 0.3, 0.6, 0.9])
@@ -33,24 +32,10 @@ def make_model(head=None):
     return CalibratedModel(make_base(), NeuralCalibration(ILPS()) if head is None else head)
 
 
-@pytest.mark.filterwarnings("ignore:The fit of the head predicts new rows worse")
-def test_training_replaces_what_the_fit_says():
-    x, y = draw(500)
-    model = make_model(PlattScaling())
-    kc.fit_head(model, x, y, verbose=0)
-    assert is_as_fitted(model.head)
-    train_head(model, x, y, learning_rate=0.05)
-    assert not is_as_fitted(model.head)
-    kc.fit_head(model, x, y, only_if_better=False, verbose=0)
-    other = make_model(PlattScaling())
-    kc.fit_head(other, x, y, verbose=0)
-    np.testing.assert_array_equal(model.head.get_weights()[0], other.head.get_weights()[0])
-
-
 def test_a_mean_that_the_head_cannot_correct_warns():
     x, y = draw(5_000, shift=0.8)
     model = make_model(kc.layers.TemperatureScaling())
-    with pytest.warns(UserWarning, match=r"standard errors apart.*cannot shift the mean"):
+    with pytest.warns(UserWarning, match="standard errors apart.*shift the mean"):
         kc.fit_head(model, x, y, verbose=0)
     assert is_as_fitted(model.head)
     kc.fit_head(make_model(PlattScaling()), x, y, verbose=0)  # a warning would be an error

@@ -37,7 +37,7 @@ def test_a_compiled_base_and_an_optimizer_without_steps_load_quietly(fitted, tmp
 
 def test_hdf5_is_refused_with_the_way_to_save(tmp_path):
     model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
-    with pytest.raises(ValueError, match=r"must end in `\.keras`"):
+    with pytest.raises(ValueError, match=r"`filepath`.*\.keras"):
         model.save(tmp_path / "model.h5")
     assert not list(tmp_path.iterdir())
 

@@ -182,12 +182,12 @@ def test_saved_loaded_copied_and_cloned(name, tmp_path):
 
 
 REFUSED = {
-    "no name": (as_list, None, r"name or the index of .*\['click', 'buy'\].*Received.*None"),
-    "unknown": (as_list, "by", r"or the index of the .*\['click', 'buy'\].*='by'"),
-    "index of a dictionary": (dictionary, 0, r"must be the name of the output.*=0\."),
+    "no name": (as_list, None, r"`calibrated_output`.*\['click', 'buy'\].*=None"),
+    "unknown": (as_list, "by", r"\['click', 'buy'\].*='by'"),
+    "index of a dictionary": (dictionary, 0, r"`calibrated_output`.*name.*=0\."),
     "index too high": (as_list, 2, r"calibrated_output=2\."),
     "a truth value": (as_list, True, r"calibrated_output=True\."),
-    "ids": (dictionary, "site", "float dtype. Received: an output of dtype int32"),
+    "ids": (dictionary, "site", "`base_model`.*int32"),
     "the only one has another name": (one_in_a_dictionary, "click", r"\['buy'\]"),
 }
 
@@ -215,7 +215,7 @@ def test_calibrate_takes_the_output_that_the_labels_name(make):
         predicted = kc.calibrate(base, x, y, **options).predict(X, verbose=0)
         np.testing.assert_allclose(predicted, expected, atol=1e-5)
     for wrong in (Y, {"buy": Y, "click": Y}, {"sale": Y}):
-        with pytest.raises(ValueError, match=r"`y` must be a dictionary with the labels of one"):
+        with pytest.raises(ValueError, match="`y` must be a dictionary"):
             kc.calibrate(base, X, wrong, **options)
 
 
@@ -225,7 +225,7 @@ def test_labels_by_output():
     model = CalibratedModel(dictionary(), kc.layers.PlattScaling(), calibrated_output="buy")
     kc.fit_head(model, X, Y, weights["buy"], verbose=0)
     expected = model.head.get_weights()
-    with pytest.raises(ValueError, match="calibrated output, 'buy' or 'probability'"):
+    with pytest.raises(ValueError, match="'buy' or 'probability'"):
         kc.fit_head(model, X, {"click": Y}, verbose=0)
     for y, sample_weight in ((labels, weights), ({"probability": Y}, weights["buy"])):
         kc.fit_head(model, X, y, sample_weight, verbose=0)

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "half_width = np.sqrt(2 * variance * level + third**2) + third",
         "half_width = np.sqrt(2 * variance * level)",
-        ("test_bounds",),
+        ("test_monitor_report",),
     ),
     Mutant(
         "firsts = np.flatnonzero(np.diff(value, prepend=-1))",

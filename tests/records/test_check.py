@@ -53,7 +53,7 @@ def test_names():
     for value in ("a", 1, None):
         _check.one_of("kind", value, ("a", 1, None))
     for value in ("A", "", 2, ["a"], NAN):
-        with pytest.raises(ValueError, match="`kind` must be one of"):
+        with pytest.raises(ValueError, match="`kind`"):
             _check.one_of("kind", value, ["a", 1])
     with pytest.raises(ValueError, match=r"kind='strct'\. Did you mean 'strict'\?$"):
         _check.one_of("kind", "strct", ("penalty", "strict"))

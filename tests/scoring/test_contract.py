@@ -181,16 +181,16 @@ def test_other_containers_hold_the_same_rows(door):
 def test_an_index_in_another_order_is_noticed(door):
     series = {name: pandas.Series(values) for name, values in ROWS.items()}
     other = series["labels"].sample(frac=1, random_state=0)
-    with pytest.warns(UserWarning, match="same index in another order"):
+    with pytest.warns(UserWarning, match="and `labels`.*reindex"):
         DOORS[door](*(series | {"labels": other}).values())
 
 
 @pytest.mark.parametrize("door", COMPARING)
 def test_swapped_labels_and_predictions_are_noticed(door):
     swapped = ROWS | {"labels": ROWS["predictions"], "predictions": ROWS["labels"]}
-    told = pytest.warns(UserWarning, match="Labels and predictions look swapped")
+    told = pytest.warns(UserWarning, match="swapped")
     if door.endswith("Display"):
-        told = pytest.raises(ValueError, match="Pass the labels first, then the predictions")
+        told = pytest.raises(ValueError, match=r"`labels`.*labels first")
     with told:
         DOORS[door](*swapped.values())
 
@@ -198,14 +198,14 @@ def test_swapped_labels_and_predictions_are_noticed(door):
 @pytest.mark.parametrize("door", COMPARING)
 def test_texts_are_no_labels(door):
     texts = ROWS | {"labels": np.where(ROWS["labels"] > 0, "yes", "no")}
-    with pytest.raises(ValueError, match="Labels must be numbers"):
+    with pytest.raises(ValueError, match=r"Labels.*strings"):
         DOORS[door](*texts.values())
 
 
 def test_a_missing_label_is_never_advised_to_be_a_negative():
     labels = np.where(np.arange(NUM_ROWS) == 5, np.nan, ROWS["labels"])
     for door in ("multicalibration_error", "ReliabilityDisplay", "FieldDisplay"):
-        with pytest.raises(ValueError, match="Missing labels are not negative"):
+        with pytest.raises(ValueError, match=r"`labels`.*drop these rows"):
             through(door, labels=labels)
     with pytest.warns(UserWarning, match="a label is missing"):
         assert np.isnan(through("score", labels=labels)).all()
@@ -227,7 +227,7 @@ def test_logits_are_said_to_be_logits():
         assert received == pytest.approx(function(labels, ROWS["predictions"]), rel=1e-5)
     with pytest.raises(ValueError, match="pass from_logits=True"):
         functions["segments"](labels, LOGITS)
-    with pytest.warns(UserWarning, match="looks like probabilities") as warned:
+    with pytest.warns(UserWarning, match="`predictions`.*from_logits=True") as warned:
         functions["segments"](labels, ROWS["predictions"], from_logits=True)
     assert len(warned) == 1
     # Few logits between 0 and 1 do not warn.

@@ -94,10 +94,10 @@ def test_ids_are_right_or_refused(kind, base, num_missing):
     column = COLUMNS[kind](ids)
     for name, door in DOORS.items():
         if base and merged and name != "ScoredLog":
-            with pytest.raises(ValueError, match=r"ids may be rounded.*integers or strings"):
+            with pytest.raises(ValueError, match=r"rounded.*Read"):
                 door(column)
         elif base and merged:
-            with pytest.warns(UserWarning, match="ids or field values as floats"):
+            with pytest.warns(UserWarning, match=r"of 600 rows.*as floats.*strings"):
                 door(column)
         else:
             assert door(column) == pytest.approx(expected, abs=digits(1e-9)), name
@@ -112,7 +112,7 @@ def test_periods_are_right_or_refused(kind, base):
     bias = [residual[NUMBER == k].mean() for k in range(2)]
     expected = [np.mean((residual[NUMBER == k + 1] - bias[k]) ** 2) for k in range(2)]
     if base and "float" in kind.lower():
-        with pytest.raises(ValueError, match=r"'period'.*ids may be rounded"):
+        with pytest.raises(ValueError, match=r"'period'.*rounded"):
             scoring.rolling_quadratic_loss(LABELS, P, column)
         return
     first, *others = scoring.rolling_quadratic_loss(LABELS, P, column).values()
@@ -159,7 +159,7 @@ def test_a_row_of_weight_0_may_hold_an_id_that_is_not_exact(door):
     counts = WEIGHTS > 0
     expected = OF_ROWS[door](LABELS[counts], P[counts], ids[counts])
     assert OF_ROWS[door](LABELS, P, ids, WEIGHTS) == pytest.approx(expected, abs=digits(1e-9))
-    with pytest.raises(ValueError, match=r"ids may be rounded"):
+    with pytest.raises(ValueError, match="rounded"):
         OF_ROWS[door](LABELS, P, ids)
 
 

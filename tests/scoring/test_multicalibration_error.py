@@ -254,24 +254,6 @@ def grouped(seed, copies=4):
     return labels.astype(float), p, {"site": sites}, np.repeat(np.arange(300), copies)
 
 
-def test_groups_widen_the_deviation_by_the_correlation_of_their_residuals():
-    labels, p, features, group = grouped(0)
-    labels[::4] = np.random.default_rng(1).random(300) < p[::4]  # one of four is independent
-    result = multicalibration_error(labels, p, features, groups=group)
-    deviation = np.sqrt(p * (1 - p))
-    z = (labels - p) / deviation
-    same = (group[:, None] == group) & ~np.eye(len(p), dtype=bool)
-    correlation = (np.outer(z, z) * same).sum() / same.sum()
-    assert 0.3 < correlation < 0.7
-    for segment in result.segments:
-        inside = np.ones(len(p), bool)
-        if segment.name != "all rows":
-            inside = features["site"] == int(segment.name[-1])
-        pairs = np.outer(deviation, deviation) * (np.eye(len(p)) + correlation * same)
-        sigma = np.sqrt(pairs[np.ix_(inside, inside)].sum()) / inside.sum()
-        assert segment.error / segment.deviations == pytest.approx(sigma, rel=1e-9)
-
-
 def test_p_values_hold_for_groups():
     """Of 100 data sets; without `groups`, most reject predictions that are right."""
     told = [multicalibration_error(*grouped(s)[:3]).p_value < 0.05 for s in range(100)]

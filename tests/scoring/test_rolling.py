@@ -6,7 +6,6 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from keras_calibration import monitor
 from keras_calibration.logs import ScoredLog
 from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.scoring import rolling_quadratic_loss, score_by_period
@@ -53,16 +52,6 @@ def test_log_loss_of_each_period_with_the_bias_of_the_one_before(weighted):
     assert list(received) == list(expected)
     np.testing.assert_allclose(list(received.values()), list(expected.values()), rtol=1e-6)
     assert np.isnan(received["2026-03-01"])
-
-
-def test_the_monitor_has_the_same_losses():
-    frame = made_log(seed=1)
-    report = monitor(ScoredLog(frame, timestamp="at"))
-    first, *received = [period.rolling_loss for period in report.periods]
-    assert first is None
-    np.testing.assert_allclose(received, list(rolling(frame).values())[1:], rtol=1e-6)
-    assert report.to_dict()["periods"][0]["rolling_loss"] is None
-    assert f"{received[0]:.4f}" in str(report)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -124,7 +124,7 @@ LOSS, SITES = CalibratedLogLoss(), {"site": FieldECE(30)}
         (((Y, P, None, {"site": SITE[:3]}), (), SITES), "'site': 3"),
         (((Y, P), [FieldECE(30)]), "field_metrics="),
         (((Y, P, None, {"site": SITE.astype(str)}), (), SITES), "strings|JAX value|numeric types"),
-        (((Y, P),), "must hold metrics"),
+        (((Y, P),), "`metrics` and"),
         (((Y, P), [LOSS, LOSS]), "different names"),
         (((Y, P), {"site_field_ece": LOSS}, SITES), r"twice: \['site_field_ece'\]"),
     ],

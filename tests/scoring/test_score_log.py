@@ -106,7 +106,7 @@ def test_ids_fill_field_metrics_which_go_on_with_batches():
         whole = type(metric).from_config(metric.get_config())
         whole.update_state(Y, P, field=ids)
         assert float(metric.result()) == pytest.approx(float(whole.result()), rel=TIGHT)
-    with pytest.raises(ValueError, match=r"whole numbers in .* Name the field"):
+    with pytest.raises(ValueError, match=r"field_ece.*`fields`"):
         score(ScoredLog(frame()), (), {"site": FieldECE(8)}, verbose=0)
 
 
@@ -129,7 +129,7 @@ def test_sums_of_shards_add_up_and_are_saved(tmp_path):
     )
     data = parts[1].to_bytes()
     for damaged in (data[:-8], data[:-8] + bytes(8), b""):
-        with pytest.raises(ValueError, match="are damaged, or something else"):
+        with pytest.raises(ValueError, match=r"`data`.*damaged"):
             LogSums.from_bytes(damaged)
     with pytest.raises(ValueError, match="same queries"):
         parts[1] + log_sums(log.of(frame()), {})
@@ -193,26 +193,18 @@ def with_one(values, row, value):
 @pytest.mark.parametrize(
     ("replaced", "arguments", "message"),
     [
-        (
-            {"probability": with_one(P, 17, np.nan)},
-            {},
-            "1 invalid predictions in 3,000 rows, for example a prediction of (nan|None) in row 17",
-        ),
+        ({"probability": with_one(P, 17, np.nan)}, {}, "1 invalid .*(nan|None) in row 17"),
         ({"label": with_one(Y, 5, 2)}, {}, r"a label of 2(\.0)? in row 5"),
         ({"label": pa.array([None] + [1] * (N - 1))}, {}, "a label of None in row 0"),
         ({"weight": with_one(W, 3, -1)}, {"sample_weight": "weight"}, "a weight of -1.0 in row 3"),
         ({"probability": [[1]] * N}, {}, "3,000 invalid predictions"),
-        (
-            {},
-            {"label": "click", "fields": ["country"]},
-            "must name columns of its source.*'click', 'country'",
-        ),
+        ({}, {"label": "click", "fields": ["country"]}, "ScoredLog.*'click', 'country'"),
         ({"": np.ones(N)}, {"fields": [""]}, "must have names"),
         ({}, {"where": "no_column > 1"}, "`where`"),
-        ({}, {"where": "label > 5"}, "no rows to score"),
+        ({}, {"where": "label > 5"}, "no rows"),
         ({"at": ["yesterday"] * N}, {"timestamp": "at"}, "3,000 invalid times .* in row 0"),
-        ({"at": [[1]] * N}, {"timestamp": "at"}, "must hold times"),
-        ({}, {"memory_limit": "much"}, "Memory must have a number"),
+        ({"at": [[1]] * N}, {"timestamp": "at"}, "'at'.*BIGINT"),
+        ({}, {"memory_limit": "much"}, "Memory"),
         ({}, {"fields": "site"}, "`fields`"),
         ({}, {"fields": ["a_x_b", ("a", "b")]}, "`fields`"),
         ({}, {"fields": [("site", 3)]}, "`fields`"),
@@ -257,7 +249,7 @@ def test_hostile_rows(rows):
     table = pa.table({"label": y, "probability": p, "weight": w, "z": z})
     log = ScoredLog(table, sample_weight="weight", fields=["z"], num_threads=1)
     if not w.any():
-        with pytest.raises(ValueError, match="no rows to score, or all have weight 0"):
+        with pytest.raises(ValueError, match="no rows"):
             score(log, both(), verbose=0)
         return
     scores = score(log, both(), verbose=0)

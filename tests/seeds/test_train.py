@@ -298,7 +298,7 @@ def test_callbacks_are_called_as_by_fit(tmp_path, stops_at):
 
 
 def test_a_stop_before_the_first_batch_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"stop_training before epoch 0.*engine='loop'"):
+    with pytest.raises(ValueError, match=r"`callbacks`.*epoch 0.*engine='loop'"):
         run_seeds(tmp_path, seeds=[0], callbacks=lambda seed: [Watch([], "on_epoch_begin")])
     assert ended_seeds(tmp_path) == []
 
@@ -386,7 +386,7 @@ def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
         }[kind]
         return compiled(Noise(draw), keras.layers.Dense(1), loss="mse")
 
-    with pytest.raises(ValueError, match=r"`build_model`.*that uses .*SeedGenerator"):
+    with pytest.raises(ValueError, match=r"`build_model`.*SeedGenerator"):
         run_seeds(tmp_path, build, seeds=[0], configuration=1)
     assert ended_seeds(tmp_path) == []
 
@@ -435,15 +435,15 @@ def on_batches(seed):
 
 
 BAD = {
-    "engine": ({"engine": "cloud"}, "`engine` must be one of"),
-    "epochs": ({"epochs": 0}, "`epochs` must be"),
-    "batch size": ({"batch_size": 1.5}, "`batch_size` must be"),
-    "no seeds": ({"seeds": []}, "`seeds` must be different ints"),
-    "repeated": ({"seeds": [1, 1]}, "`seeds` must be different ints"),
-    "negative": ({"seeds": [-1]}, "`seeds` must be an int"),
-    "held-out rows": ({"validation_data": SMALL[0]}, "`validation_data` must be a tuple"),
+    "engine": ({"engine": "cloud"}, "`engine`"),
+    "epochs": ({"epochs": 0}, "`epochs`"),
+    "batch size": ({"batch_size": 1.5}, "`batch_size`"),
+    "no seeds": ({"seeds": []}, "`seeds` .*different"),
+    "repeated": ({"seeds": [1, 1]}, "`seeds` .*different"),
+    "negative": ({"seeds": [-1]}, "seeds=-1"),
+    "held-out rows": ({"validation_data": SMALL[0]}, "`validation_data`"),
     "pipeline": ({"pipeline": ""}, "pipeline"),
-    "list of callbacks": ({"callbacks": []}, r"`callbacks` must be a function"),
+    "list of callbacks": ({"callbacks": []}, r"callbacks=\[\]"),
     "batches": (
         {"callbacks": lambda seed: [keras.callbacks.TerminateOnNaN()]},
         "TerminateOnNaN.*engine='loop'",
@@ -466,18 +466,18 @@ def test_invalid_arguments_leave_no_trace(tmp_path, case):
 def test_invalid_data_and_models(tmp_path, one_core):
     x, y = SMALL
     for rows, message in [
-        ((x, y[:-1]), "same number of rows"),
-        ((x[:0], y[:0]), "same number of rows"),
-        (x, r"must be a tuple \(x, y\)"),
-        ((x, y, y, y), r"must be a tuple \(x, y\)"),
+        ((x, y[:-1]), r"`data`.*\[202, 203\]"),
+        ((x[:0], y[:0]), r"`data`.*\[0\]"),
+        (x, r"`data`.*ndarray"),
+        ((x, y, y, y), r"`data`.*tuple"),
     ]:
         with pytest.raises(ValueError, match=message):
             run_seeds(tmp_path, rows=rows, seeds=[0])
 
     widths = iter((1, 1, 2))
     for build, message in [
-        (lambda: keras.Sequential(), "must return a compiled"),
-        (lambda: None, "must return a compiled"),
+        (lambda: keras.Sequential(), "`build_model`.*compiled"),
+        (lambda: None, "`build_model`.*compiled"),
         (lambda: compiled(keras.layers.Dense(1), kind=OwnFit), "OwnFit overrides `fit`"),
         (lambda: compiled(keras.layers.Dense(1), run_eagerly=True), "run_eagerly"),
         (

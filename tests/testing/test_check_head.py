@@ -6,8 +6,7 @@ import pytest
 from keras import ops
 
 from keras_calibration import layers
-from keras_calibration.layers import BiasCorrection, FieldBias, Head, PlattScaling
-from keras_calibration.layers.fit import Fit
+from keras_calibration.layers import BiasCorrection, FieldBias, Fit, Head, PlattScaling
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.testing import check_head
 
@@ -310,32 +309,32 @@ def test_right_heads(name):
 
 
 WRONG = {
-    NotRegistered: r"NotRegistered must be registered.*register_keras_serializable",
-    StartsElsewhere: r"must be the identity",
-    OfTheBatch: r"whatever other rows are in the batch",
-    OfTheOrder: r"whatever other rows are in the batch",
+    NotRegistered: r"NotRegistered.*register_keras_serializable",
+    StartsElsewhere: r"identity",
+    OfTheBatch: r"other rows",
+    OfTheOrder: r"other rows",
     TwoColumns: r"as many logits.*\(400, 2\)",
     LosesArgument: r"`get_config`.*lacks \['bound'\]",
-    ForgetsArgument: r"head made from `get_config` differs",
-    ConfigOfObjects: r"`get_config` must return plain values.*TypeError",
-    NeedsWeights: r"`fitted` must also work on a new head.*AttributeError.*scale",
-    AnotherName: r"name of the attribute that holds each weight.*AttributeError.*bias",
-    ReturnsSummary: r"`fitted` must return a `Fit`.*FitSummary",
-    Assigns: r"`fitted` must leave the head as it is.*\['shift'\]",
-    KeepsNumber: r"`fitted` must leave the head as it is.*what the call computes",
-    KeepsSummary: r"`fitted` must leave the head as it is.*fit_summary",
-    OfTheCall: r"same fit each time.*second call",
-    OfChance: r"same fit each time",
+    ForgetsArgument: r"`get_config` differs",
+    ConfigOfObjects: r"`get_config`.*TypeError",
+    NeedsWeights: r"`fitted`.*new head.*AttributeError.*scale",
+    AnotherName: r"name of the attribute.*AttributeError.*bias",
+    ReturnsSummary: r"`fitted`.*`Fit`.*FitSummary",
+    Assigns: r"`fitted`.*leave.*\['shift'\]",
+    KeepsNumber: r"`fitted`.*leave.*the call",
+    KeepsSummary: r"`fitted`.*leave.*fit_summary",
+    OfTheCall: r"`fitted`.*second call",
+    OfChance: r"`fitted`.*each time",
     StartsAtItsWeights: r"whatever the weights",
-    TwoVersions: r"the call must return `fit.logits\(rows\)`.*-10000",
-    Twice: r"the call must return `fit.logits\(rows\)`",
+    TwoVersions: r"`fit\.logits\(rows\)`.*-10000",
+    Twice: r"`fit\.logits\(rows\)`",
     LosesWeight: r"has not changed \['shift'\].*`Fit.weights`",
-    LosesRecord: r"`fit_summary` must be `fit.summary`",
-    Unweighted: r"whether rows are given as counts.*`rows.row_weights`",
-    OfTheFirstRow: r"the order of rows",
-    OfTheUnit: r"a common factor of importances",
-    StateOutsideOfWeights: r"A file must keep what the head computes",
-    SavesNoRecord: r"A file must keep `fit_summary`",
+    LosesRecord: r"`fit_summary`.*`fit\.summary`",
+    Unweighted: r"counts.*`rows\.row_weights`",
+    OfTheFirstRow: r"order of rows",
+    OfTheUnit: r"common factor",
+    StateOutsideOfWeights: r"file.*computes",
+    SavesNoRecord: r"file.*`fit_summary`",
 }
 MAKE = {
     ForgetsArgument: lambda: ForgetsArgument(2.0),
@@ -355,8 +354,8 @@ def test_wrong_heads(head, message):
 @pytest.mark.parametrize(
     ("head", "features", "message"),
     [
-        (SiteOffsets, SITES, r"values that no fit has seen.*Clip ids"),
-        (InNumPy, {}, r"work in a graph.*`keras.ops`"),
+        (SiteOffsets, SITES, r"Clip ids"),
+        (InNumPy, {}, r"graph.*`keras\.ops`"),
     ],
 )
 def test_wrong_heads_of_tensorflow(head, features, message):
@@ -383,19 +382,19 @@ def test_an_export_is_run_in_another_process(monkeypatch):
 
     monkeypatch.setattr(verification, "in_new_process", True)
     check_head(Clipped, SITES)
-    with pytest.raises(AssertionError, match="`export_savedmodel` must write the model"):
+    with pytest.raises(AssertionError, match="`export_savedmodel`"):
         check_head(OfTheProcess)
 
 
 def test_arguments():
     line = Line()
     for make in (line, 3, lambda: 3, lambda: line):
-        with pytest.raises(ValueError, match="`make_head` must be a function"):
+        with pytest.raises(ValueError, match="`make_head`"):
             check_head(make)
     with pytest.raises(ValueError, match="no 'site'"):
         check_head(Clipped)
     for values in ([], [[1]], 3):
-        with pytest.raises(ValueError, match="`features` must be"):
+        with pytest.raises(ValueError, match="`features`"):
             check_head(Clipped, {"site": values})
-    with pytest.raises(ValueError, match="`num_classes` must be"):
+    with pytest.raises(ValueError, match="`num_classes`"):
         check_head(Line, num_classes=1)

@@ -9,7 +9,7 @@ from scipy import stats
 from calibration_records.comparison.verdict import Outcome
 from calibration_records.runs.metric_names import direction_of, loss_partners
 from keras_calibration.seeds import Ledger, compare
-from keras_calibration.statistics import bias_share, seeds_needed, surviving_share
+from keras_calibration.statistics import bias_share, surviving_share
 
 numbers = itertools.count()
 
@@ -115,20 +115,8 @@ def test_what_calibration_saves_in_seeds(ledger, shared):
     for metric in ("calibrated_log_loss", "loss"):
         comparison = compare(ledger, "deepfm", "dcn", metric=metric)
         assert comparison.bias_share == bias_share(plain, calibrated, paired=shared)
-        expected = surviving_share(plain, calibrated, paired=shared)
-        assert comparison.surviving_share == expected
+        assert comparison.surviving_share == surviving_share(plain, calibrated, paired=shared)
         assert set(comparison.seeds_needed) == {"val_loss", "val_calibrated_log_loss"}
-    for (name, needed), values in zip(
-        comparison.seeds_needed.items(), (plain, calibrated), strict=True
-    ):
-        a, b = np.array(values)
-        variance = np.var(b - a, ddof=1) if shared else a.var(ddof=1) + b.var(ddof=1)
-        level = comparison.deciding.judged.confidence
-        expected = seeds_needed(b.mean() - a.mean(), variance, paired=shared, confidence=level)
-        assert needed == expected, name
-    text = " ".join(str(comparison).split())
-    assert f"bias: {comparison.bias_share.value:.0%} [" in text
-    assert "val_calibrated_log_loss needs about" in text
 
 
 @pytest.mark.parametrize(
@@ -170,7 +158,7 @@ def test_a_paired_test_needs_six_seeds(ledger, num_runs):
 
 
 def test_a_wrong_path_is_told(ledger):
-    with pytest.raises(ValueError, match=r"'deepfm', 'dcn'.*It has no runs: check its path"):
+    with pytest.raises(ValueError, match=r"'deepfm', 'dcn'.*check its path"):
         compare(ledger, "deepfm", "dcn")
 
 
@@ -270,7 +258,7 @@ def test_without_any_finished_run(ledger):
     comparison = compare(ledger, "deepfm", "dcn")
     assert str(comparison.verdict).startswith("cannot tell: no finished run of dcn")
     json.dumps(comparison.to_dict(), allow_nan=False)
-    with pytest.raises(ValueError, match="at least two runs"):
+    with pytest.raises(ValueError, match=r"posterior.* 6 and 0"):
         comparison.probability_b_better()
 
 

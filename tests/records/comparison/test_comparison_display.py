@@ -5,8 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from calibration_records.comparison.compare import compare
-from calibration_records.runs.ledger import Ledger
+from calibration_records import Ledger, compare
 
 
 def comparison_of(folder, shift, num_runs=6):

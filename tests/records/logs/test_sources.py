@@ -117,7 +117,7 @@ def test_an_error_names_the_row_in_the_file(tmp_path):
     places |= {"csv": "whole.csv", "gzip": "b.csv.gz"}
     for kind, source in as_sources(table, tmp_path / "log").items():
         file = f" of the log, in .*{places[kind]}" if kind in places else ""
-        with pytest.raises(ValueError, match=f"a label of 7(.0)? in row 450{file}"):
+        with pytest.raises(ValueError, match=f" 7(.0)? in row 450{file}"):
             losses(source, where="site <> 1")
 
 

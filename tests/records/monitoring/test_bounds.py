@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
 from scipy.special import expit as sigmoid
 from scipy.stats import binom
 
@@ -14,7 +13,6 @@ from calibration_records.monitoring.bounds import (
 )
 from calibration_records.monitoring.sums import Sums
 from keras_calibration._ops.logit_moments import logit_moments
-from keras_calibration.metrics import CalibratedLogLoss
 
 
 def moments_of(labels, logits):
@@ -53,29 +51,6 @@ def test_intervals_hold_the_true_rate_where_probabilities_differ(shift):
         # Four standard errors above 0.1 is 0.119.
         assert missed < 0.119
         assert missed > 0.001  # not any interval holds so often
-
-
-def test_the_loss_and_its_expectation_are_those_of_the_rows():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(-2, 1.5, 5000)
-    labels = (rng.random(5000) < sigmoid(logits + 0.4)).astype(float)
-    loss, expected, low, high = loss_bounds(labels, logits, 0.99)
-    metric = CalibratedLogLoss(num_folds=1, from_logits=True)
-    metric.update_state(labels, logits)
-    assert loss == pytest.approx(float(metric.result()), abs=1e-12)
-    bias = brentq(lambda c: sigmoid(logits + c).sum() - labels.sum(), -5, 5, xtol=1e-14)
-    p = sigmoid(logits + bias)
-    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
-    assert expected == pytest.approx(entropy.mean(), abs=1e-8)
-    assert low < loss < high
-    # The half-width, from the rows themselves.
-    x, v = logits + bias, p * (1 - p)
-    deviation = x - np.sum(v * x) / v.sum()
-    level, largest = np.log(2 / 0.01), np.abs(deviation).max()
-    third = largest * level / 3
-    half = (np.sqrt(2 * np.sum(v * deviation**2) * level + third**2) + third) / 5000
-    assert high - expected == pytest.approx(half, rel=0.02)
-    assert expected - low == pytest.approx(high - expected)
 
 
 @pytest.mark.parametrize("mean", [-1.0, -6.0])
@@ -122,12 +97,6 @@ def sums_of(rows, rate, positives=None):
 def errors_of(rows, rate, positives):
     terms = np.abs(positives - rows * rate) * rows / (positives + 0.01 * rows)
     return terms.sum(axis=-1) / rows.sum()
-
-
-def test_a_field_error_is_that_of_its_formula():
-    rows, rate, positives = np.array([20.0, 30.0, 5.0]), np.array([0.1, 0.3, 0.0]), [3, 8, 0]
-    error = field_rce(sums_of(rows, rate, positives))
-    assert error == pytest.approx(errors_of(rows, rate, np.array(positives)))
 
 
 # By a normal distribution, the first three raise false alerts in 9.6, 1.5 and 1.3 % of logs.

@@ -48,7 +48,7 @@ def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
     assert [run["seed"] for run in runs.runs("deepfm", status="finished")] == [3, 1]
     assert [run["seed"] for run in runs.runs(status="started")] == [2]
     assert runs.runs("xdeepfm") == []
-    with pytest.raises(ValueError, match=r"must be one of .*status='done'"):
+    with pytest.raises(ValueError, match="status='done'"):
         runs.runs(status="done")
 
 
@@ -121,7 +121,7 @@ def test_names_the_file_that_is_no_record(tmp_path, text):
     runs = Ledger(tmp_path)
     runs.append(FINISHED)
     (tmp_path / "foreign.json").write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match=r"must be the record of a run.*foreign\.json"):
+    with pytest.raises(ValueError, match=r"foreign\.json"):
         runs.runs()
 
 
@@ -139,7 +139,7 @@ def test_a_run_id_is_no_path(tmp_path):
     other = Ledger(tmp_path / "other")
     run_id = other.append(STARTED)
     Ledger(tmp_path / "runs").append(STARTED)
-    with pytest.raises(ValueError, match="a name without folders"):
+    with pytest.raises(ValueError, match=r"`run_id`.*folders"):
         Ledger(tmp_path / "runs").finish(f"../other/{run_id}", FINISHED)
     assert other.runs()[0]["status"] == "started"
 
