@@ -212,7 +212,7 @@ def with_one(values, row, value):
         ({}, {"where": "label > 5"}, "no rows to score"),
         ({"at": ["yesterday"] * N}, {"timestamp": "at"}, "3,000 invalid times .* in row 0"),
         ({"at": [[1]] * N}, {"timestamp": "at"}, "must hold times"),
-        ({}, {"memory_limit": "much"}, "Memory must have a number"),
+        ({}, {"memory_limit": "much"}, "`memory_limit`"),
         ({}, {"fields": "site"}, "`fields`"),
         ({}, {"fields": ["a_x_b", ("a", "b")]}, "`fields`"),
         ({}, {"fields": [("site", 3)]}, "`fields`"),
