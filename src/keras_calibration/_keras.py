@@ -1,6 +1,6 @@
 """Private parts of Keras and TensorFlow that the package needs, each with its public alternative.
 
-Tested on Keras 3.14 and 3.15, TensorFlow 2.18 and 2.21. Nothing is imported before it is used.
+Tested on Keras 3.15, TensorFlow 2.18 and 2.21. Nothing is imported before it is used.
 """
 
 from __future__ import annotations

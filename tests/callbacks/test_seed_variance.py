@@ -417,21 +417,22 @@ def keepers(path):
         *("within", "within best", ""),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, -1])
-def test_the_recorded_epoch_is_that_of_the_weights_that_the_model_has(tmp_path, names, place):
+def test_the_recorded_epoch_is_that_of_the_weights_that_the_model_has(tmp_path, names):
     callbacks = [keepers(tmp_path)[name] for name in names.split()]
     model = make_model(1)
     weights = []
     record = call_at_every_epoch(lambda: weights.append(np.concatenate(flat_weights(model))))
-    callback = SeedVariance(tmp_path / "runs", "small", 1, verbose=0)
-    callbacks.insert(place if place >= 0 else len(callbacks), callback)
+    # Before all others, after the first, and after all.
+    first, second, last = (SeedVariance(tmp_path / p, "small", 1, verbose=0) for p in "abc")
+    callbacks = [first, *callbacks[:1], second, *callbacks[1:], last]
     fit(record, 1, after=callbacks, epochs=5, model=model, **WORSE)
-    (run,) = Ledger(tmp_path / "runs").runs()
     final = np.concatenate(flat_weights(model))
     expected = next(epoch for epoch, values in enumerate(weights) if (values == final).all())
-    assert run["kept_epoch"] == ("last" if expected == 4 else expected)
-    kept = run["metrics"]["val_loss"][expected]
-    np.testing.assert_allclose(model.evaluate(X, 1 - Y, verbose=0), kept, rtol=1e-5)
+    left = model.evaluate(X, 1 - Y, verbose=0)
+    for place in "abc":
+        (run,) = Ledger(tmp_path / place).runs()
+        assert run["kept_epoch"] == ("last" if expected == 4 else expected)
+        np.testing.assert_allclose(run["metrics"]["val_loss"][expected], left, rtol=1e-5)
 
 
 def flat_weights(model):

@@ -204,7 +204,7 @@ def with_one(values, row, value):
         ({}, {"where": "label > 5"}, "no rows"),
         ({"at": ["yesterday"] * N}, {"timestamp": "at"}, "3,000 invalid times .* in row 0"),
         ({"at": [[1]] * N}, {"timestamp": "at"}, "'at'.*BIGINT"),
-        ({}, {"memory_limit": "much"}, "Memory"),
+        ({}, {"memory_limit": "much"}, "`memory_limit`"),
         ({}, {"fields": "site"}, "`fields`"),
         ({}, {"fields": ["a_x_b", ("a", "b")]}, "`fields`"),
         ({}, {"fields": [("site", 3)]}, "`fields`"),
