@@ -158,7 +158,7 @@ DOORS = {
 
 
 MODEL_DOORS = ("CalibratedModel", "fit_head", "calibrate", "export", "seeds.train")
-QUICK = [*((door, "mixed") for door in MODEL_DOORS), ("CalibratedModel", "named")]
+QUICK = [*((door, "mixed") for door in MODEL_DOORS)]
 QUICK += [("fit_head", "named"), ("fit_head", "sparse"), ("export", "sparse")]
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
