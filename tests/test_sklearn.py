@@ -233,7 +233,6 @@ NAMES = {
 }
 
 
-# Each kind of label alone, and then in a pipeline, which takes them as they are.
 @pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "pipeline"])

@@ -27,9 +27,7 @@ def updater(case, mode):
         metric.reset_state()
         rows = [case.labels if labels is None else labels, predictions, weights]
         rows += (case.more or {}).values()
-        rows = [
-            values.astype("int32" if values.dtype.kind == "i" else "float32") for values in rows
-        ]
+        rows = [v.astype("int32" if v.dtype.kind == "i" else "float32") for v in rows]
         step(*(rows if mode == "eager" else map(keras.ops.convert_to_tensor, rows)))
         return metric
 
