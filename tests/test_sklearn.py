@@ -233,6 +233,7 @@ NAMES = {
 }
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "pipeline"])
 def test_a_classifier_gets_the_labels_that_its_user_has(names, wrapped):

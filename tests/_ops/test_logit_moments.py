@@ -40,7 +40,9 @@ def sums_by_group(*rows):
 
 def with_rates(logits, weights, rates):
     """One summary for each positive rate: soft labels, the same for all rows."""
-    return np.concatenate([summary_of(logits, rate, weights) for rate in rates])
+    labels, group = (np.repeat(v, len(logits)) for v in (rates, np.arange(len(rates))))
+    logits, weights = (np.tile(v, len(rates)) for v in (logits, weights))
+    return summary_of(logits, labels, weights, group.astype(np.int32), len(rates))
 
 
 EDGES = np.r_[np.arange(-88, -16, 0.5), np.arange(-16, 16, 0.25), np.arange(16, 88.5, 0.5)]
@@ -156,11 +158,12 @@ def test_bias_root_makes_predictions_add_up_to_labels(run, as_on_gpu, monkeypatc
     def root(summary):
         return kernels.bias_root(summary)
 
-    for shape in (*SHAPES, "beyond the bins"):
-        logits = some_logits(shape)
-        weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
-        bias = np.asarray(run(root, with_rates(logits, weights, RATES)))
-        total = weights.sum()
+    shapes = {shape: some_logits(shape) for shape in (*SHAPES, "beyond the bins")}
+    weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(shapes["wide"]))
+    summaries = [with_rates(logits, weights, RATES) for logits in shapes.values()]
+    biases = np.split(np.asarray(run(root, np.concatenate(summaries))), len(shapes))
+    total = weights.sum()
+    for (shape, logits), bias in zip(shapes.items(), biases, strict=True):
         for received, rate in zip(bias, RATES, strict=True):
             rates = [weights @ sigmoid(sign * (logits + received)) / total for sign in (1, -1)]
             precise = digits(1e-6, 1e-3)

@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 from scipy.stats import norm
@@ -376,6 +376,7 @@ def test_extreme_logits(make):
 @pytest.mark.parametrize("make", [BiasCorrection, BetaCalibration, ILPS])
 @settings(max_examples=examples(30))
 @given(rows=HOSTILE_ROWS)
+@example(rows=[(-2.0, 0.0, 1e6), (-2.0, 1.0, 1.0), (0.0, 0.0, 1.0)])  # overflows at ±1e30
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_hostile_rows(make, rows):
     logits, labels, weights = np.array(rows).T

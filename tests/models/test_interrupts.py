@@ -148,14 +148,10 @@ def spread(number):
     return lambda last: np.linspace(1, last, number).astype(int)
 
 
-def every_tenth(last):
-    return range(1, last + 1, 10)
-
-
 def test_an_interrupt_while_fits_are_assigned():
     heads = two_heads()
     fits = heads.new_fits()
-    heads.check(lambda: assign_all(fits), every_tenth)
+    heads.check(lambda: assign_all(fits), spread(30))
 
 
 def test_a_second_interrupt_while_weights_are_set_back(monkeypatch):
@@ -213,7 +209,7 @@ def test_many_interrupts_of_a_fit(name):
     make, _ = DOORS[name]
     heads = make()
     heads.check(
-        lambda: call(name, heads), lambda last: [*spread(20)(last), *every_tenth(last)[-20:]]
+        lambda: call(name, heads), lambda last: [*spread(20)(last), *range(last, 0, -10)[:20]]
     )
 
 

@@ -157,8 +157,7 @@ DOORS = {
 }
 
 
-MODEL_DOORS = ("CalibratedModel", "fit_head", "calibrate", "export", "seeds.train")
-QUICK = [*((door, "mixed") for door in MODEL_DOORS), ("CalibratedModel", "named")]
+QUICK = [(d, "mixed") for d in DOORS if d not in ("FieldMetricsModel", "seeds.train by fit")]
 QUICK += [("fit_head", "named"), ("fit_head", "sparse"), ("export", "sparse")]
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)

@@ -95,17 +95,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", slow_except(["dict, weights of outputs"], CASES))
-@pytest.mark.parametrize("engine", ["vectorized", "loop"])
-def test_the_figures_of_outputs_are_those_of_fit(tmp_path, engine, case):
+def test_the_figures_of_outputs_are_those_of_fit(tmp_path, case):
     kind, weights, options = CASES[case]
     rows, held_out = (rows_of(kind, number, weights) for number in (NUM_ROWS, NUM_HELD_OUT))
-    received = trained(tmp_path, lambda: build(kind, **options), rows, held_out, engine)
     set_seeds(initialization=1, order=1)
     expected = fitted(build(kind, **options), rows, held_out)
     assert len(expected) == 14
-    assert received.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(received[name], values, 1e-4, err_msg=name)
+    for engine in ("vectorized", "loop"):
+        folder = tmp_path / engine
+        received = trained(folder, lambda: build(kind, **options), rows, held_out, engine)
+        assert received.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_allclose(received[name], values, 1e-4, err_msg=(engine, name))
 
 
 @pytest.mark.tensorflow

@@ -234,7 +234,10 @@ class HistogramHead(Head):
         """`dη/dθ F` (batch, p), for logits (batch,), if the layer keeps a posterior."""
         logits = ops.cast(logits, self.compute_dtype)
         finite = ops.where(is_not_finite(logits), 0.0, logits)  # else 0 times infinity
-        return self.logit_spread(finite, cast(Posterior, self.posterior)["factor"])
+        spread = self.logit_spread(finite, cast(Posterior, self.posterior)["factor"])
+        # Far out, terms of both signs may be infinite, and their sum is NaN.
+        overflows = ops.isnan(spread) & (ops.abs(finite) > 1e9)[:, None]
+        return ops.where(overflows, float("inf"), spread)
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""
