@@ -29,6 +29,18 @@ class Case:
     may_be_nan: Callable = lambda rows: False
 
 
+def scored_metrics():
+    """Metrics that `score` computes for arrays and for logs."""
+    return [
+        metrics.LogLoss(),
+        metrics.NormalizedEntropy(),
+        metrics.CalibrationRatio(),
+        metrics.CalibratedLogLoss(),
+        metrics.CalibratedLogLoss(num_folds=3, seed=5, name="of_three"),
+        metrics.CalibratedLogLoss(bias_fraction=0.3, name="held_out"),
+    ]
+
+
 def edged_error(rows, num_bins):
     dtype = "float64" if rows.from_logits else rows.dtype
     edges = (np.arange(num_bins + 1) / num_bins).astype(dtype).astype(float)

@@ -8,17 +8,14 @@ from scipy import special
 import metric_references as references
 from keras_calibration.logs import ScoredLog
 from keras_calibration.metrics import (
-    CalibratedLogLoss,
     CalibratedQuadraticLoss,
-    CalibrationRatio,
     ExpectedCalibrationError,
     FieldECE,
     FieldRCE,
     LogitAUC,
-    LogLoss,
-    NormalizedEntropy,
 )
 from keras_calibration.scoring import score, score_by_period
+from metric_cases import scored_metrics
 
 DAYS = ["2026-03-06", "2026-03-07", "2026-03-09"]
 
@@ -28,17 +25,6 @@ def rows_of(num=1800):
     p, site = rng.uniform(0.02, 0.9, num).round(4), rng.integers(0, 4, num)
     y = (rng.random(num) < p**1.3).astype(float)
     return references.Rows(y, p, rng.uniform(0.5, 2, num), np.arange(num), site, dtype="float64")
-
-
-def metrics():
-    return [
-        LogLoss(),
-        NormalizedEntropy(),
-        CalibrationRatio(),
-        CalibratedLogLoss(),
-        CalibratedLogLoss(num_folds=3, seed=5, name="of_three"),
-        CalibratedLogLoss(bias_fraction=0.3, name="held_out"),
-    ]
 
 
 def expected_of(rows):
@@ -59,7 +45,7 @@ def test_arrays():
     others = [CalibratedQuadraticLoss(), ExpectedCalibrationError(num_bins=10), LogitAUC()]
     arrays = (rows.labels, rows.predictions, rows.weights, {"site": rows.ids})
     fields = {"site": [FieldECE(4), FieldRCE(4)]}
-    found = score(arrays, [*metrics(), *others], field_metrics=fields, verbose=0)
+    found = score(arrays, [*scored_metrics(), *others], field_metrics=fields, verbose=0)
     area, of_one_bin = references.auc(rows)
     assert abs(found.pop("logit_auc") - area) <= of_one_bin
     expected = expected_of(rows) | {
@@ -82,9 +68,9 @@ def test_a_log_and_its_periods():
         }
     )
     log = ScoredLog(frame, sample_weight="weight", fields=["site"], timestamp="at")
-    assert score(log, metrics(), verbose=0) == pytest.approx(expected_of(rows), rel=1e-6)
+    assert score(log, scored_metrics(), verbose=0) == pytest.approx(expected_of(rows), rel=1e-6)
 
-    found, bias = score_by_period(log, metrics(), verbose=0), np.nan
+    found, bias = score_by_period(log, scored_metrics(), verbose=0), np.nan
     assert list(found) == DAYS
     for number, results in enumerate(found.values()):
         of_day = rows[day == number]

@@ -22,9 +22,9 @@ from keras_calibration.metrics import (
     FieldRCE,
     LogitAUC,
     LogLoss,
-    NormalizedEntropy,
 )
 from keras_calibration.scoring import field_ece, field_rce, log_queries, score, score_by_period
+from metric_cases import scored_metrics
 
 RNG = np.random.default_rng(3)
 N = 3000
@@ -46,23 +46,12 @@ def frame(**replaced):
     )
 
 
-def metrics():
-    return [
-        LogLoss(),
-        NormalizedEntropy(),
-        CalibrationRatio(),
-        CalibratedLogLoss(),
-        CalibratedLogLoss(num_folds=3, seed=5, name="of_three"),
-        CalibratedLogLoss(bias_fraction=0.3, name="held_out"),
-    ]
-
-
 @functools.cache
 def streamed(has_weights=False):
     """What batches of the rows give."""
     by_field = {"site_id": [FieldECE(8), FieldRCE(8)]}
     rows = (Y, P, W if has_weights else None, {"site_id": SITE})
-    return score(rows, metrics(), by_field, verbose=0)
+    return score(rows, scored_metrics(), by_field, verbose=0)
 
 
 @pytest.mark.parametrize("form", ["texts", "categories", "without weights", "logits"])
@@ -75,7 +64,7 @@ def test_the_numbers_of_the_streaming_metrics(form):
         rows = frame(z=np.log(P / (1 - P))).drop(columns="probability")
         options["logit"] = "z"
     log = ScoredLog(rows, fields=["site", "site_id"], **options)
-    scores, expected = score(log, metrics(), verbose=0), streamed(form != "without weights")
+    scores, expected = score(log, scored_metrics(), verbose=0), streamed(form != "without weights")
     for name, value in expected.items():
         by_bins = form == "logits" or name in ("calibrated_log_loss", "of_three", "held_out")
         bound = BOUND if by_bins else TIGHT
@@ -112,14 +101,14 @@ def test_ids_fill_field_metrics_which_go_on_with_batches():
 
 def test_sums_of_shards_add_up_and_are_saved(tmp_path):
     log = ScoredLog(sample_weight="weight", fields=["site", ("site", "device")], row_key="number")
-    queries = log_queries(log, metrics())
+    queries = log_queries(log, scored_metrics())
     shuffled, ends = frame().sample(frac=1, random_state=0), [0, 0, 700, 701, 2500, N]
     shards = [shuffled.iloc[start:end] for start, end in itertools.pairwise(ends)]
     for number, shard in enumerate(shards):
         log_sums(log.of(shard), queries).save(tmp_path / f"{number}.sums")
     parts = [LogSums.load(path) for path in sorted(tmp_path.iterdir())]
-    scores = score(sum(parts, LogSums()), metrics(), verbose=0)
-    expected = score(log.of(frame()), metrics(), verbose=0)
+    scores = score(sum(parts, LogSums()), scored_metrics(), verbose=0)
+    expected = score(log.of(frame()), scored_metrics(), verbose=0)
     assert parts[0].num_rows == 0
     bound = digits(1e-11)
     assert scores == {name: pytest.approx(value, rel=bound) for name, value in expected.items()}
@@ -162,7 +151,7 @@ def test_fields_may_have_the_names_of_columns_that_are_computed():
     names = ["y", "w", "P", "l", "k", "t2", "bin", "given", "loss_0", "valid_label", "given_label"]
     rows = frame().assign(**dict.fromkeys(names, SITE))
     log = ScoredLog(rows, sample_weight="weight", fields=names, where="w >= 0")
-    scores, expected = score(log, metrics(), verbose=0), streamed(True)
+    scores, expected = score(log, scored_metrics(), verbose=0), streamed(True)
     for name in ("log_loss", "of_three", "calibrated_log_loss"):
         assert scores[name] == pytest.approx(expected[name], rel=BOUND)
     for name in names:
