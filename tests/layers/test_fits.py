@@ -8,7 +8,7 @@ from every_head import HEADS, NUM_CLASSES, NUM_SITES, SITE, has_classes
 from keras_calibration import layers
 from keras_calibration._rows.door import Given
 from keras_calibration._rows.rows import Rows
-from keras_calibration.layers.fits import fit_to, heads_in, rows_to_fit
+from keras_calibration.layers.fits import as_fit, fit_to, heads_in, rows_to_fit
 from keras_calibration.testing import check_head
 from tiers import slow_except
 
@@ -34,6 +34,32 @@ def network(*numeric):
     return layers.FieldNetwork(SITE, numeric, embedding_dim=2, hidden_units=(4,), dropout=0, seed=0)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Around(layers.Head):
+    """A head of a user around another one, whose fit is that of its part."""
+
+    draws_by_chance = True
+
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def get_config(self):
+        return {**super().get_config(), "inner": keras.saving.serialize_keras_object(self.inner)}
+
+    def parts(self):
+        return [self.inner]
+
+    def build(self, logits_shape=None, features_shape=None):
+        self.inner.ensure_built(logits_shape, features_shape)
+
+    def call(self, logits, features=None):
+        return self.inner(logits, features)
+
+    def fitted(self, rows, settings, start=None):
+        return self.fit_of(rows, {}, [self.inner.fitted(rows, settings)])
+
+
 MAKERS = {name: make for name, (make, _) in HEADS.items()} | {
     "ILPS, constant": layers.ILPS.from_paper,
     "ILPS, penalty": lambda: layers.ILPS(20, monotonic="penalty"),
@@ -47,6 +73,9 @@ MAKERS = {name: make for name, (make, _) in HEADS.items()} | {
         layers.PlattScaling(), network("price"), num_members=2
     ),
     "NeuralCalibration, network": lambda: layers.NeuralCalibration(None, network()),
+    "a head of a user": lambda: Around(
+        layers.NeuralCalibration(layers.PlattScaling(), network(), num_members=2)
+    ),
     "BlendedHead, of blends": lambda: layers.BlendedHead(
         [layers.BlendedHead([layers.ILPS(5), layers.FieldILPS(SITE)]), layers.FieldBias(SITE)],
         [0.5, 0.3],
@@ -164,3 +193,22 @@ def test_every_head_keeps_what_is_asked_of_a_users(name):
     features = {"site": range(NUM_SITES), "price": np.linspace(-2, 3, 50)}
     num_classes = NUM_CLASSES if has_classes(name) else None
     check_head(MAKERS[name], features, num_classes, export=False)
+
+
+def test_a_head_may_stay_as_it_is_in_a_blend():
+    """As the head of a model does, beside new ones."""
+    name = "NeuralCalibration, members"
+    present = MAKERS[name]()
+    rows = rows_for(present, name)
+    present(LOGITS[:1], rows.take(np.arange(1)).features)
+    present.assign(fit_of(name))
+    blend = layers.BlendedHead([present, layers.PlattScaling()])
+    fits = [as_fit(present, rows), fit_to(layers.PlattScaling(), rows)]
+    before = present.get_weights()
+    blend.assign(blend.blend_of(rows, fits, np.array([0.25])))
+    for weight, expected in zip(present.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert present.fit_summary is fit_of(name).summary
+    expected = 0.5 * (fits[0].logits(rows) + fits[1].logits(rows)) + 0.25
+    called = keras.ops.convert_to_numpy(blend(rows.logits, rows.features))
+    np.testing.assert_allclose(called[:, 0], expected, atol=1e-5)

@@ -28,7 +28,7 @@ from keras_calibration._solvers.logit_histogram import (
 )
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import assign_all, fit_to, wanted_by
+from keras_calibration.layers.fits import assign_all, build_for, fit_to, wanted_by
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_head import HistogramHead
 from keras_calibration.layers.unknown_values import warn_of_unknown
@@ -99,8 +99,7 @@ def fit_calibrator(
     fit = fit_to(layer, rows)
     fit = replace(fit, summary=replace(fit.summary, num_rows=num_rows))
     warn_of_unknown(layer, rows, fit)
-    if not layer.built:
-        layer(rows.logits[:1], take(rows.features, slice(1)))
+    build_for(layer, rows)
     assign_all([(layer, fit)])
     return fit.summary
 

@@ -22,6 +22,7 @@ class Fit:
         logits: The fitted head as a function: calibrated logits (n,) or (n, K), float64, of rows.
             As the call of a head that is given this fit, except for rounding.
         weights: Name of an attribute of the head that holds a weight → the value of this weight.
+            For a layer, or a list, that is held there: the list of the values of its weights.
             None if the head, with its parts, is to stay as it is.
         parts: The fits of the heads inside the head, in the order of `Head.parts()`.
         posterior: The values of the head's `Posterior`, by name; None if the fit has none.

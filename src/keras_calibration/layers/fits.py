@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from calibration_records._check import refused
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
+from keras_calibration._rows.columns import take
 from keras_calibration._rows.door import Given, Wanted, columns_of, rows_of
 from keras_calibration._rows.groups import with_folds
 from keras_calibration._rows.rows import Rows
@@ -174,14 +175,35 @@ def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
         raise
 
 
-def values_of(head: Head, fit: Fit) -> list[tuple[keras.Variable, Any]]:
-    """The weights of a built head, with those of its parts, and the values that a fit has."""
-    values = []
-    for name, value in (fit.weights or {}).items():
-        variable = getattr(head, name)
-        values.append((variable, keras.ops.convert_to_tensor(value, variable.dtype)))
-    pairs = zip(head.parts(), fit.parts, strict=True)
-    return [*values, *(value for part, inner in pairs for value in values_of(part, inner))]
+def build_for(head: Head, rows: Rows) -> None:
+    """Creates the weights of a head by a call on one of these rows, unless they exist."""
+    if not head.built:
+        head(rows.logits[:1], take(rows.features, slice(1)))
+
+
+def own_values(head: Head, weights: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
+    """The variables of a built head, without those of its parts, and their values in a fit."""
+    named = [(getattr(head, name), value) for name, value in weights.items()]
+    return [pair for target, value in named for pair in _pairs_of(target, value)]
+
+
+def values_of(
+    head: Head, weights: Mapping[str, Any], parts: Sequence[Fit]
+) -> list[tuple[keras.Variable, Any]]:
+    """The variables of a built head and of its parts, and their values in a fit, as tensors."""
+    pairs = own_values(head, weights)
+    values = [(v, keras.ops.convert_to_tensor(value, v.dtype)) for v, value in pairs]
+    for part, inner in zip(head.parts(), parts, strict=True):
+        values += values_of(part, inner.weights or {}, inner.parts)
+    return values
+
+
+def _pairs_of(target: Any, value: Any) -> list[tuple[keras.Variable, Any]]:
+    """The variables of a weight, of a layer or of a list of these, with their values."""
+    if isinstance(target, keras.Variable):
+        return [(target, value)]
+    inner = target.weights if isinstance(target, keras.layers.Layer) else target
+    return [pair for parts in zip(inner, value, strict=True) for pair in _pairs_of(*parts)]
 
 
 def hash_of_weights(head: Head) -> str:

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import confidence_level
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.columns import take
 from keras_calibration._rows.door import Given, columns_of
 from keras_calibration._rows.rows import Rows
 from keras_calibration._typing import Features, Shape, Tensor
@@ -22,8 +21,10 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import (
     assign_all,
+    build_for,
     fit_to,
     load_fit,
+    own_values,
     remember_fit,
     rows_to_fit,
     save_fit,
@@ -251,8 +252,7 @@ class Head(keras.layers.Layer):
         warn_of_settings(self, settings)
         fit = fit_to(self, rows, replace(settings or FitSettings(), verbose=verbose))
         warn_of_unknown(self, rows, fit)
-        if not self.built:
-            self(rows.logits[:1], take(rows.features, slice(1)))
+        build_for(self, rows)
         assign_all([(self, fit)])
         return fit.summary
 
@@ -283,20 +283,20 @@ class Head(keras.layers.Layer):
 
         Args:
             rows: The rows of the fit.
-            weights: Name of an attribute that holds a weight → the value of this weight.
+            weights: Name of an attribute that holds a weight, or a layer → its value or values.
             parts: The fits of the heads in `parts()`, if there are any.
             num_iterations: Number of steps of the fit; 0 if it has a closed form.
             converged: Whether the optimum was reached.
         """
-        if not self.built:
-            self(rows.logits[:1], take(rows.features, slice(1)))
+        build_for(self, rows)
+        values = values_of(self, weights, parts)
 
         def logits(rows: Rows) -> np.ndarray:
-            with keras.StatelessScope(state_mapping=values_of(self, fit)):
+            with keras.StatelessScope(state_mapping=values):
                 return head_logits(self, rows.logits, rows.features)
 
-        fit = Fit(FitSummary.of(rows, rows.logits), logits, weights, tuple(parts))
-        return replace(fit, summary=FitSummary.of(rows, logits(rows), num_iterations, converged))
+        summary = FitSummary.of(rows, logits(rows), num_iterations, converged)
+        return Fit(summary, logits, weights, tuple(parts))
 
     def assign(self, fit: Fit) -> None:
         """Gives the head, with its parts, the weights and the record of a fit."""
@@ -305,8 +305,8 @@ class Head(keras.layers.Layer):
         self.ensure_built()
         for part, inner in zip(self.parts(), fit.parts, strict=True):
             part.assign(inner)
-        for name, value in fit.weights.items():
-            getattr(self, name).assign(value)
+        for variable, value in own_values(self, fit.weights):
+            variable.assign(value)
         if self.posterior is not None:
             self.posterior.keep(fit.posterior)
         self.histogram = fit.histogram

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,17 +31,6 @@ from keras_calibration.layers.logits import as_column, check_column
 from keras_calibration.layers.network_trainer import Weights, copy_of, outputs_of
 
 _NUM_FOLDS = 3  # with a single member
-
-
-@dataclass(frozen=True)
-class NetworkFit(Fit):
-    """The fit of a `NeuralCalibration`.
-
-    Args:
-        networks: The weights of each member of g.
-    """
-
-    networks: tuple[Weights, ...] = ()
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -189,7 +178,7 @@ class NeuralCalibration(Head):
             if isinstance(member, FieldNetwork):
                 member.adapt({} if features is None else features)
 
-    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> NetworkFit:
+    def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         # With only the features that the head reads.
         rows = rows.only(self.feature_names)
@@ -211,8 +200,11 @@ class NeuralCalibration(Head):
                 ]
         converged = all(curve.summary.converged for curve in curves)
         networks = () if training is None else training.weights[: self.num_members]
-        fit = self._fit_with(rows, curves, networks)
-        summary = FitSummary.of(rows, fit.logits(rows), num_iterations, converged)
+        unbiased = self._sum_of(rows, curves, networks)
+        at_rows = unbiased(rows)
+        # The kept networks are of folds: each has a total of its own.
+        bias = float(bias_of_total(at_rows, rows)[0]) if networks else 0.0
+        summary = FitSummary.of(rows, at_rows + bias, num_iterations, converged)
         if training is not None:
             summary = replace(
                 summary,
@@ -223,13 +215,14 @@ class NeuralCalibration(Head):
                 network_kept=bool(training.weights),
                 cross_fitted_logits=training.logits,
             )
-        return replace(fit, summary=summary)
+        members = networks or [_weights_of_zero(g, rows.features) for g in self.members]
+        weights = {"_bias": bias, "members": members}
+        return Fit(summary, lambda rows: unbiased(rows) + bias, weights, tuple(curves))
 
-    def _fit_with(
+    def _sum_of(
         self, rows: Rows, curves: Sequence[Fit], networks: Sequence[Weights]
-    ) -> NetworkFit:
-        """The fit with networks of these weights; without any, g is 0."""
-        bias = 0.0
+    ) -> Callable[[Rows], np.ndarray]:
+        """`η(l) + g(x)` as a function of rows, with networks of these weights; without any, η."""
         network = copy_of(self.field_network) if networks else None
         if network is not None:
             network(take(rows.features, slice(1)))
@@ -241,23 +234,7 @@ class NeuralCalibration(Head):
             outputs = [outputs_of(network, weights, rows.features) for weights in networks]
             return np.asarray(curve + np.mean(outputs, axis=0))
 
-        if networks:
-            # The kept networks are of folds: each has a total of its own.
-            bias = float(bias_of_total(unbiased(rows), rows)[0])
-        return NetworkFit(
-            FitSummary.of(rows, rows.logits),
-            lambda rows: unbiased(rows) + bias,
-            {"_bias": bias},
-            tuple(curves),
-            networks=tuple(networks or [_weights_of_zero(g, rows.features) for g in self.members]),
-        )
-
-    def assign(self, fit: Fit) -> None:
-        """Gives η, the networks and the bias their weights."""
-        self.ensure_built()
-        for member, weights in zip(self.members, cast(NetworkFit, fit).networks, strict=True):
-            member.set_weights(weights)
-        super().assign(fit)
+        return unbiased
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the logit, if there is no network; else raises."""

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.cross_fitting import cross_fitted, parts_of
 from keras_calibration.layers.fit import Fit
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.fits import draws_by_chance, fit_to, is_as_fitted
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
@@ -39,25 +38,13 @@ _NUM_FOLDS = 3
 _ROUNDING = 1e-6
 
 
-class Refit(NamedTuple):
-    """What `refit` has found.
-
-    Args:
-        fit: The fit to use, for `Head.assign`; None if the head is to stay as it is.
-        summary: The figures, in any case.
-    """
-
-    fit: Fit | None
-    summary: FitSummary
-
-
 def refit(
     head: Head,
     rows: Rows,
     settings: FitSettings | None = None,
     only_if_better: bool = True,
     scores_before: Mapping[str, Any] | None = None,
-) -> Refit:
+) -> Fit:
     """Fits a head to rows by its direct fit, and compares the fit with the head as it is.
 
     The fit is scored on rows that it did not see: each third of the rows by a fit to the other two;
@@ -76,16 +63,16 @@ def refit(
             `describe_logits`; None takes that of its last fit.
 
     Returns:
-        The fit, whose `log_loss_before` is that of the present head, and what to use.
+        The fit. In its summary, `log_loss_before` is that of the present head; without `is_used`,
+        the head is to stay as it is.
     """
     refuse_divided_groups(settings and settings.folds, rows)
     if not draws_by_chance(head):
         return _refitted(head, rows, settings, only_if_better, scores_before)
     # Its fit scores each separate row.
     apart, *places = rows_apart(rows, settings and settings.folds)
-    fit, summary = _refitted(head, apart, settings, only_if_better, scores_before)
-    summary = summary.of_given(apart, *places)
-    return Refit(fit and replace(fit, summary=summary), summary)
+    fit = _refitted(head, apart, settings, only_if_better, scores_before)
+    return replace(fit, summary=fit.summary.of_given(apart, *places))
 
 
 def _refitted(
@@ -94,7 +81,7 @@ def _refitted(
     settings: FitSettings | None,
     only_if_better: bool,
     scores_before: Mapping[str, Any] | None,
-) -> Refit:
+) -> Fit:
     """`refit` to rows that the fit takes as they are, whose order the summary has."""
     rows = with_copies_grouped(rows)
     present = head_logits(head, rows.logits, rows.features)
@@ -114,7 +101,7 @@ def _refitted(
     fit = replace(fit, summary=summary)
     changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, fit)
     if changed is None:
-        return Refit(fit, summary)
+        return fit
     change, error = changed
     is_kept = only_if_better and change > 0
     if is_kept or change > error:
@@ -129,7 +116,7 @@ def _refitted(
             f"{then}"
         )
     summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
-    return Refit(None if is_kept else replace(fit, summary=summary), summary)
+    return replace(fit, summary=summary)
 
 
 def is_fitted_to(head: Head, rows: Rows) -> bool:

@@ -123,15 +123,14 @@ def fit_head(
     for head, _ in read:
         warn_of_settings(head, settings)
     settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
-    refits = [refit(head, rows, settings, only_if_better) for head, rows in read]
-    for (head, rows), (fit, summary) in zip(read, refits, strict=True):
-        if fit is not None and not head.follows_time:  # else it has the level of the last rows
+    fits = [(head, rows, refit(head, rows, settings, only_if_better)) for head, rows in read]
+    for head, rows, fit in fits:
+        if fit.summary.is_used and not head.follows_time:  # else it has the level of the last rows
             _warn_of_bias(totals_of(fit.logits(rows), rows))
         if verbose:
-            print(summary)
-    pairs = zip(read, refits, strict=True)
-    assign_all([(head, fit) for (head, _), (fit, _) in pairs if fit is not None])
-    summaries = [summary for _, summary in refits]
+            print(fit.summary)
+    assign_all([(head, fit) for head, _, fit in fits if fit.summary.is_used])
+    summaries = [fit.summary for *_, fit in fits]
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]
 
 

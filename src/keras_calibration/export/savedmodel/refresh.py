@@ -168,8 +168,9 @@ def refresh_savedmodel(
     progress = ProgressBar(2, "steps", verbose)
     warn_of_settings(saved.head, settings)
     settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
-    fit, summary = refit(saved.head, rows, settings, only_if_better, before["logits"])
-    if fit is not None:
+    fit = refit(saved.head, rows, settings, only_if_better, before["logits"])
+    summary = fit.summary
+    if summary.is_used:
         assign_all([(saved.head, fit)])
     _warn_of_other_logits(summary.logits, before["logits"])
     progress.add()
