@@ -194,6 +194,7 @@ def with_one(values, row, value):
         ({"at": ["yesterday"] * N}, {"timestamp": "at"}, "3,000 invalid times .* in row 0"),
         ({"at": [[1]] * N}, {"timestamp": "at"}, "'at'.*BIGINT"),
         ({}, {"memory_limit": "much"}, "`memory_limit`"),
+        ({}, {"memory_limit": "-1GB"}, "`memory_limit`"),
         ({}, {"fields": "site"}, "`fields`"),
         ({}, {"fields": ["a_x_b", ("a", "b")]}, "`fields`"),
         ({}, {"fields": [("site", 3)]}, "`fields`"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibration_records._check import installed, refused
+from calibration_records._check import installed
 from calibration_records.logs.query import Query, quoted
 from calibration_records.logs.rows import Selection, rows_sql
 from calibration_records.logs.scored_log import ScoredLog
@@ -46,15 +46,7 @@ class Embedded:
             config = {"memory_limit": self.log.memory_limit, "temp_directory": folder}
             if self.log.num_threads is not None:
                 config["threads"] = str(self.log.num_threads)
-            try:
-                connection = stack.enter_context(duckdb.connect(config=config))
-            except duckdb.ParserException as error:
-                raise refused(
-                    "memory_limit",
-                    "a number with a unit",
-                    self.log.memory_limit,
-                    "Pass, for example, memory_limit='512MB'.",
-                ) from error
+            connection = stack.enter_context(duckdb.connect(config=config))
             connection.execute("SET TimeZone = 'UTC'")
             self._relation = open_source(connection, self.log)
             rows = self._relation()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -87,6 +88,11 @@ class ScoredLog:
         """Refuses arguments of another form."""
         if self.num_threads is not None:
             at_least("num_threads", self.num_threads, 1, "Pass None for all cores.")
+        if not re.fullmatch(r"[0-9.]+ *[KMGT]i?B", str(self.memory_limit), re.IGNORECASE):
+            of_units = "a positive number with a unit"
+            raise refused(
+                "memory_limit", of_units, self.memory_limit, "Pass, for example, '512MB'."
+            )
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]
         are_names = all(isinstance(name, str) for names in columns for name in names)
         if isinstance(self.fields, str) or not are_names:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 
+from calibration_records._check import instance
 from calibration_records._columns import numbers_of
 from calibration_records.logs import LogSums, ScoredLog, log_sums
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
@@ -201,6 +202,7 @@ def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str)
     check_weights_are(weights_are, getattr(log, "sample_weight", "") is not None)
     if isinstance(log, LogSums):
         return log
+    instance("log", log, ScoredLog, "a ScoredLog or LogSums", "To arrays, fit by `layer.fit`.")
     if layer.follows_time and log.timestamp is None:
         raise ValueError(
             f"Argument `log` must name its column of times, because this {type(layer).__name__} "

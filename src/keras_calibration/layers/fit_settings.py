@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from calibration_records._check import integer, positive
 from keras_calibration._solvers.row_folds import Folds
 
 
@@ -26,6 +27,9 @@ class FitSettings:
             `keras.utils.set_random_seed` repeats.
         verbose: 1 shows a progress bar while a network is trained.
 
+    Raises:
+        ValueError: If a number is not positive, or not whole where it must be.
+
     Example:
         >>> FitSettings(max_epochs=20).patience
         5
@@ -38,3 +42,11 @@ class FitSettings:
     batch_size: int | None = None
     seed: int | None = 0
     verbose: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses numbers with which nothing could be trained."""
+        for name in ("max_epochs", "patience"):
+            integer(name, getattr(self, name), 1)
+        positive("learning_rate", self.learning_rate)
+        if self.batch_size is not None:
+            integer("batch_size", self.batch_size, 1, "Pass None for a fiftieth of the rows.")

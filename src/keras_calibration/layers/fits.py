@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibration_records._check import refused
+from calibration_records._check import instance, refused
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
@@ -81,11 +81,16 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
         raise refused("time", expected, "times", "Use FieldBias(fields, follows_time=True).")
 
 
-def warn_of_settings(head: Head, settings: Any) -> None:
-    """Warns of settings of a network for a head that has none."""
-    if settings is not None and not draws_by_chance(head):
-        name = type(head).__name__
-        warn(f"Argument `settings` has no effect on {name}, which has neither network nor trees.")
+def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSettings:
+    """The settings of a fit, checked; warns of those of a network for a head that has none."""
+    if settings is None:
+        return FitSettings(verbose=int(bool(verbose)))
+    instance("settings", settings, FitSettings, "a FitSettings", "Pass FitSettings(max_epochs=20).")
+    for head in heads:
+        if not draws_by_chance(head):
+            of = f"{type(head).__name__}, which has neither network nor trees"
+            warn(f"Argument `settings` has no effect on {of}.")
+    return replace(settings, verbose=int(bool(verbose)))
 
 
 def remember_fit(head: Head, summary: FitSummary | None) -> None:

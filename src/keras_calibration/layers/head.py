@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
@@ -28,9 +27,9 @@ from keras_calibration.layers.fits import (
     remember_fit,
     rows_to_fit,
     save_fit,
+    settings_for,
     values_of,
     wanted_by,
-    warn_of_settings,
 )
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.logits import (
@@ -247,10 +246,10 @@ class Head(keras.layers.Layer):
             UserWarning: If the logits look like probabilities or like labels; labels contradict
                 probabilities of exactly 0 or 1; or values of a field are not in its vocabulary.
         """
-        of_rows = logits, labels, sample_weight, features, time, None, settings and settings.folds
+        settings = settings_for([self], settings, verbose)
+        of_rows = logits, labels, sample_weight, features, time, None, settings.folds
         rows = rows_to_fit(self, Given(*of_rows, from_logits, weights_are))
-        warn_of_settings(self, settings)
-        fit = fit_to(self, rows, replace(settings or FitSettings(), verbose=verbose))
+        fit = fit_to(self, rows, settings)
         warn_of_unknown(self, rows, fit)
         build_for(self, rows)
         assign_all([(self, fit)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -17,7 +16,7 @@ from keras_calibration._rows.reader import given_labels
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import assign_all, check_fit, warn_of_settings
+from keras_calibration.layers.fits import assign_all, check_fit, settings_for
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.totals import Totals, totals_of
 
@@ -110,19 +109,17 @@ def fit_head(
 
     for match in matches:
         check_fit(match.head, time)
+    settings = settings_for([match.head for match in matches], settings, verbose)
     how: dict[str, Any] = {
         "groups": groups,
         "time": time,
-        "folds": settings and settings.folds,
+        "folds": settings.folds,
         "weights_are": weights_are,
         "verbose": verbose,
     }
     # The rows of all heads are read and checked before any head is fitted, and no head changes
     # before all are fitted.
     read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
-    for head, _ in read:
-        warn_of_settings(head, settings)
-    settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
     fits = [(head, rows, refit(head, rows, settings, only_if_better)) for head, rows in read]
     for head, rows, fit in fits:
         if fit.summary.is_used and not head.follows_time:  # else it has the level of the last rows

@@ -35,7 +35,7 @@ from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fits import assign_all, rows_to_fit, wanted_by, warn_of_settings
+from keras_calibration.layers.fits import assign_all, rows_to_fit, settings_for, wanted_by
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
 
@@ -149,6 +149,7 @@ def refresh_savedmodel(
             "constant of the logits of each row. Received: from_logits=False and "
             f"predictions of shape {np.shape(predictions)}. Pass the logged `logit`."
         )
+    settings = settings_for([saved.head], settings, verbose)
     given = Given(
         predictions,
         labels,
@@ -157,7 +158,7 @@ def refresh_savedmodel(
         # `calibrate` may have chosen a head that ignores time; the same call refreshes it.
         time=time if saved.head.follows_time else None,
         groups=groups,
-        folds=settings and settings.folds,
+        folds=settings.folds,
         from_logits=from_logits,
         weights_are=weights_are,
         argument="predictions",
@@ -166,8 +167,6 @@ def refresh_savedmodel(
     wanted = replace(wanted_by(saved.head), names=sorted(inputs), inputs=inputs)
     rows = rows_to_fit(saved.head, given, wanted)
     progress = ProgressBar(2, "steps", verbose)
-    warn_of_settings(saved.head, settings)
-    settings = replace(settings or FitSettings(), verbose=int(bool(verbose)))
     fit = refit(saved.head, rows, settings, only_if_better, before["logits"])
     summary = fit.summary
     if summary.is_used:
