@@ -1,10 +1,11 @@
 """Runs what takes too long for each push, one after the other: `./dev everything [NAME ...]`.
 
 All tests, those with the lowest versions, the other Pythons, README's program on each, the site
-with its guides, the release, and three benchmarks on the last code. What has ended with the present
-commit is not run again, so that an interrupted run goes on where it was; a name runs this alone,
-and again. The output of each is in build/everything/. In the end, one table shows what passed, and
-how long it took; the exit status is 1 if something has failed.
+with its guides, the release, and four benchmarks on the last code. What has ended is not run again
+while the files that it reads are the same: an interrupted run goes on where it was, and a changed
+page repeats no benchmark. A name runs this alone, and again. The output of each is in
+build/everything/. In the end, one table shows what passed, with which commit, and how long it took;
+the exit status is 1 if something has failed.
 """
 
 import hashlib
@@ -23,58 +24,76 @@ PYTHONS = ("3.11", "3.12", "3.13")
 DEV = str(ROOT / "dev")
 RUN = [DEV, "run", "python"]
 README = "README's program"
+
+
+def benchmark(program: str, *arguments: str) -> tuple[list[str], tuple[str, ...]]:
+    """The command of a benchmark, and what it reads."""
+    path = f"benchmarks/{program}"
+    return [*RUN, path, *arguments], ("src", path, "benchmarks/rivals.py", "requirements.lock")
+
+
+# Name → the command, and the files and folders that it reads.
 COMMANDS = {
-    "all tests": [DEV, "test", "--all"],
-    "lowest versions": [DEV, "test", "--lowest"],
-    "other Pythons": [DEV, "test", "--smoke"],
-    README: [*RUN, str(ROOT / "tools" / "everything.py"), "--readme"],
-    "site": [DEV, "docs"],
-    "release": [DEV, "release"],
-    "39 cells": [*RUN, "benchmarks/calibrators.py"],
-    "report on right models": [*RUN, "benchmarks/report_honesty.py"],
-    "coverage of intervals": [*RUN, "benchmarks/interval_coverage.py"],
-    "arena": [*RUN, "benchmarks/arena.py", "--results", str(FOLDER / "arena.jsonl")],
+    "all tests": ([DEV, "test", "--all"], (".",)),
+    "lowest versions": ([DEV, "test", "--lowest"], (".",)),
+    "other Pythons": ([DEV, "test", "--smoke"], (".",)),
+    README: (
+        [*RUN, str(ROOT / "tools" / "everything.py"), "--readme"],
+        ("README.md", "src", "requirements.lock"),
+    ),
+    "site": ([DEV, "docs"], (".",)),
+    "release": ([DEV, "release"], (".",)),
+    "39 cells": benchmark("calibrators.py"),
+    "report on right models": benchmark("report_honesty.py"),
+    "coverage of intervals": benchmark("interval_coverage.py"),
+    "arena": benchmark("arena.py", "--results", str(FOLDER / "arena.jsonl")),
 }
 
 
 def main() -> None:
-    """Runs the commands that have not ended with the present commit, and prints the table."""
+    """Runs the commands whose files have changed since they ended, and prints the table."""
     named = sys.argv[1:]
     if unknown := set(named) - set(COMMANDS):
         raise SystemExit(f"Names must be among {list(COMMANDS)}. Received: {sorted(unknown)}.")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    commit = present_commit()
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    if record.get("commit") != commit:
-        record = {"commit": commit, "results": {}}
-        (FOLDER / "arena.jsonl").unlink(missing_ok=True)
-    results = record["results"]
-    for name in named or [name for name in COMMANDS if name not in results]:
+    results = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    for name, (command, files) in COMMANDS.items():
+        state = state_of(files)
+        if name not in named and (named or results.get(name, {}).get("state") == state):
+            continue
+        if name == "arena" and results.get(name, {}).get("begun") != state:
+            (FOLDER / "arena.jsonl").unlink(missing_ok=True)  # which the program goes on with
+        results[name] = {"begun": state}
+        RECORD.write_text(json.dumps(results, indent=1))
         print(f"{name}: {FOLDER / file_of(name)}", flush=True)
         start = time.monotonic()
         with (FOLDER / file_of(name)).open("w") as output:
             ended = subprocess.run(
-                COMMANDS[name], cwd=ROOT, check=False, stdout=output, stderr=subprocess.STDOUT
+                command, cwd=ROOT, check=False, stdout=output, stderr=subprocess.STDOUT
             )
-        results[name] = {"code": ended.returncode, "seconds": time.monotonic() - start}
-        RECORD.write_text(json.dumps(record, indent=1))
-    print(table(record))
-    sys.exit(any(result["code"] for result in results.values()))
+        results[name] |= {
+            "state": state,
+            "commit": git("rev-parse", "--short=8", "HEAD").strip(),
+            "code": ended.returncode,
+            "seconds": time.monotonic() - start,
+        }
+        RECORD.write_text(json.dumps(results, indent=1))
+    print(table(results))
+    sys.exit(any(result.get("code") for result in results.values()))
 
 
-def present_commit() -> str:
-    """The commit of the work tree, and what differs from it."""
-    parts = (["rev-parse", "HEAD"], ["status", "--porcelain"], ["diff", "HEAD"])
-    texts = [
-        subprocess.run(["git", *part], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        for part in parts
-    ]
-    return texts[0].strip() + ("" if not any(texts[1:]) else f", changed ({hash_of(texts[1:])})")
+def git(*arguments: str) -> str:
+    """What git says."""
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
 
 
-def hash_of(texts: list[str]) -> str:
-    """A short name for a state of the work tree."""
-    return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
+def state_of(files: tuple[str, ...]) -> str:
+    """A name for the contents of files and folders, those that are not committed included."""
+    kinds = (["ls-files", "--stage"], ["diff", "HEAD"], ["status", "--porcelain"])
+    contents = "".join(git(*kind, "--", *files) for kind in kinds)
+    return hashlib.sha256(contents.encode()).hexdigest()[:16]
 
 
 def file_of(name: str) -> str:
@@ -82,19 +101,15 @@ def file_of(name: str) -> str:
     return re.sub(r"\W+", "_", name) + ".txt"
 
 
-def table(record: dict) -> str:
+def table(results: dict) -> str:
     """What was run with which commit, whether it passed, and in how many minutes."""
-    lines = [
-        f"commit {record['commit']}",
-        "",
-        "| what | result | minutes |",
-        "| --- | --- | ---: |",
-    ]
-    for name in COMMANDS:
-        result = record["results"].get(name)
-        text = "not run" if result is None else "failed" if result["code"] else "passed"
-        minutes = "" if result is None else f"{result['seconds'] / 60:.1f}"
-        lines.append(f"| {name} | {text} | {minutes} |")
+    lines = ["| what | commit | result | minutes |", "| --- | --- | --- | ---: |"]
+    for name, (_, files) in COMMANDS.items():
+        result = results.get(name, {})
+        is_present = result.get("state") == state_of(files)
+        text = "not run" if not is_present else "failed" if result["code"] else "passed"
+        minutes = f"{result['seconds'] / 60:.1f}" if is_present else ""
+        lines.append(f"| {name} | {result.get('commit', '')} | {text} | {minutes} |")
     return "\n".join(lines)
 
 
