@@ -1,8 +1,8 @@
 """Checks what is to be released: `./dev release` builds `dist/` and runs this.
 
-    ./dev release            metadata, contents, installations; all tests on the wheel with the
-                             newest versions, on every Python that is supported; all but the slow
-                             ones with the lowest
+    ./dev release            metadata, contents, installations; tests on the wheel with the newest
+                             versions, on every Python that is supported, all of them on the newest
+                             and all but the slow ones on the others; these also with the lowest
     ./dev release --quick    the same with a selection of the tests, on the Pythons that are found
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
@@ -41,6 +41,7 @@ QUICK_TESTS = [
     *("tests/test_public_names.py", "tests/records/test_cli.py", "tests/test_readme.py"),
     *("tests/layers/test_contract.py", "tests/export/test_export_savedmodel.py"),
 ]
+TESTS = ["tests", "examples/data_folder.py"]
 SMOKE = """
 import pathlib, sys, tempfile
 import numpy as np
@@ -77,10 +78,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 python = install(archive, "", resolution, oldest, Path(folder))
                 run([python, "-c", SMOKE], cwd=folder)
+    quick_tests = QUICK_TESTS if quick else ["-m", "not slow", *TESTS]
     for resolution in ("highest",) if quick else ("highest", "lowest-direct"):
-        test(wheel, resolution, oldest, quick)
-    for python in later:
-        test(wheel, "highest", python, quick)
+        test(wheel, resolution, oldest, quick_tests)
+    for number, python in enumerate(later, start=1):
+        # `./dev test --all` runs all of them on the oldest.
+        is_newest = number == len(LATER_PYTHONS) and not quick
+        test(wheel, "highest", python, TESTS if is_newest else quick_tests)
     print(f"Ready: {wheel.name}, {source.name}")
 
 
@@ -183,11 +187,8 @@ def install(archive: Path, extras: str, resolution: str, base_python: str, folde
     return python
 
 
-def test(wheel: Path, resolution: str, base_python: str, quick: bool) -> None:
+def test(wheel: Path, resolution: str, base_python: str, tests: list[str]) -> None:
     """Installs the wheel with all that the tests need, and runs those of this checkout on it."""
-    has_slow = resolution == "highest" and not quick
-    tests = QUICK_TESTS if quick else ["tests", "examples/data_folder.py"]
-    selection = [] if has_slow else ["-m", "not slow"]
     package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"
     with tempfile.TemporaryDirectory() as folder:
         python = install(wheel, "[dev]", resolution, base_python, Path(folder))
@@ -201,8 +202,8 @@ def test(wheel: Path, resolution: str, base_python: str, quick: bool) -> None:
             str(Path(python).with_name("pytest")),
             *("--numprocesses", "auto", "--dist", "worksteal", "-p", "no:cacheprovider"),
         ]
-        run([*pytest, *selection, *tests], cwd=ROOT)
-        if not quick:
+        run([*pytest, *tests], cwd=ROOT)
+        if tests != QUICK_TESTS:
             run([*pytest, "--pyargs", *PACKAGES], cwd=ROOT)
 
 
