@@ -21,7 +21,7 @@ import pathlib
 import pickle
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.special import expit
@@ -36,7 +36,7 @@ from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
 from keras_calibration.calibration.cross_fitted_scores import combined
 from keras_calibration.calibration.splits import splits_of
-from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.fit import Fit
 from markdown_table import markdown_table
 
 FIELDS = {"site": 30, "device": 10, "zip": 100, "kind": 5}
@@ -152,11 +152,12 @@ def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
     race = Race(rows, splits, progress, rows.logits)
     race.run(tried, None)
     fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
-    new_logits, new_features, _ = fresh_rows(columns, effect)
+    new_logits, new_features, truth = fresh_rows(columns, effect)
+    new = Rows(new_logits, truth, None, new_features)
     fresh = {
         candidate.name: new_logits
         if candidate.name == IDENTITY
-        else head_logits(race.head_of(candidate.name), new_logits, new_features)
+        else cast(Fit, race.fits[candidate.name].fit).logits(new)
         for candidate in tried
         if candidate.name in fitted
     }

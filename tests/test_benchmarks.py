@@ -1,13 +1,46 @@
-"""The programs in benchmarks/ import what is there; they are not run by the tests."""
+"""Programs in benchmarks/, which no test runs: what they import, and how old their figures are."""
 
 import ast
+import functools
 import importlib
 import importlib.util
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-PROGRAMS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+ROOT = Path(__file__).parents[1]
+PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
+# | `program.py` | date | `commit` | `folder`, `file.py` | what has changed since |
+MEASURED = re.compile(r"^\| `(\w+\.py)` \| .+ \| `(\w{8})` \| (.+) \| ?(.*) \|$", re.MULTILINE)
+
+
+def git(*arguments):
+    """What git says."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout
+
+
+@functools.cache
+def files_at(commit, paths):
+    """Name → code of the Python files below some paths, in a commit or, without one, here."""
+    if commit is None:
+        files = [file for path in paths for file in (ROOT / path, *(ROOT / path).rglob("*.py"))]
+        found = [file for file in files if file.is_file()]
+        return {str(file.relative_to(ROOT)): code_of(file.read_text("utf-8")) for file in found}
+    listed = git("ls-tree", "-r", "--name-only", commit, "--", *paths).split()
+    names = [name for name in listed if name.endswith(".py")]
+    return {name: code_of(git("show", f"{commit}:{name}")) for name in names}
+
+
+def code_of(text):
+    """A program without its comments and docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if has_docstring and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
 @pytest.mark.tensorflow
@@ -28,3 +61,21 @@ def test_the_names_that_benchmarks_import_are_there():
         and importlib.util.find_spec(f"{imported[1]}.{imported[2]}") is None
     ]
     assert missing == []
+
+
+@pytest.mark.slow
+def test_each_page_of_figures_says_what_has_changed_since():
+    rows = MEASURED.findall((ROOT / "benchmarks" / "README.md").read_text("utf-8"))
+    without_figures = {"chart.py", "rivals.py"}
+    assert {row[0] for row in rows} == {path.name for path in PROGRAMS} - without_figures
+    for program, commit, paths, since in rows:
+        if git("cat-file", "-t", commit).strip() != "commit":
+            pytest.skip("needs the history of the repository")
+        names = tuple(f"src/{path}" for path in re.findall(r"`([\w/.]+)`", paths))
+        then, now = files_at(commit, names), files_at(None, names)
+        assert now, f"{program}: nothing lies in {paths}"
+        differing = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+        assert bool(differing) == bool(since), (
+            f"benchmarks/README.md must say of {program} what has changed since {commit}, or be "
+            f"measured again, or say nothing if nothing has changed. Changed: {differing}."
+        )
