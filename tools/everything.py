@@ -46,7 +46,9 @@ COMMANDS = {
     "39 cells": benchmark("calibrators.py"),
     "report on right models": benchmark("report_honesty.py"),
     "coverage of intervals": benchmark("interval_coverage.py"),
-    "arena": benchmark("arena.py", "--results", str(FOLDER / "arena.jsonl")),
+    "arena": benchmark(
+        *("arena.py", "--results", str(FOLDER / "arena.jsonl"), "--cache", str(FOLDER / "arena"))
+    ),
 }
 
 
