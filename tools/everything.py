@@ -29,7 +29,9 @@ README = "README's program"
 def benchmark(program: str, *arguments: str) -> tuple[list[str], tuple[str, ...]]:
     """The command of a benchmark, and what it reads."""
     path = f"benchmarks/{program}"
-    return [*RUN, path, *arguments], ("src", path, "benchmarks/rivals.py", "requirements.lock")
+    records = (":(glob)src/calibration_records/*.py", "src/calibration_records/statistics")
+    files = ("src/keras_calibration", *records, path, "benchmarks/rivals.py", "requirements.lock")
+    return [*RUN, path, *arguments], files
 
 
 # Name → the command, and the files and folders that it reads.
