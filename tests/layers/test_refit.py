@@ -18,8 +18,7 @@ HEADS = {
     for name, (make, _) in every_head.HEADS.items()
     if name.isidentifier() and name not in OTHERS
 }
-
-
+NETWORK_SETTINGS = kc.layers.FitSettings(folds=2, max_epochs=5, learning_rate=0.02)
 world = functools.partial(site_worlds.world, offsets=0.3 * (np.arange(4) - 1.5) - 0.7)
 
 
@@ -47,7 +46,8 @@ def test_before_is_the_model_as_it_was(name, state):
     if state == "trained":
         shifted(model, head, 0.05)
     loss = mean_loss(y, model.predict(x, batch_size=1500, verbose=0))
-    summary = kc.fit_head(model, x, y, verbose=0)
+    settings = NETWORK_SETTINGS if name == "NeuralCalibration" else None
+    summary = kc.fit_head(model, x, y, settings=settings, verbose=0)
     assert summary.log_loss_before == pytest.approx(loss, abs=2e-6)
     assert summary.is_used
     assert summary.change < 0
@@ -58,7 +58,7 @@ def test_before_is_the_model_as_it_was(name, state):
     new = mean_loss(new_y, model.predict(new_x, batch_size=20_000, verbose=0))
     assert summary.log_loss_before + summary.change == pytest.approx(new, abs=0.03)
     # Fitted to these rows, it is not compared with itself.
-    again = kc.fit_head(model, x, y, verbose=0)
+    again = kc.fit_head(model, x, y, settings=settings, verbose=0)
     assert np.isnan(again.change)
     assert again.is_used
     if name != "NeuralCalibration":  # which is trained anew
