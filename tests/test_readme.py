@@ -27,7 +27,7 @@ def first_program(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("readme"))
         # Smaller batches too: where a model learnt nothing, fits warn that its logits do not rank.
-        first = first.replace("100_000", "3_000").replace("batch_size=256", "batch_size=16")
+        first = first.replace("100_000", "5_000").replace("batch_size=256", "batch_size=16")
         names = {}
         exec(compile(first, str(README), "exec"), names)
         yield names

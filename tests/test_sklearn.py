@@ -290,7 +290,7 @@ SCORES = [*itertools.product(["probability", "logit"], [True, False], [True, Fal
 QUICK = [case for case in SCORES if ((case[0] == "logit") + sum(case[1:])) % 2]
 
 
-@pytest.mark.parametrize("case", slow_except(QUICK, SCORES))
+@pytest.mark.parametrize("case", slow_except(QUICK, SCORES), ids=str)
 def test_columns_of_scores_are_matched_by_the_classes(case):
     scale, has_classes, is_frozen, num_classes = case
     generator = np.random.default_rng(0)

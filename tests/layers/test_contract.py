@@ -90,8 +90,8 @@ def blend():
 
 
 def neural():
-    # While Keras loads, it may give one object for several of many copies of a network.
-    return layers.NeuralCalibration(layers.ILPS(5), network(), num_members=4)
+    # While Keras loads, it may give one object for several copies of a network.
+    return layers.NeuralCalibration(layers.ILPS(5), network(), num_members=3)
 
 
 LAYERS = {

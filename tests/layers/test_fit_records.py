@@ -34,7 +34,9 @@ HEADS["SamplingCorrection"] = lambda: kc.layers.SamplingCorrection(0.5)
 HEADS["BlendedHead, nested"] = lambda: kc.layers.BlendedHead(
     [every_head.trees(kc.layers.FieldILPS(every_head.SITE), every_head.SITE, []), kc.layers.ILPS()]
 )
-QUICK = [name for name in HEADS if not name.startswith(("Neural", "ILPS, ", "BlendedHead,"))]
+KINDS = [(name, ".keras") for name in HEADS]
+KINDS += [(name, ".weights.h5") for name in ("ILPS", "FieldBias, curve", "BlendedHead")]
+QUICK = [kind for kind in KINDS if not kind[0].startswith(("Neural", "ILPS, ", "BlendedHead,"))]
 
 
 def rows_of(name):
@@ -64,9 +66,9 @@ def loaded_by(kind, model, name, folder):
     return fresh
 
 
-@pytest.mark.parametrize("kind", [".keras", ".weights.h5"])
-@pytest.mark.parametrize("name", slow_except(QUICK, HEADS))
-def test_a_loaded_head_is_known_as_fitted_to_its_rows(name, kind, tmp_path):
+@pytest.mark.parametrize("case", slow_except(QUICK, KINDS), ids=" ".join)
+def test_a_loaded_head_is_known_as_fitted_to_its_rows(case, tmp_path):
+    name, kind = case
     head = HEADS[name]()
     model, data = model_of(head, name), rows_of(name)
     settings = SETTINGS if name.startswith("Neural") else None

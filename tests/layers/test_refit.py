@@ -1,6 +1,7 @@
 """fit_head against the model as it was: cross-fitted figures, and the head that stays."""
 
 import functools
+import itertools
 import warnings
 
 import numpy as np
@@ -29,17 +30,15 @@ def shifted(model, head, by):
     return model
 
 
-def quick_and_slow(state):
-    """Heads in a state; one of each kind is quick, and a network that was trained."""
-    quick = ("PlattScaling", "FieldBias", "BlendedHead", *["NeuralCalibration"] * (state != "new"))
-    return [
-        pytest.param(name, state, marks=[] if name in quick else pytest.mark.slow) for name in HEADS
-    ]
+STATES = [*itertools.product(HEADS, ["new", "trained"])]
+QUICK = [("PlattScaling", "new"), ("FieldBias", "new")]
+QUICK += [("BlendedHead", "trained"), ("NeuralCalibration", "trained")]
 
 
-@pytest.mark.parametrize(("name", "state"), quick_and_slow("new") + quick_and_slow("trained"))
+@pytest.mark.parametrize("case", slow_except(QUICK, STATES), ids=" ".join)
 @pytest.mark.filterwarnings("ignore:The mean prediction is")  # of a temperature
-def test_before_is_the_model_as_it_was(name, state):
+def test_before_is_the_model_as_it_was(case):
+    name, state = case
     x, y = world(1500)
     head = HEADS[name]()
     model = model_with(head)
