@@ -1,5 +1,7 @@
 """Every head with a direct fit, and how it is made: for tests of what all of them must keep."""
 
+import numpy as np
+
 from keras_calibration import layers
 from keras_calibration.layers.histogram_head import HistogramHead
 
@@ -51,6 +53,16 @@ CALIBRATORS = sorted(
     key=lambda kind: kind.__name__,
 )
 STREAMING = [kind for kind in CALIBRATORS if issubclass(kind, HistogramHead)]
+# Calibrators of a few parameters: the columns of the curve, and the prior's precision about 1.
+FORMULAS = {
+    layers.BiasCorrection: (lambda x: [np.ones_like(x)], [0.0]),
+    layers.TemperatureScaling: (lambda x: [x], [0.0]),
+    layers.PlattScaling: (lambda x: [x, np.ones_like(x)], [0.0, 0.0]),
+    layers.BetaCalibration: (
+        lambda x: [-np.logaddexp(0, -x), np.logaddexp(0, x), np.ones_like(x)],
+        [0.1, 0.1, 0.0],
+    ),
+}
 
 
 def has_classes(name):

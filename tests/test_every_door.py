@@ -9,6 +9,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.logs import ScoredLog
+from tiers import slow_except
 
 pytestmark = pytest.mark.tensorflow
 
@@ -140,11 +141,6 @@ def test_columns_whose_names_are_the_same_text_are_refused(door):
     assert np.isfinite(fit(LOGITS, frame))  # a column that is there once
 
 
-def shown(logits):
-    kc.plots.FieldDisplay.from_predictions(LABELS, logits, LABELS, from_logits=True)
-    return kc.plots.ReliabilityDisplay.from_predictions(LABELS, logits, from_logits=True).ece
-
-
 SCORED = {
     "multicalibration_error": lambda logits: (
         kc.scoring.multicalibration_error(LABELS, logits, {"price": PRICES}, from_logits=True).error
@@ -156,7 +152,7 @@ SCORED = {
 }
 
 
-@pytest.mark.parametrize("scale", [1.0, 300.0])
+@pytest.mark.parametrize("scale", slow_except([300.0], [1.0, 300.0]))
 @pytest.mark.parametrize("door", [*FITS, *SCORED])
 def test_a_program_in_which_numpy_raises_gets_the_same(door, scale):
     """A program may have `np.seterr(all="raise")`; numbers that round to 0 are no error."""
@@ -230,13 +226,11 @@ def not_read(column, weightless):
     return column
 
 
-@pytest.mark.parametrize("left_out", [("time",), ("folds",), ("groups", "folds")])
+@pytest.mark.parametrize("left_out", [("time",), ("groups", "folds")])
 @pytest.mark.parametrize("door", OF_ROWS)
 def test_a_row_of_weight_0_may_hold_anything_at_every_door_of_a_fit(door, left_out):
     weightless = np.arange(NUM_ROWS) % 5 == 2
     columns = {name: c for name, c in OF_EACH_ROW.items() if name not in left_out}
-    if "time" in columns and "groups" in columns:
-        del columns["groups"]  # blocks of time divide them, which is told elsewhere
     kept = {name: column[~weightless] for name, column in columns.items()}
     hostile = {name: not_read(column, weightless) for name, column in columns.items()}
     expected = OF_ROWS[door](np.ones(len(kept["labels"])), **kept)

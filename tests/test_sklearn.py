@@ -1,5 +1,6 @@
 """NeuralCalibrator: a classifier of scikit-learn, calibrated also by its columns."""
 
+import itertools
 import pickle
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import keras_calibration as kc
 from class_worlds import class_rows
 from keras_calibration.sklearn import NeuralCalibrator
+from tiers import slow_except
 
 SITES = np.array(["news", "games", "mail"])
 
@@ -242,14 +244,14 @@ def test_a_classifier_gets_the_labels_that_its_user_has(names, wrapped):
     base = LogisticRegression(class_weight=weights)
     base = make_pipeline(StandardScaler(), base) if wrapped else base
     alone = sklearn.base.clone(base).fit(x, names[y])
-    for labels in (names[y], pandas.Series(names[y])):
-        calibrator = NeuralCalibrator(base, methods="platt").fit(x, labels)
-        received = calibrator.estimator_.predict_proba(x)
-        np.testing.assert_allclose(received, alone.predict_proba(x), rtol=1e-9)
-        assert calibrator.classes_.tolist() == calibrator.estimator_.classes_.tolist()
-        # The calibration undoes the weights of the classes.
-        assert calibrator.predict_proba(x)[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)
-        assert {*calibrator.predict(x)} == {*names}
+    labels = pandas.Series(names[y]) if wrapped else names[y]
+    calibrator = NeuralCalibrator(base, methods="platt").fit(x, labels)
+    received = calibrator.estimator_.predict_proba(x)
+    np.testing.assert_allclose(received, alone.predict_proba(x), rtol=1e-9)
+    assert calibrator.classes_.tolist() == calibrator.estimator_.classes_.tolist()
+    # The calibration undoes the weights of the classes.
+    assert calibrator.predict_proba(x)[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)
+    assert {*calibrator.predict(x)} == {*names}
 
 
 class InOrderOfRows(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
@@ -282,11 +284,15 @@ class InOrderOfRows(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
 
-@pytest.mark.parametrize("scale", ["probability", "logit"])
-@pytest.mark.parametrize("has_classes", [True, False])
-@pytest.mark.parametrize("is_frozen", [True, False])
-@pytest.mark.parametrize("num_classes", [2, 3])
-def test_columns_of_scores_are_matched_by_the_classes(scale, has_classes, is_frozen, num_classes):
+# Kind of the scores, whether the classifier has `classes_` and is frozen, number of classes.
+SCORES = [*itertools.product(["probability", "logit"], [True, False], [True, False], [2, 3])]
+# Half of them, in which any three of the four are in all combinations.
+QUICK = [case for case in SCORES if ((case[0] == "logit") + sum(case[1:])) % 2]
+
+
+@pytest.mark.parametrize("case", slow_except(QUICK, SCORES), ids=str)
+def test_columns_of_scores_are_matched_by_the_classes(case):
+    scale, has_classes, is_frozen, num_classes = case
     generator = np.random.default_rng(0)
     number = generator.integers(0, 4, 1200)
     shares = np.array([[6, 3, 2], [1, 5, 3], [3, 1, 7], [4, 2, 2]])[:, :num_classes]

@@ -37,7 +37,8 @@ def test_a_single_name_is_a_name():
     columns = {"fields": "site", "numeric": "price", "methods": "identity", **QUICK}
     with pytest.warns(UserWarning, match="uses `numeric`: only"):
         kc.calibrate(base(), X, Y, **columns)
-    assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
+    for numeric in ("price", iter(["price"])):
+        assert kc.layers.FieldNetwork({"site": 20}, numeric=numeric).numeric == ("price",)
     scores = np.linspace(0.1, 0.9, N)
     with pytest.warns(UserWarning, match="uses `numeric`: only"):
         kc.calibrate_scores(scores, Y, X, **columns)
@@ -105,6 +106,7 @@ HEAD = kc.layers.ILPS
 WRONG = {
     "methods": lambda: kc.calibrate(base(), X, Y, methods="best", verbose=0),
     "folds": lambda: scored(folds=1),
+    "numeric": lambda: scored(features={"day": DAY_P}, fields="day", numeric="day"),
     "scores": lambda: kc.calibrate_scores(DAY_P[:, None, None], Y),
     "weights_are": lambda: kc.layers.PlattScaling().fit(PRICE, Y, weights_are="rows"),
     "forget": lambda: kc.layers.PlattScaling().update(PRICE, Y, forget=2),

@@ -55,8 +55,12 @@ def plain_fit(logits):
     return 1 / (1 + np.exp(-calibrated.astype("float64")))
 
 
-def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model():
+def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model_and_changes_nothing_else():
     model = functional()
+    model.layers[1].trainable = False
+    model.compile("adam", "binary_crossentropy")
+    flags = [layer.trainable for layer in model.layers]
+    kernel = model.get_layer("base_logit").get_weights()
     logits = X["price"] * 1.0
     np.testing.assert_allclose(kc.base_logits(model, X), logits, atol=1e-6)
     summary = fit(model)
@@ -67,15 +71,6 @@ def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model():
     assert summary.log_loss_in_sample < summary.log_loss_before
     assert str(summary).startswith("600 rows: log loss")
     assert (summary.logits["num_rows"], summary.logits["max"]) == (600, logits.max())
-
-
-def test_fit_head_changes_and_freezes_nothing_but_the_head():
-    model = functional()
-    model.layers[1].trainable = False
-    model.compile("adam", "binary_crossentropy")
-    flags = [layer.trainable for layer in model.layers]
-    kernel = model.get_layer("base_logit").get_weights()
-    fit(model)
     assert [layer.trainable for layer in model.layers] == flags
     for before, after in zip(kernel, model.get_layer("base_logit").get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)

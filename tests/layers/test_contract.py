@@ -90,7 +90,8 @@ def blend():
 
 
 def neural():
-    return layers.NeuralCalibration(layers.ILPS(5), network(), num_members=2)
+    # While Keras loads, it may give one object for several copies of a network.
+    return layers.NeuralCalibration(layers.ILPS(5), network(), num_members=3)
 
 
 LAYERS = {
@@ -110,8 +111,6 @@ def city():
     return keras.layers.StringLookup(vocabulary=["a", "b"])
 
 
-# What others derive from.
-ABSTRACT = {"Head"}
 every_layer = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
 # Values other than the defaults, of all arguments that a class adds to Keras' own.
 ARGUMENTS = {
@@ -196,7 +195,9 @@ def test_every_layer_is_listed():
         for name, member in inspect.getmembers(layers, inspect.isclass)
         if issubclass(member, keras.layers.Layer)
     }
-    assert public - ABSTRACT == {name.split(",")[0] for name in LAYERS}
+    assert public - {"Head"} == {name.split(",")[0] for name in LAYERS}
+    fitted = public - {"Head", "FieldNetwork", "SamplingCorrection"}
+    assert fitted == {name.split(",")[0] for name in HEADS}
 
 
 @every_layer
@@ -223,14 +224,11 @@ def test_the_config_holds_every_argument(name):
     assert copy.get_config() == layer.get_config()
     assert (copy.name, copy.trainable) == ("own_name", False)
     for argument, value in arguments.items():
+        held = config["config"][argument]
         if isinstance(value, keras.layers.Layer):
-            assert type(getattr(copy, argument)) is type(value)
-        elif argument == "fields":
-            assert list(copy.fields) == list(value)
-        elif isinstance(value, list):
-            assert list(getattr(copy, argument)) == value
+            assert held["class_name"] == type(value).__name__
         else:
-            assert getattr(copy, argument) == value
+            assert held.keys() == value.keys() if argument == "fields" else held == value
     if isinstance(arguments.get("fields", {}).get("city"), keras.layers.Layer):
         assert copy.fields["city"].get_vocabulary() == ["[UNK]", "a", "b"]
 

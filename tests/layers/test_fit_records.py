@@ -27,13 +27,16 @@ LOGITS = RNG.normal(-0.5, 1, NUM_ROWS).astype("float32")
 LABELS = (RNG.random(NUM_ROWS) < expit(LOGITS + 0.5 * FEATURES["site"] - 1)).astype(int)
 CLASS_LOGITS = RNG.normal(size=(NUM_ROWS, NUM_CLASSES)).astype("float32")
 CLASSES = np.argmax(CLASS_LOGITS + RNG.gumbel(size=CLASS_LOGITS.shape), axis=1)
+WEIGHTS = RNG.choice([0.5, 2.0], NUM_ROWS)
 SETTINGS = kc.layers.FitSettings(folds=2, max_epochs=2)
 HEADS = {name: make for name, (make, _) in every_head.HEADS.items()}
 HEADS["SamplingCorrection"] = lambda: kc.layers.SamplingCorrection(0.5)
 HEADS["BlendedHead, nested"] = lambda: kc.layers.BlendedHead(
     [every_head.trees(kc.layers.FieldILPS(every_head.SITE), every_head.SITE, []), kc.layers.ILPS()]
 )
-QUICK = [name for name in HEADS if not name.startswith(("Neural", "ILPS, ", "BlendedHead,"))]
+KINDS = [(name, ".keras") for name in HEADS]
+KINDS += [(name, ".weights.h5") for name in ("ILPS", "FieldBias, curve", "BlendedHead")]
+QUICK = [kind for kind in KINDS if not kind[0].startswith(("Neural", "ILPS, ", "BlendedHead,"))]
 
 
 def rows_of(name):
@@ -63,22 +66,24 @@ def loaded_by(kind, model, name, folder):
     return fresh
 
 
-@pytest.mark.parametrize("kind", [".keras", ".weights.h5"])
-@pytest.mark.parametrize("name", slow_except(QUICK, HEADS))
-def test_a_loaded_head_is_known_as_fitted_to_its_rows(name, kind, tmp_path):
+@pytest.mark.parametrize("case", slow_except(QUICK, KINDS), ids=" ".join)
+def test_a_loaded_head_is_known_as_fitted_to_its_rows(case, tmp_path):
+    name, kind = case
     head = HEADS[name]()
     model, data = model_of(head, name), rows_of(name)
-    head.fit(*data, FEATURES, settings=SETTINGS if name.startswith("Neural") else None)
+    settings = SETTINGS if name.startswith("Neural") else None
+    head.fit(*data, FEATURES, WEIGHTS, settings=settings)
     loaded = loaded_by(kind, model, name, tmp_path)
     assert str(loaded.fit_summary) == str(head.fit_summary)
     assert json.dumps(loaded.fit_summary.to_dict()) == json.dumps(head.fit_summary.to_dict())
-    assert is_fitted_to(loaded, rows_to_fit(loaded, Given(*data, columns=FEATURES)))
-    part = [column[1:] for column in data]
-    other = {key: column[1:] for key, column in FEATURES.items()}
-    assert not is_fitted_to(loaded, rows_to_fit(loaded, Given(*part, columns=other)))
+    rows = rows_to_fit(loaded, Given(*data, WEIGHTS, columns=FEATURES))
+    assert is_fitted_to(loaded, rows)
+    assert not is_fitted_to(loaded, rows.take(np.arange(1, NUM_ROWS)))
     for inner, saved in zip(heads_in(loaded), heads_in(head), strict=True):
         assert is_as_fitted(inner) == is_as_fitted(saved)
-        assert (inner.histogram is None) == (saved.histogram is None)
+        for part in ("moments", "num_rows", "bins", "unit"):
+            kept, expected = (getattr(one.histogram, part, None) for one in (inner, saved))
+            np.testing.assert_array_equal(kept, expected)
     # Weights of another origin are not those of the fit.
     if loaded.weights:
         weights = loaded.get_weights()
@@ -93,6 +98,7 @@ def test_a_head_without_a_fit_takes_the_place_of_one(tmp_path):
     unfitted.save_weights(tmp_path / "unfitted.weights.h5")
     model.load_weights(tmp_path / "unfitted.weights.h5")
     assert head.fit_summary is None
+    assert head.histogram is None
     assert not is_as_fitted(head)
 
 

@@ -164,28 +164,6 @@ def test_the_networks_and_trees_of_these_tests_are_kept():
     assert all(summary.num_iterations > 0 for summary in trees)
 
 
-def state_of(head):
-    """All that a fit may change, of a head and the heads inside it."""
-    records = [(part.histogram, part.fit_summary, part._fitted_weights) for part in heads_in(head)]
-    return [np.array(weight).tobytes() for weight in head.weights], records
-
-
-@pytest.mark.parametrize("name", slow_except(["FieldBias, curve", "ILPS", "VectorScaling"], MAKERS))
-def test_a_fit_leaves_the_head_as_it_is(name):
-    new, head = MAKERS[name](), built(name)
-    head.assign(fit_of(name))
-    before = state_of(head)
-    half = slice(NUM_ROWS // 2)
-    fits = [fit_to(layer, rows_for(layer, name, half), SETTINGS) for layer in (new, head)]
-    weights, records = state_of(head)
-    assert weights == before[0]
-    for record, expected in zip(records, before[1], strict=True):
-        assert all(one is other for one, other in zip(record, expected, strict=True))
-    rows = rows_for(head, name)
-    np.testing.assert_array_equal(*(fit.logits(rows) for fit in fits))
-    assert np.abs(fits[0].logits(rows) - fit_of(name).logits(rows)).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     "name", slow_except(["BetaCalibration", "FieldBias, curve", "VectorScaling"], MAKERS)
 )

@@ -8,7 +8,6 @@ from every_head import STREAMING
 from keras_calibration.layers import (
     ILPS,
     BetaCalibration,
-    BiasCorrection,
     PlattScaling,
 )
 
@@ -61,35 +60,6 @@ def test_forgetting_weighs_old_rows_less(layer_class):
     # Knots lie on the bins that the first fit has chosen; a beta curve bends within bins.
     accuracy = {ILPS: 1e-2, BetaCalibration: 2e-5}.get(layer_class, 1e-5)
     np.testing.assert_allclose(outputs(streamed), outputs(weighted), rtol=accuracy, atol=accuracy)
-
-
-@pytest.mark.parametrize("layer_class", STREAMING)
-@pytest.mark.parametrize("form", [".keras", ".weights.h5"])
-def test_a_loaded_calibrator_goes_on_where_it_was(layer_class, form, reload, tmp_path):
-    first, second = list(hours(2))
-    layer = layer_class()
-    model = keras.Sequential([keras.Input((1,)), layer])
-    layer.fit(*first)
-    if form == ".keras":
-        restored = reload(model).layers[0]
-    else:
-        model.save_weights(tmp_path / "it.weights.h5")
-        restored = layer_class()
-        keras.Sequential([keras.Input((1,)), restored]).load_weights(tmp_path / "it.weights.h5")
-    np.testing.assert_array_equal(outputs(restored), outputs(layer))
-    assert restored.update(*second) == layer.update(*second)
-    np.testing.assert_array_equal(outputs(restored), outputs(layer))
-
-
-def test_loading_the_weights_of_a_layer_without_rows_drops_the_rows(tmp_path):
-    layer, empty = BiasCorrection(), BiasCorrection()
-    model = keras.Sequential([keras.Input((1,)), layer])
-    layer.fit([0.0, 0.0], [0, 1])
-    keras.Sequential([keras.Input((1,)), empty]).save_weights(tmp_path / "it.weights.h5")
-    model.load_weights(tmp_path / "it.weights.h5")
-    with pytest.raises(ValueError, match=r"`labels`.*one class"):
-        layer.update([0.0], [1])
-    assert layer.bias == 0
 
 
 def test_an_hour_of_one_class_is_welcome_and_a_stream_of_one_class_is_not():

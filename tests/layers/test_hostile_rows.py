@@ -26,7 +26,7 @@ def called(layer):
     return keras.ops.convert_to_numpy(layer(GRID)).astype(np.float64)
 
 
-@settings(max_examples=examples(240))
+@settings(max_examples=examples(160))
 @given(st.sampled_from(sorted(MAKERS)), HOSTILE_ROWS)
 @pytest.mark.filterwarnings("ignore:.*the best scale:UserWarning")
 @pytest.mark.filterwarnings("ignore:The sample weights:UserWarning")

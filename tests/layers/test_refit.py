@@ -1,6 +1,7 @@
 """fit_head against the model as it was: cross-fitted figures, and the head that stays."""
 
 import functools
+import itertools
 import warnings
 
 import numpy as np
@@ -18,8 +19,7 @@ HEADS = {
     for name, (make, _) in every_head.HEADS.items()
     if name.isidentifier() and name not in OTHERS
 }
-
-
+NETWORK_SETTINGS = kc.layers.FitSettings(folds=2, max_epochs=5, learning_rate=0.02)
 world = functools.partial(site_worlds.world, offsets=0.3 * (np.arange(4) - 1.5) - 0.7)
 
 
@@ -30,24 +30,23 @@ def shifted(model, head, by):
     return model
 
 
-def quick_and_slow(state):
-    """Heads in a state; one of each kind is quick, and a network that was trained."""
-    quick = ("PlattScaling", "FieldBias", "BlendedHead", *["NeuralCalibration"] * (state != "new"))
-    return [
-        pytest.param(name, state, marks=[] if name in quick else pytest.mark.slow) for name in HEADS
-    ]
+STATES = [*itertools.product(HEADS, ["new", "trained"])]
+QUICK = [("PlattScaling", "new"), ("FieldBias", "new")]
+QUICK += [("BlendedHead", "trained"), ("NeuralCalibration", "trained")]
 
 
-@pytest.mark.parametrize(("name", "state"), quick_and_slow("new") + quick_and_slow("trained"))
+@pytest.mark.parametrize("case", slow_except(QUICK, STATES), ids=" ".join)
 @pytest.mark.filterwarnings("ignore:The mean prediction is")  # of a temperature
-def test_before_is_the_model_as_it_was(name, state):
+def test_before_is_the_model_as_it_was(case):
+    name, state = case
     x, y = world(1500)
     head = HEADS[name]()
     model = model_with(head)
     if state == "trained":
         shifted(model, head, 0.05)
     loss = mean_loss(y, model.predict(x, batch_size=1500, verbose=0))
-    summary = kc.fit_head(model, x, y, verbose=0)
+    settings = NETWORK_SETTINGS if name == "NeuralCalibration" else None
+    summary = kc.fit_head(model, x, y, settings=settings, verbose=0)
     assert summary.log_loss_before == pytest.approx(loss, abs=2e-6)
     assert summary.is_used
     assert summary.change < 0
@@ -58,7 +57,7 @@ def test_before_is_the_model_as_it_was(name, state):
     new = mean_loss(new_y, model.predict(new_x, batch_size=20_000, verbose=0))
     assert summary.log_loss_before + summary.change == pytest.approx(new, abs=0.03)
     # Fitted to these rows, it is not compared with itself.
-    again = kc.fit_head(model, x, y, verbose=0)
+    again = kc.fit_head(model, x, y, settings=settings, verbose=0)
     assert np.isnan(again.change)
     assert again.is_used
     if name != "NeuralCalibration":  # which is trained anew

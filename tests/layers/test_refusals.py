@@ -48,6 +48,7 @@ REFUSED = [
     (FieldNetwork, {"fields": {}}, "fields"),
     (FieldNetwork, {"fields": "site"}, "fields"),
     *((FieldNetwork, {"fields": {"a": size}}, "a") for size in (0, "x", 2.5, ONE_HOT)),
+    (FieldNetwork, {"fields": SITE, "numeric": ["site"]}, "numeric"),
     (FieldNetwork, {"fields": SITE, "embedding_dim": 0}, "embedding_dim"),
     (FieldNetwork, {"fields": SITE, "hidden_units": (8, 0)}, "hidden_units"),
     (FieldNetwork, {"fields": SITE, "num_numeric_knots": 1}, "num_numeric_knots"),
@@ -56,6 +57,7 @@ REFUSED = [
     *((FieldNetwork, {"fields": SITE, "regularization": r}, "regularization") for r in (-1, NAN)),
     *((BoostedTrees, {"fields": SITE, "num_rounds": n}, "num_rounds") for n in (0, 2.5)),
     (BoostedTrees, {"fields": SITE, "head": keras.layers.Dense(1)}, "head"),
+    (BoostedTrees, {"fields": SITE, "numeric": "site"}, "numeric"),
     *((NeuralCalibration, {"calibrator": c}, "calibrator") for c in ("ilps", FieldBias(SITE))),
     (NeuralCalibration, {"field_network": lambda features: 0}, "field_network"),
     (NeuralCalibration, {"num_members": 0}, "num_members"),
@@ -73,6 +75,18 @@ def test_arguments_out_of_range_are_refused(kind, arguments, name):
 
 LOGITS, LABELS = np.linspace(-1, 1, 4), [0, 1, 0, 1]
 NETWORK, IDS = FieldNetwork(SITE, ["age"]), np.zeros(4, int)
+
+
+def two_outputs():
+    inputs = {"age": keras.Input((1,), name="age")}
+    return keras.Model(inputs, keras.layers.Dense(2)(inputs["age"]))
+
+
+def fit_network(folds, num_members=1):
+    head = NeuralCalibration(None, FieldNetwork(SITE), num_members)
+    head.fit(LOGITS, LABELS, {"site": IDS}, settings=layers.FitSettings(folds=folds))
+
+
 ROWS = [
     (lambda: PlattScaling().fit([], []), "empty"),
     (lambda: PlattScaling().fit(LOGITS, None), "labels=None"),
@@ -109,6 +123,13 @@ ROWS = [
     (lambda: VectorScaling(3).fit(np.zeros((2, 3)), np.zeros((2, 2))), r"labels=\(2, 2\)"),
     (lambda: VectorScaling(3).fit(np.zeros((3, 3)), [0, 1]), "'labels': 2"),
     (lambda: layers.TemperatureScaling().fit(np.full((3, 4), np.inf), [0, 1, 2]), "finite"),
+    (
+        lambda: NeuralCalibration(ILPS(), two_outputs())(LOGITS, {"age": LOGITS[:, None]}),
+        r"corrections of NeuralCalibration.*\(4, 2\)",
+    ),
+    (lambda: NeuralCalibration(None, NETWORK)(LOGITS, {"site": IDS}), "Received: no 'age'"),
+    (lambda: fit_network(1), "folds"),
+    (lambda: fit_network(np.arange(4) % 3, num_members=2), "num_members"),
 ]
 
 

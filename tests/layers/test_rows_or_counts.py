@@ -35,7 +35,7 @@ LABELS = (RNG.random(NUM_LINES) < expit(TRUE)).astype(int)
 CLASS_LOGITS = RNG.normal(size=(NUM_LINES, NUM_CLASSES)).round(1)
 CLASSES = np.argmax(CLASS_LOGITS + RNG.gumbel(size=CLASS_LOGITS.shape), axis=1)
 COUNTS = RNG.integers(1, 6, NUM_LINES)
-PART = RNG.integers(0, COUNTS + 1)
+PART = RNG.integers(0, COUNTS + 1)  # a part of 0 is a row of weight 0
 DIVIDED = RNG.permutation(np.flatnonzero(np.append(PART, COUNTS - PART)))
 # Name → numbers of lines, and their counts.
 FORMS = {
@@ -119,7 +119,7 @@ def test_fit_head_compares_alike_and_knows_the_rows_again(name):
 
 @pytest.mark.filterwarnings("ignore:The 588 rows of the development set are 200 different rows")
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("methods", [["ilps", "field_bias", "additive"], "quick", "default"])
+@pytest.mark.parametrize("methods", [["field_bias", "additive"], "quick", "default"])
 def test_calibrate_scores_chooses_and_reports_alike(methods):
     results = []
     for form in FORMS:

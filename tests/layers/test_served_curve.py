@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from backends import examples
 from keras_calibration.layers import ILPS, BlendedHead, FieldBias
 from keras_calibration.layers.served_curve import curves_as_tables, tables_of
 
@@ -48,7 +49,7 @@ def test_a_fitted_curve(monotonic, extrapolation):
     check(curve, compiled=True)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(60))
 @given(
     gaps=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=12),
     rises=st.lists(st.floats(0, 1e4) | st.floats(0, 1e-6), min_size=13, max_size=13),

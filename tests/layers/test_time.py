@@ -10,6 +10,7 @@ import pytest
 from scipy.special import expit
 
 from keras_calibration.layers import ILPS, FieldBias
+from keras_calibration.testing import check_head
 
 NUM_ROWS = 3000
 
@@ -65,33 +66,17 @@ def test_any_form_of_the_times_gives_the_same_fit():
     np.testing.assert_allclose(*(predictions(head, logits, features) for head in heads), atol=1e-4)
 
 
-def test_order_weights_and_rows_of_weight_0_do_not_matter():
-    logits, labels, features, time = make_rows()
-    expected = predictions(fitted(logits, labels, features, time=time), logits, features)
-    order = np.random.default_rng(0).permutation(NUM_ROWS)
-    site = features["site"]
-    other = fitted(logits[order], labels[order], {"site": site[order]}, time=time[order])
-    np.testing.assert_allclose(predictions(other, logits, features), expected, atol=1e-5)
-    more = np.r_[np.arange(NUM_ROWS), np.zeros(50, int)]
-    weights = np.r_[np.full(NUM_ROWS, 7.0), np.zeros(50)]
-    unknown = np.where(weights > 0, time[more], np.nan)
-    other = fitted(logits[more], labels[more], {"site": site[more]}, weights, time=unknown)
-    np.testing.assert_allclose(predictions(other, logits, features), expected, atol=1e-5)
-    # In order of time, "order" says as much as their numbers.
-    both = [fitted(logits, labels, features, time=form) for form in (np.arange(NUM_ROWS), "order")]
-    np.testing.assert_array_equal(*(predictions(head, logits, features) for head in both))
+def test_it_keeps_what_is_asked_of_every_head():
+    """Among it: the order of rows, counts, a common factor of weights, rows of weight 0."""
+    check_head(lambda: FieldBias({"site": 5}, follows_time=True), {"site": range(5)}, export=False)
 
 
-def test_counts_are_rows_and_labels_may_be_turned_round():
-    logits, labels, features, time = make_rows(num_rows=1500)
-    counts = np.random.default_rng(1).integers(1, 4, 1500)
-    many = np.repeat(np.arange(1500), counts)
-    options = {"time": time, "weights_are": "counts"}
-    counted = fitted(logits, labels, features, counts, **options)
-    mirrored = fitted(-logits, 1 - labels, features, counts, **options)
-    repeated = fitted(logits[many], labels[many], {"site": features["site"][many]}, time=time[many])
-    expected = predictions(counted, logits, features)
-    np.testing.assert_allclose(predictions(repeated, logits, features), expected, atol=1e-5)
+def test_order_is_the_number_of_the_row_and_labels_may_be_turned_round():
+    logits, labels, features, _ = make_rows(num_rows=1500)
+    heads = [fitted(logits, labels, features, time=form) for form in (np.arange(1500), "order")]
+    expected, received = (predictions(head, logits, features) for head in heads)
+    np.testing.assert_array_equal(received, expected)
+    mirrored = fitted(-logits, 1 - labels, features, time="order")
     np.testing.assert_allclose(predictions(mirrored, -logits, features), -expected, atol=1e-4)
 
 

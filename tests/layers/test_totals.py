@@ -113,9 +113,8 @@ def test_a_network_on_any_curve_has_the_observed_total():
     for calibrator in (layers.PlattScaling(), None):
         network = layers.FieldNetwork({"site": 5}, seed=0)
         head = layers.NeuralCalibration(calibrator, network)
-        summary = head.fit(
-            logits, labels, columns, settings=FitSettings(max_epochs=10, learning_rate=0.01)
-        )
+        settings = FitSettings(folds=2, max_epochs=3, learning_rate=0.05)
+        summary = head.fit(logits, labels, columns, settings=settings)
         assert summary.network_kept
         total = expit(np.asarray(head(logits, columns)).astype(float)).sum()
         assert total == pytest.approx(labels.sum(), rel=1e-5)

@@ -1,5 +1,7 @@
 """`fit_head` and `interval` of a calibrated model: the head's own, on the base model's logits."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -69,31 +71,18 @@ def test_it_prints_its_summary(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserWarning])
-def test_of_several_heads_all_are_fitted_or_none(monkeypatch, error):
-    """The fit of the second head fails: the first one has its weights back."""
-    inputs = keras.Input((1,), name="logit")
-    outputs = {
-        name: keras.layers.Activation("sigmoid", name=name)(
-            PlattScaling(name=f"head_{name}")(inputs)
-        )
-        for name in "ab"
-    }
-    model = keras.Model({"logit": inputs}, outputs)
-    weights = [np.array(weight) for weight in model.get_weights()]
-    fitted = PlattScaling.fitted
-
-    def failing(self, *arguments):
-        if self.name == "head_b":
-            raise error("stopped")
-        return fitted(self, *arguments)
-
-    monkeypatch.setattr(PlattScaling, "fitted", failing)
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(400, 1))
-    labels = (rng.random(400) < 1 / (1 + np.exp(-2 * logits[:, 0]))).astype(float)
-    with pytest.raises(error, match="stopped"):
-        kc.fit_head(model, {"logit": logits}, {"a": labels, "b": labels}, verbose=0)
-    for before, now in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, now)
-    assert all(model.get_layer(f"head_{name}").fit_summary is None for name in "ab")
+def test_what_is_wrong_is_said_once():
+    x, labels = draw(900)
+    x["l"] = 1 / (1 + np.exp(-x["l"]))  # probabilities in place of logits
+    weights = np.where(labels == 1, 1.0, 30.0)  # which depend on the label alone
+    for fit in (
+        lambda: PlattScaling().fit(x["l"], labels, sample_weight=weights),
+        lambda: kc.fit_head(make_model(PlattScaling()), x, labels, weights, verbose=0),
+        lambda: kc.calibrate(make_base(), x, labels, weights, methods="platt", verbose=0),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fit()
+        texts = [str(warning.message) for warning in told]
+        assert sum("look like probabilities" in text for text in texts) == 1, texts
+        assert sum("depend on the label alone" in text for text in texts) == 1, texts

@@ -151,7 +151,7 @@ def spread(number):
 def test_an_interrupt_while_fits_are_assigned():
     heads = two_heads()
     fits = heads.new_fits()
-    heads.check(lambda: assign_all(fits), spread(30))
+    heads.check(lambda: assign_all(fits), spread(16))
 
 
 def test_a_second_interrupt_while_weights_are_set_back(monkeypatch):
@@ -180,9 +180,9 @@ def test_a_second_interrupt_while_weights_are_set_back(monkeypatch):
 # Function → the model, and how many interrupts, at most in the quick tests.
 DOORS = {
     "fit": (lambda: Heads(a=layers.PlattScaling()), 20),
-    "fit_head": (lambda: Heads(a=layers.FieldBias({"site": 4}, layers.PlattScaling())), 8),
-    "fit_head, two heads": (two_heads, 4),
-    "calibrate": (lambda: Heads(a=layers.FieldBias({"site": 4})), 8),
+    "fit_head": (lambda: Heads(a=layers.FieldBias({"site": 4}, layers.PlattScaling())), 4),
+    "fit_head, two heads": (two_heads, 3),
+    "calibrate": (lambda: Heads(a=layers.FieldBias({"site": 4})), 4),
 }
 
 
