@@ -49,6 +49,7 @@ CURVES = ["bias", "temperature", "platt"]
         ((1500, 0.9, 0.1, 0.8), CURVES, "counts"),
         ((2400, 0.8, 0.2, 0.1), CURVES, "groups"),
         ((2000, 0.9, 0.2, 0.7), ["platt", "field_bias"], "plain"),
+        ((3000, 0.7, 0.4, 0.0), CURVES, "blocks"),
         ((1000, 0.9, 0.3, 0.0), ["platt"], "forced"),
         ((900, 0.7, 0.3, 0.0), ["bias", "platt"], "model"),
     ],
@@ -68,6 +69,9 @@ def test_every_number(world, methods, kind):
         fold = groups % 3
         judging = {"groups": groups}
         options |= {"groups": groups, "folds": fold}
+    if kind == "blocks":
+        fold, judging = np.arange(len(y)) * 5 // len(y), {"blocks": True}
+        options["folds"] = "blocks"
     if kind == "forced":
         options["methods"] = methods[0]
     if kind == "model":
