@@ -135,9 +135,9 @@ def test_a_head_that_reads_a_computed_feature_stays_below_the_new_one():
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_rows", [300, 3000])
 def test_without_evidence_nothing_changes(num_rows):
-    """A model that is right: changed in few of twenty samples, and never without evidence."""
+    """A model that is right: changed in few of twelve samples, and never without evidence."""
     changed = 0
-    for seed in range(20):
+    for seed in range(12):
         generator = np.random.default_rng(seed)
         logits = generator.normal(-1, 1, num_rows)
         labels = generator.random(num_rows) < expit(logits)
@@ -145,7 +145,7 @@ def test_without_evidence_nothing_changes(num_rows):
         if report.chosen != "identity":
             assert report.after.log_loss_change < 0
             changed += 1
-    assert changed <= 3
+    assert changed <= 2
 
 
 def test_the_smallest_gain_is_that_of_the_best_candidate():
