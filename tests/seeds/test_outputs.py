@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from keras_calibration.seeds import Ledger, set_seeds, train
+from keras_calibration.seeds import set_seeds, train
 
 NUM_ROWS, NUM_HELD_OUT, BATCH_SIZE = 20, 13, 8  # the last batches are smaller
 
@@ -144,14 +144,3 @@ def test_sparse_rows_have_the_figures_of_dense_ones(tmp_path):
     received = trained(tmp_path, lambda: build(dict, sparse=True), *sparse, **options)
     for name, values in expected.items():
         np.testing.assert_allclose(received[name], values, 1e-4, err_msg=name)
-
-
-@pytest.mark.slow
-def test_runs_of_both_engines_are_of_one_pipeline(tmp_path):
-    rows = rows_of(dict, NUM_ROWS, "unweighted")
-    options = {"ledger": tmp_path, "pipeline": "p", "batch_size": BATCH_SIZE, "verbose": 0}
-    train(lambda: build(dict), rows, seeds=[1], engine="vectorized", **options)
-    runs = train(lambda: build(dict), rows, seeds=[1, 2], engine="loop", **options)
-    assert [run["training"]["engine"] for run in runs] == ["vectorized", "loop"]
-    assert len({run["training"]["compile"] for run in runs}) == 1
-    assert len([run for run in Ledger(tmp_path).runs() if run["status"] == "finished"]) == 2
