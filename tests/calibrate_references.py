@@ -130,6 +130,7 @@ class Judged:
         change, error = self.change(blend)
         self.chosen, self.weights = "identity", {"identity": 1.0}
         if mean[0] < 1 and self.share > 0 and change < -error:
+            self.served_bias = self.share * self.bias(mean)
             mean = self.share * mean + (1 - self.share) * np.eye(len(mean))[0]
             self.weights = {n: part for n, part in zip(self.of, mean, strict=True) if part}
             self.chosen = "blend" if len(self.weights) > 1 else next(iter(self.weights))
