@@ -30,7 +30,9 @@ FITS = {
 class Judged:
     """The figures of cross-fitted logits; `of` holds those of each candidate, identity first."""
 
-    def __init__(self, logits, y, site, fold, methods, w=None, groups=None, time=None):
+    def __init__(
+        self, logits, y, site, fold, methods, w=None, groups=None, time=None, blocks=False
+    ):
         self.y, self.site, self.fold, self.num_rows = y, site, fold, len(y)
         self.w = np.ones(len(y)) if w is None else w
         self.groups = [] if groups is None else [groups]
@@ -48,11 +50,13 @@ class Judged:
                 self.of[name][is_scored] = at(logits[is_scored], new)
         degrees = np.inf if groups is None else len(np.unique(groups)) - 1
         self.needed = stats.t.isf(0.01, degrees)
+        self.has_blocks = blocks or self.is_forward
         if self.is_forward:  # what was scored; a fit to few rows counts less
             late = fold > 0
             self.of = {name: values[late] for name, values in self.of.items()}
             self.y, self.site, self.w = y[late], site[late], (self.w * shares)[late]
             self.fold = fold[late] - 1
+        if self.has_blocks:
             self.groups = [self.fold]
             self.needed = stats.t.isf(0.05, self.fold.max())
 
@@ -82,7 +86,7 @@ class Judged:
         posterior = special.softmax(draws, axis=1).mean(axis=0)
         best = np.argmin(losses @ w)
         gain, error = mean_and_error(losses[0] - losses[best], w, *(g[rows] for g in self.groups))
-        if posterior[0] > 0.5 or (self.is_forward and gain <= error):
+        if posterior[0] > 0.5 or (self.has_blocks and gain <= error):
             return np.eye(len(posterior))[0]
 
         def cost(v):
@@ -121,11 +125,12 @@ class Judged:
         self.evidence = slope / max(np.hypot(error, choice_error), 1e-300)
         ratio = self.evidence / self.needed
         share = max(1 - ratio**-3, 0) if ratio > 0 else 0
-        self.share = 1.0 if share > 0.98 or (share and self.is_forward) else share
+        self.share = 1.0 if share > 0.98 or (share and self.has_blocks) else share
         blend = identity + self.share * (blend - identity)
         change, error = self.change(blend)
         self.chosen, self.weights = "identity", {"identity": 1.0}
         if mean[0] < 1 and self.share > 0 and change < -error:
+            self.served_bias = self.share * self.bias(mean)
             mean = self.share * mean + (1 - self.share) * np.eye(len(mean))[0]
             self.weights = {n: part for n, part in zip(self.of, mean, strict=True) if part}
             self.chosen = "blend" if len(self.weights) > 1 else next(iter(self.weights))

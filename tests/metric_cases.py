@@ -1,15 +1,19 @@
 """Every metric with its reference in NumPy, for many rows, few and hostile ones."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 
 import metric_references as references
 from backends import digits
 from keras_calibration import metrics
 
+# Base classes, which a user does not make.
+ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 MODES = ({"num_folds": 1}, {}, {"num_folds": 5, "seed": 7}, {"bias_fraction": 0.3, "seed": 3})
 
 
@@ -27,6 +31,12 @@ class Case:
     on_hostile: float = 1e-9
     scale: Callable = lambda rows: 0.0
     may_be_nan: Callable = lambda rows: False
+
+
+def public_metrics():
+    """The names of all metrics that a user makes."""
+    members = inspect.getmembers(metrics, inspect.isclass)
+    return {n for n, kind in members if issubclass(kind, keras.metrics.Metric)} - ABSTRACT
 
 
 def scored_metrics():

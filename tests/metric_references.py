@@ -139,6 +139,26 @@ def share_of_pairs_beyond(rows):
     return share
 
 
+# The bins of the moments of logits.
+BIN_EDGES = np.r_[np.arange(-88, -16, 0.5), np.arange(-16, 16, 0.25), np.arange(16, 88.5, 0.5)]
+
+
+def logit_moments(labels, logits, weights, group, num_groups):
+    """Sums by label, those of the place in the bin, and Chebyshev's polynomials of it."""
+    sums = np.zeros((num_groups, len(BIN_EDGES) + 1, 8))
+    columns = (np.asarray(column, float).tolist() for column in (labels, logits, weights))
+    for label, logit, weight, row_group in zip(*columns, group, strict=True):
+        number = np.searchsorted(BIN_EDGES, logit, side="right")
+        u = logit - np.sign(logit) * 88
+        if 0 < number < len(BIN_EDGES):
+            low, high = BIN_EDGES[number - 1 : number + 1]
+            u = (logit - (low + high) / 2) / ((high - low) / 2)
+        by_label = [1 - label, label, (1 - label) * u, label * u]
+        powers = np.polynomial.chebyshev.chebvander(np.clip(u, -1, 1), 5)[0, 2:]
+        sums[row_group, number] += weight * np.r_[by_label, powers]
+    return sums
+
+
 def hashed(numbers, seed=0):
     """The finaliser of MurmurHash3 of the row number xor the seed times 0x9E3779B9, in [0, 1)."""
     mask = 0xFFFFFFFF

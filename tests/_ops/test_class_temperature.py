@@ -18,7 +18,7 @@ def summaries():
     """Sums, label sums and weights of many sets of rows, and the root β of each in NumPy."""
     cases = []
     summary = compiled(lambda *rows: temperature_summary(*rows, 1))
-    for seed in range(300 if ON_TENSORFLOW else 30):
+    for seed in range(120 if ON_TENSORFLOW else 30):
         generator = np.random.default_rng(seed)
         num_rows = int(generator.integers(20, 700))
         logits = generator.normal(0, 1.5, (num_rows, 4))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit as sigmoid
 
+import metric_references
 from backends import digits, examples, few_lengths, on_a_gpu, one_program
 from keras_calibration._ops import logit_moments as kernels
 
@@ -43,26 +44,6 @@ def with_rates(logits, weights, rates):
     labels, group = (np.repeat(v, len(logits)) for v in (rates, np.arange(len(rates))))
     logits, weights = (np.tile(v, len(rates)) for v in (logits, weights))
     return summary_of(logits, labels, weights, group.astype(np.int32), len(rates))
-
-
-EDGES = np.r_[np.arange(-88, -16, 0.5), np.arange(-16, 16, 0.25), np.arange(16, 88.5, 0.5)]
-
-
-def reference_summary(labels, logits, weights, group, num_groups):
-    sums = np.zeros((num_groups, NUM_BINS, 8))
-    for label, logit, weight, row_group in zip(
-        *(rows.astype(float).tolist() for rows in (labels, logits, weights)), group, strict=True
-    ):
-        number = np.searchsorted(EDGES, logit, side="right")
-        if 0 < number < NUM_BINS - 1:
-            low, high = EDGES[number - 1 : number + 1]
-            u = (logit - (low + high) / 2) / ((high - low) / 2)
-        else:
-            u = logit - np.sign(logit) * 88
-        by_label = [1 - label, label, (1 - label) * u, label * u]
-        powers = np.polynomial.chebyshev.chebvander(np.clip(u, -1, 1), 5)[0, 2:]
-        sums[row_group, number] += weight * np.r_[by_label, powers]
-    return sums
 
 
 def reference_root(logits, weights, rate):
@@ -110,7 +91,7 @@ def test_summary_equals_the_reference(run, dtype, tolerance, as_on_gpu, monkeypa
 
     received = run(moments_of_three, labels, logits, weights, group, num_of_any_size=4)
     assert received.dtype == dtype
-    expected = reference_summary(labels, logits, weights, group, 3)
+    expected = metric_references.logit_moments(labels, logits, weights, group, 3)
     np.testing.assert_allclose(received, expected, rtol=tolerance, atol=tolerance)
     none = (rows[:0] for rows in (labels, logits, weights, group))
     np.testing.assert_array_equal(run(moments_of_three, *none, num_of_any_size=4), 0)
@@ -151,7 +132,7 @@ def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
 SHAPES = ["one mode", "two modes", "two far modes", "constant", "wide", "edges of bins"]
 
 
-@pytest.mark.parametrize("as_on_gpu", [False, True])
+@pytest.mark.parametrize("as_on_gpu", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_bias_root_makes_predictions_add_up_to_labels(run, as_on_gpu, monkeypatch):
     on_a_gpu(monkeypatch, as_on_gpu)
 

@@ -135,10 +135,7 @@ LATIN, IS_LATIN = [b"tea", "café".encode("latin-1"), b"tea", b"bar"], "of UTF-8
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        *(
-            (column, r"of UTF-8.*caf.xe9.*latin")
-            for column in (LATIN, np.array(LATIN), np.array(LATIN, object))
-        ),
+        *((column, IS_LATIN) for column in (LATIN, np.array(LATIN), np.array(LATIN, object))),
         (["tea", "tea\0", "tea", "bar"], "null character"),  # NumPy and Keras drop it
         (np.array([b"tea", b"tea\0", b"tea", b"bar"], object), "null character"),
     ],

@@ -6,137 +6,24 @@ from scipy import optimize, stats
 from scipy.special import expit
 
 import keras_calibration as kc
-from calibration.test_calibrate import fold_of
 from keras_calibration._rows.rows import Rows
-from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.stacking import combined_weights, cross_fitted_weights
 from keras_calibration.calibration.cross_fitted_scores import combined
 
 NUM_ROWS = 900
-METHODS = ["bias", "platt"]
-
-
-def make_rows(seed=3):
-    generator = np.random.default_rng(seed)
-    logits = generator.normal(-1, 1, NUM_ROWS).astype("float32")
-    labels = (generator.random(NUM_ROWS) < expit(0.85 * logits - 0.9)).astype(float)
-    return logits, labels, generator.uniform(0.5, 1.5, NUM_ROWS)
 
 
 def losses_of(labels, logits):
     return np.logaddexp(0, logits) - labels * logits
 
 
-def cross_fitted(logits, labels, weights, fold, is_forward=False):
-    """Logits of the identity, a bias and Platt scaling; those of unscored rows are not used."""
-    columns = [logits.astype(float)] + [np.zeros(NUM_ROWS) for _ in METHODS]
-    for number in range(int(is_forward), fold.max() + 1):
-        fitted, scored = fold < number if is_forward else fold != number, fold == number
-        layers = (kc.layers.BiasCorrection(), kc.layers.PlattScaling())
-        for column, layer in zip(columns[1:], layers, strict=True):
-            layer.fit(logits[fitted], labels[fitted], sample_weight=weights[fitted])
-            column[scored] = np.asarray(layer(logits[scored])).reshape(-1)
-    return np.stack(columns)
-
-
-@pytest.mark.parametrize("folds", [3, "blocks", "time"])
-def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
-    logits, labels, weights = make_rows()
-    report = kc.calibrate_scores(
-        logits, labels, sample_weight=weights, from_logits=True, methods=METHODS, verbose=0,
-        **({"time": "order"} if folds == "time" else {"folds": folds}),
-    ).report  # fmt: skip
-    assert report.chosen == "blend"
-    is_forward = folds == "time"
-    if is_forward:
-        fold = np.arange(NUM_ROWS) * 8 // NUM_ROWS
-    elif folds == "blocks":
-        fold = fold_of_rows(folds, Rows(logits, labels, weights), 0)
-    else:
-        fold = fold_of(folds, Rows(logits, labels, weights))
-    columns = cross_fitted(logits, labels, weights, fold, is_forward)
-    if is_forward:
-        weights = weights * np.searchsorted(fold, fold)  # the number of earlier rows
-    numbers = range(int(is_forward), fold.max() + 1)
-    scored = fold >= is_forward
-
-    def bias_of(shares):
-        """The bias that gives the mean the observed total; in blocks of time, that of its parts."""
-        if np.count_nonzero(shares) == 1:
-            return 0.0
-        target = shares @ expit(columns) if is_forward else labels
-        mean, weight = (shares @ columns)[scored], weights[scored]
-        total = weight @ target[scored]
-        return optimize.brentq(lambda c: weight @ expit(mean + c) - total, -5, 5, xtol=1e-13)
-
-    shares, blends = {}, {}
-    for number in numbers:
-        others = scored & (fold != number)
-        clusters = fold[others] if isinstance(folds, str) else None
-        rows = Rows(logits[others], labels[others], weights[others])
-        shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
-        blends[number] = shares[number] @ columns + bias_of(shares[number])
-    fold_of_row = [k if k in shares else 1 for k in fold]
-    stacked = np.array([blends[k][row] for row, k in enumerate(fold_of_row)])
-    by_choice = [losses_of(labels, blends[number])[scored] for number in numbers]
-    means = [np.average(losses, weights=weights[scored]) for losses in by_choice]
-    of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
-
-    def mean_and_error(values, choice):
-        """The error is that of the rows, or of the blocks, and that of the choice."""
-        mean = np.average(values[scored], weights=weights[scored])
-        away = (weights * (values - mean))[scored]
-        by_row = np.sum(away**2)
-        if isinstance(folds, str):
-            sums = np.bincount(fold[scored], away)[numbers.start :]
-            by_row = max(by_row, len(sums) / (len(sums) - 1) * np.sum(sums**2))
-        return mean, np.sqrt(by_row / weights[scored].sum() ** 2 + choice)
-
-    # The change is shrunk by what chance alone may have given it.
-    slopes = (labels - expit(columns[0])) * (stacked - columns[0])
-    slope, slope_error = mean_and_error(slopes, of_choice)
-    level, freedom = (0.95, len(numbers) - 1) if isinstance(folds, str) else (0.99, np.inf)
-    bound = stats.t.ppf(level, freedom)
-    assert slope > bound * slope_error
-    # No change is no question where the scores predict worse than a constant.
-    rate = np.average(labels[scored], weights=weights[scored])
-    constant = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
-    before = losses_of(labels, columns[0])[scored]
-    is_far = np.average(before, weights=weights[scored]) > constant
-    share = 1.0 if is_far or isinstance(folds, str) else 1 - (bound * slope_error / slope) ** 3
-    by_chance = share * (1 - share) * slope
-    share = 1.0 if share > 0.98 else share
-    chosen = columns[0] + share * (stacked - columns[0])
-    change = losses_of(labels, chosen) - losses_of(labels, columns[0])
-    after = report.after
-    mean, error = mean_and_error(change, 0.0)
-    assert after.log_loss_change == pytest.approx(mean, abs=2e-7)
-    assert after.log_loss_change_error == pytest.approx(error, rel=1e-3)
-    assert report.evidence == pytest.approx(slope / slope_error, rel=1e-3)
-    assert report.evidence_needed == pytest.approx(bound)
-    assert report.share == pytest.approx(share, abs=1e-3)
-    mean, error = mean_and_error(change, share**2 * of_choice + by_chance**2)
-    assert report.expected_change == pytest.approx((mean + by_chance, error), rel=1e-3, abs=2e-7)
-    squares = (labels - expit(chosen)) ** 2
-    brier = np.average(squares[scored], weights=weights[scored])
-    assert after.brier == pytest.approx(brier, abs=2e-7)
-    predicted, observed = weights[scored] @ expit(chosen[scored]), weights[scored] @ labels[scored]
-    assert after.calibration_ratio == pytest.approx(predicted / observed, abs=1e-6)
-    # Used is this share of the mean of the weights, by the rows that they score.
-    sizes = [weights[fold == number].sum() for number in numbers]
-    mean = np.average([shares[number] for number in numbers], axis=0, weights=sizes)
-    mean = np.where(mean < 0.02, 0, mean) / mean[mean >= 0.02].sum()
-    assert report.bias == pytest.approx((share * bias_of(mean),), abs=1e-4)
-    used = share * mean
-    used[0] += 1 - share
-    for name, part in zip(["identity", *METHODS], used, strict=True):
-        assert report.weights.get(name, 0.0) == pytest.approx(part, abs=0.02)
-
-
 def test_the_labels_of_a_fold_do_not_change_the_weights_that_score_it():
-    logits, labels, weights = make_rows()
+    generator = np.random.default_rng(3)
+    logits = generator.normal(-1, 1, NUM_ROWS)
+    labels = (generator.random(NUM_ROWS) < expit(0.85 * logits - 0.9)).astype(float)
+    weights = generator.uniform(0.5, 1.5, NUM_ROWS)
     fold = np.arange(NUM_ROWS) % 3
-    columns = cross_fitted(logits, labels, weights, fold)
+    columns = np.stack([logits, logits - 0.8, 0.85 * logits - 0.9])
     turned = np.where(fold == 1, 1 - labels, labels)
     before, after = (
         cross_fitted_weights(columns, Rows(logits, targets, weights), fold)

@@ -61,18 +61,6 @@ def test_a_common_factor_of_the_weights(expected, factor):
     assert_same(calibrated(weights=np.full(NUM_ROWS, factor)), expected)
 
 
-def test_rows_of_weight_0_are_no_rows(expected):
-    features = {"site": np.r_[5, SITES, 0], "price": np.r_[np.nan, PRICES, 1e30]}
-    weights = np.r_[0.0, np.ones(NUM_ROWS), 0.0]
-    model = calibrated(np.r_[1e9, SCORES, -1e9], np.r_[-1, LABELS, np.nan], features, weights)
-    assert_same(model, expected)
-    folds = np.arange(NUM_ROWS) % 3
-    split = np.r_[7, folds, 8]
-    one = calibrated(folds=folds)
-    other = calibrated(np.r_[1e9, SCORES, 0], np.r_[-1, LABELS, -1], features, weights, folds=split)
-    np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
-
-
 def test_order_of_rows_and_columns(expected):
     order = np.random.default_rng(1).permutation(NUM_ROWS)
     features = {"price": PRICES[order], "site": SITES[order]}

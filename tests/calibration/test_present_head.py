@@ -5,8 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from scipy import stats
-from scipy.special import expit, log_expit
+from scipy.special import expit
 
 import keras_calibration as kc
 import site_worlds
@@ -135,9 +134,9 @@ def test_a_head_that_reads_a_computed_feature_stays_below_the_new_one():
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_rows", [300, 3000])
 def test_without_evidence_nothing_changes(num_rows):
-    """A model that is right: changed in few of twenty samples, and never without evidence."""
+    """A model that is right: changed in few of twelve samples, and never without evidence."""
     changed = 0
-    for seed in range(20):
+    for seed in range(12):
         generator = np.random.default_rng(seed)
         logits = generator.normal(-1, 1, num_rows)
         labels = generator.random(num_rows) < expit(logits)
@@ -145,24 +144,4 @@ def test_without_evidence_nothing_changes(num_rows):
         if report.chosen != "identity":
             assert report.after.log_loss_change < 0
             changed += 1
-    assert changed <= 3
-
-
-def test_the_smallest_gain_is_that_of_the_best_candidate():
-    generator = np.random.default_rng(0)
-    logits = generator.normal(-1, 1, 1000)
-    labels = (generator.random(1000) < expit(logits)).astype(float)
-    fold = generator.permutation(1000) % 3
-    report = kc.calibrate_scores(
-        logits, labels, from_logits=True, methods=["identity", "bias"], folds=fold, verbose=0
-    ).report
-    losses = np.zeros(1000)
-    scores = logits
-    for number in range(3):
-        bias = kc.layers.BiasCorrection()
-        bias.fit(scores[fold != number], labels[fold != number])
-        for eta, sign in ((scores + float(bias.bias), 1), (scores, -1)):
-            loss = -(labels * log_expit(eta) + (1 - labels) * log_expit(-eta))
-            losses[fold == number] += sign * loss[fold == number]
-    error = losses.std() / np.sqrt(1000)
-    assert report.smallest_gain == pytest.approx(stats.norm.ppf(0.99) / 2 * error, rel=1e-3)
+    assert changed <= 2

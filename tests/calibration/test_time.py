@@ -55,24 +55,24 @@ def test_a_step_is_followed_and_reported():
     told = json.loads(json.dumps(report.to_dict()))
     assert told["level"]["times"][-1] == 0.0
     # Other folds do not know of it.
-    other = calibrated(x, y)
+    other = calibrated({name: column[:1000] for name, column in x.items()}, y[:1000])
     assert other.report.level is None
     assert not [score for score in other.report.scores if "+level" in score.name]
 
 
 def test_all_forms_of_the_times_are_the_same():
     methods = ["platt", "ilps+level", "field_bias+level"]
-    x, y, _ = make_rows(lambda passed: passed, num_rows=3000)
+    x, y, _ = make_rows(lambda passed: passed, num_rows=1500)
     first = calibrated(x, y, time="order", methods=methods)
-    order = np.random.default_rng(0).permutation(3000)
+    order = np.random.default_rng(0).permutation(1500)
     shuffled = {name: column[order] for name, column in x.items()}
-    other = calibrated(shuffled, y[order], time=np.arange(3000)[order] * 60.0, methods=methods)
+    other = calibrated(shuffled, y[order], time=np.arange(1500)[order] * 60.0, methods=methods)
     for name, weight in first.report.weights.items():
         assert other.report.weights[name] == pytest.approx(weight, abs=1e-3)
-    expected = first.predict(x, batch_size=3000, verbose=0)
-    np.testing.assert_allclose(other.predict(x, batch_size=3000, verbose=0), expected, atol=1e-5)
+    expected = first.predict(x, batch_size=1500, verbose=0)
+    np.testing.assert_allclose(other.predict(x, batch_size=1500, verbose=0), expected, atol=1e-5)
     scores = kc.calibrate_scores(
-        x["score"][:, 0], y, {**x, "at": np.arange(3000)}, from_logits=True, fields=["site"],
+        x["score"][:, 0], y, {**x, "at": np.arange(1500)}, from_logits=True, fields=["site"],
         methods=methods, time="at", verbose=0,
     )  # fmt: skip
     assert set(scores.report.weights) == set(first.report.weights)

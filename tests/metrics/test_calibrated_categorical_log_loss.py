@@ -11,7 +11,7 @@ from keras_calibration._ops.class_temperature import log_partition_sum, temperat
 from keras_calibration.metrics import CalibratedCategoricalLogLoss
 from metric_references import Rows, best_inverse_temperature, calibrated_class_loss
 
-MODES = [{"num_folds": 1}, {"num_folds": 2}, {"bias_fraction": 0.3}]
+MODES = [{"num_folds": 1}, {}, {"bias_fraction": 0.3}]
 
 
 def as_rows(labels, logits, weights=None):
@@ -34,11 +34,11 @@ def draw(rng, num_rows, num_classes, temperature):
 
 @pytest.fixture(scope="module")
 def rows():
-    return draw(np.random.default_rng(0), 501, 4, 1.7)
+    return draw(np.random.default_rng(0), 501, 3, 1.7)
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("num_classes", [2, 10, 100])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("num_classes", [10, 2, 100])
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 4.1, 11.0])
 def test_any_number_of_classes_and_temperature(num_classes, temperature):
     # More than the 512 rows to which smaller batches are filled up.
@@ -91,7 +91,7 @@ def test_temperature_is_clipped_at_both_ends(rows):
     _, logits, _ = rows
     metric = CalibratedCategoricalLogLoss(1, from_logits=True)
     for choose, temperature in ((np.argmax, 1 / 16), (np.argmin, 16)):
-        labels = np.eye(4)[choose(logits, axis=1)]
+        labels = np.eye(3)[choose(logits, axis=1)]
         metric.reset_state()
         metric.update_state(labels, logits)
         np.testing.assert_allclose(metric.temperature, [temperature])
@@ -101,10 +101,10 @@ def test_temperature_is_clipped_at_both_ends(rows):
 
 # Beside what the contract of all metrics has.
 BAD_ROWS = {
-    "masked logit": ("logits", [0.0, -math.inf, 1.0, 0.0]),
-    "no label": ("labels", [0.0, 0.0, 0.0, 0.0]),
-    "two labels": ("labels", [1.0, 1.0, 0.0, 0.0]),
-    "label of 2": ("labels", [2.0, -1.0, 0.0, 0.0]),
+    "masked logit": ("logits", [0.0, -math.inf, 1.0]),
+    "no label": ("labels", [0.0, 0.0, 0.0]),
+    "two labels": ("labels", [1.0, 1.0, 0.0]),
+    "label of 2": ("labels", [2.0, -1.0, 0.0]),
 }
 
 
@@ -119,12 +119,12 @@ def test_one_bad_row_gives_nan(rows, column, value):
 
 def test_a_label_that_is_no_class_and_equal_logits_give_nan(rows):
     labels, logits, _ = (array[:100] for array in rows)
-    for bad in (-1, 4, 1.5, math.nan, 2.0**40):
+    for bad in (-1, 3, 1.5, math.nan, 2.0**40):
         classes = np.argmax(labels, axis=1).astype(float)
         classes[20] = bad
         assert math.isnan(score(classes, logits)), bad
     # No temperature is better than another.
-    assert math.isnan(score(labels, np.tile(logits[:, :1], 4)))
+    assert math.isnan(score(labels, np.tile(logits[:, :1], 3)))
 
 
 @pytest.mark.parametrize("jit_compile", JIT_COMPILE)
@@ -132,7 +132,7 @@ def test_what_is_no_distribution_gives_nan(rows, jit_compile):
     labels, logits, _ = (array[:100] for array in rows)
     metric = CalibratedCategoricalLogLoss()
     step = update_step(metric, jit_compile)
-    for bad in ([0.5] * 4, [1.2, -0.2, 0.0, 0.0], [math.nan, 1.0, 0.0, 0.0], [0.0] * 4):
+    for bad in ([0.5] * 3, [1.2, -0.2, 0.0], [math.nan, 1.0, 0.0], [0.0] * 3):
         probabilities = softmax(logits, axis=1)
         probabilities[7] = bad
         metric.reset_state()
@@ -143,6 +143,6 @@ def test_what_is_no_distribution_gives_nan(rows, jit_compile):
 @pytest.mark.parametrize("scale", [1.0, 1e25])
 def test_a_far_logit_in_float32(rows, scale):
     labels, logits, weights = (array.copy() for array in rows)
-    logits[0, 0], labels[0] = -scale, [0, 1, 0, 0]
+    logits[0, 0], labels[0] = -scale, [0, 1, 0]
     expected = calibrated_class_loss(as_rows(labels, logits, weights))
     assert score(labels, logits, weights, dtype="float32") == pytest.approx(expected, rel=1e-5)

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.special import expit
 
 from backends import update_step
 from keras_calibration import metrics, plots, scoring
@@ -14,8 +13,19 @@ from keras_calibration.logs import ScoredLog
 from metrics.test_contract import ARGUMENTS, LABELS, NUM_ROWS, PROBABILITIES, RULES, WEIGHTS
 
 OF_LOGITS = {n: case for n, case in RULES.items() if "from_logits" in ARGUMENTS[n.split(",")[0]]}
-every_metric_of_logits = pytest.mark.parametrize("case", OF_LOGITS.values(), ids=OF_LOGITS)
 MODES = {"eager": None, "graph": False, "XLA": True}
+# What is the same for all metrics is quick in each mode for one of them.
+every_metric_and_mode = pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(
+            case, mode, id=f"{name}, {mode}",
+            marks=[] if mode == "eager" or name == "LogLoss" else pytest.mark.slow,
+        )
+        for name, case in OF_LOGITS.items()
+        for mode in MODES
+    ],
+)  # fmt: skip
 
 
 def updater(case, mode):
@@ -34,9 +44,7 @@ def updater(case, mode):
     return updated
 
 
-@pytest.mark.quick_cases(12)
-@pytest.mark.parametrize("mode", MODES)
-@every_metric_of_logits
+@every_metric_and_mode
 def test_probabilities_are_no_logits(case, mode):
     updated = updater(case, mode)
     metric = updated(case.predictions)
@@ -59,9 +67,7 @@ def test_probabilities_are_no_logits(case, mode):
     metric.result()
 
 
-@pytest.mark.quick_cases(10)
-@pytest.mark.parametrize("mode", MODES)
-@every_metric_of_logits
+@every_metric_and_mode
 def test_logits_that_happen_to_be_in_0_1_are_no_probabilities(case, mode):
     """Those of a weak model of balanced classes: they are closer to the labels as logits."""
     predictions = np.resize(np.linspace(0.1, 0.6, 37), np.shape(case.predictions))
@@ -92,32 +98,43 @@ def test_the_wrong_scale_in_compile_is_noticed_at_the_end_of_evaluate(how, from_
     assert all(any(kind().name in text for text in told) for kind in kinds)
 
 
+def by_log(y, p, from_logits=False):
+    names = {"logit" if from_logits else "probability": "p"}
+    log = ScoredLog(pd.DataFrame({"label": y, "p": p}), **names)
+    return scoring.score(log, metrics.LogLoss(), verbose=0)["log_loss"]
+
+
+def of_display(display):
+    return display.curves["predicted"].predicted.tolist()
+
+
 FUNCTIONS = {
     "calibrated_log_loss": scoring.calibrated_log_loss,
-    "score": lambda y, p, **how: scoring.score((y, p), metrics.LogLoss(**how), verbose=0),
+    "score": lambda y, p, **how: scoring.score((y, p), [metrics.LogLoss(**how)], verbose=0),
     "field_ece": lambda y, p, **how: scoring.field_ece(y, p, LABELS, **how),
     "field_rce": lambda y, p, **how: scoring.field_rce(y, p, LABELS, **how),
-    "multicalibration_error": lambda y, p, **how: scoring.multicalibration_error(y, p, {}, **how),
-    "ReliabilityDisplay": plots.ReliabilityDisplay.from_predictions,
-    "FieldDisplay": lambda y, p, **how: plots.FieldDisplay.from_predictions(y, p, LABELS, **how),
-    "ScoredLog": lambda y, p, from_logits=False: scoring.score(
-        ScoredLog(
-            pd.DataFrame({"label": y, "p": p}), **{"logit" if from_logits else "probability": "p"}
-        ),
-        metrics.LogLoss(),
-        verbose=0,
+    "multicalibration_error": lambda *rows, **how: (
+        scoring.multicalibration_error(*rows, {}, **how).error
     ),
+    "ReliabilityDisplay": lambda *rows, **how: of_display(
+        plots.ReliabilityDisplay.from_predictions(*rows, **how)
+    ),
+    "FieldDisplay": lambda *rows, **how: of_display(
+        plots.FieldDisplay.from_predictions(*rows, LABELS, **how)
+    ),
+    "ScoredLog": by_log,
 }
 
 
 @pytest.mark.filterwarnings("error:The .* is NaN:UserWarning")
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_wrong_scale_is_noticed_by_every_function(name):
+def test_logits_are_said_to_be_logits_and_give_the_same(name):
     call, logits = FUNCTIONS[name], np.log(PROBABILITIES / (1 - PROBABILITIES))
-    assert expit(logits) == pytest.approx(PROBABILITIES)
-    call(LABELS, logits, from_logits=True)
-    call(LABELS, PROBABILITIES)
+    received = call(LABELS, logits, from_logits=True)
+    assert received == pytest.approx(call(LABELS, PROBABILITIES), rel=1e-5)
     with pytest.warns(UserWarning, match=r"from_logits=True|`probability`"):
         call(LABELS, PROBABILITIES, from_logits=True)
     with pytest.raises((ValueError, UserWarning), match=r"from_logits=True|not logits"):
         call(LABELS, logits)
+    if name == "multicalibration_error":  # few different logits between 0 and 1 do not warn
+        call(LABELS, np.where(logits > 0, 0.5, 0.0), from_logits=True)

@@ -28,6 +28,12 @@ def numbers_of_report(judged, forced=None, level=()):
     return [rows, notes, floor, before, after, [*level], judged.still_off()]
 
 
+def check_bias(report, judged):
+    """The bias of a blend, which is served and not printed."""
+    if judged.chosen == "blend":
+        assert report.bias == pytest.approx((judged.served_bias,), abs=1e-4)
+
+
 def rows_of(num, scale, shift, spread, seed=0):
     rng = np.random.default_rng(seed)
     logits, site = rng.normal(-1.0, 1.2, num), rng.choice(4, num, p=[0.4, 0.3, 0.2, 0.1])
@@ -49,6 +55,7 @@ CURVES = ["bias", "temperature", "platt"]
         ((1500, 0.9, 0.1, 0.8), CURVES, "counts"),
         ((2400, 0.8, 0.2, 0.1), CURVES, "groups"),
         ((2000, 0.9, 0.2, 0.7), ["platt", "field_bias"], "plain"),
+        ((3000, 0.7, 0.4, 0.0), CURVES, "blocks"),
         ((1000, 0.9, 0.3, 0.0), ["platt"], "forced"),
         ((900, 0.7, 0.3, 0.0), ["bias", "platt"], "model"),
     ],
@@ -68,6 +75,9 @@ def test_every_number(world, methods, kind):
         fold = groups % 3
         judging = {"groups": groups}
         options |= {"groups": groups, "folds": fold}
+    if kind == "blocks":
+        fold, judging = np.arange(len(y)) * 5 // len(y), {"blocks": True}
+        options["folds"] = "blocks"
     if kind == "forced":
         options["methods"] = methods[0]
     if kind == "model":
@@ -86,6 +96,7 @@ def test_every_number(world, methods, kind):
     else:
         judged.decide()
     check_numbers(str(model.report), numbers_of_report(judged, kind == "forced" or None))
+    check_bias(model.report, judged)
 
 
 @pytest.mark.parametrize("kind", ["steady", "jumps", "trend", "noise"])
@@ -131,3 +142,4 @@ def test_every_number_over_time(kind):
     slack = 0.01 if kind == "noise" else 1e-9
     expected = numbers_of_report(judged, kind == "noise" or None, level)
     check_numbers(str(model.report), expected, slack)
+    check_bias(model.report, judged)

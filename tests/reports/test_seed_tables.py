@@ -86,11 +86,12 @@ def test_every_number(tmp_path, capsys):
 
     # What the progress line shows at each epoch: of the runs that have reached it.
     epochs, _, history = found[-1]
+    names = [f"seed/val_{CALIBRATED}_{name}" for name in ("count", "mean", "std")]
+    assert [name for name in history if name.startswith("seed/") or "bias" in name] == names
     for number in range(len(epochs)):
         reached = [run[number]["val_" + CALIBRATED] for run, *_ in found if number < len(run)]
-        shown = [history[f"seed/val_{CALIBRATED}_{name}"][number] for name in ("mean", "std")]
-        assert np.allclose(shown, [np.mean(reached), np.std(reached, ddof=1)], rtol=1e-5)
-        assert history[f"seed/val_{CALIBRATED}_count"][number] == len(reached)
+        expected = [len(reached), np.mean(reached), np.std(reached, ddof=1)]
+        assert np.allclose([history[name][number] for name in names], expected, rtol=1e-5)
 
     assert main(["runs", str(ledger.path)]) == 0
     created = ledger.runs()[-1]["created"]

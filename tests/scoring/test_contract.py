@@ -209,26 +209,3 @@ def test_a_missing_label_is_never_advised_to_be_a_negative():
             through(door, labels=labels)
     with pytest.warns(UserWarning, match="a label is missing"):
         assert np.isnan(through("score", labels=labels)).all()
-
-
-def test_logits_are_said_to_be_logits():
-    """Predictions are probabilities, unless `from_logits=True`; logits give the same."""
-    labels, site = ROWS["labels"], ROWS["field"]
-    functions = {
-        "calibrated_log_loss": scoring.calibrated_log_loss,
-        "field_ece": lambda y, p, **options: scoring.field_ece(y, p, site, **options),
-        "field_rce": lambda y, p, **options: scoring.field_rce(y, p, site, **options),
-        "segments": lambda y, p, **options: (
-            scoring.multicalibration_error(y, p, {}, **options).error
-        ),
-    }
-    for function in functions.values():
-        received = function(labels, LOGITS, from_logits=True)
-        assert received == pytest.approx(function(labels, ROWS["predictions"]), rel=1e-5)
-    with pytest.raises(ValueError, match="pass from_logits=True"):
-        functions["segments"](labels, LOGITS)
-    with pytest.warns(UserWarning, match="`predictions`.*from_logits=True") as warned:
-        functions["segments"](labels, ROWS["predictions"], from_logits=True)
-    assert len(warned) == 1
-    # Few logits between 0 and 1 do not warn.
-    functions["segments"](labels, np.where(LOGITS > 0, 0.5, 0.0), from_logits=True)

@@ -54,14 +54,25 @@ def of_frame(column):
         return pa.table({"label": LABELS, "probability": P, "s": column})
     if isinstance(column, list | tuple):
         column = np.array(column, object)
-    column = column["s"] if isinstance(column, pd.DataFrame) else column
-    return pd.DataFrame({"label": LABELS, "probability": P, "s": column})
+    return pd.DataFrame({"label": LABELS, "probability": P, "s": series(column)})
+
+
+def series(column):
+    return column["s"] if isinstance(column, pd.DataFrame) else column
+
+
+def is_text(kind):
+    return any(word in kind for word in ("str", "String", "Categorical"))
+
+
+def of_score(column):
+    rows = (LABELS, P, None, {"s": series(column)})
+    return scoring.score(rows, field_metrics={"s": FieldECE(3)}, verbose=0)["s_field_ece"]
 
 
 def of_segments(column):
-    column = column["s"] if isinstance(column, pd.DataFrame) else column
     every = {"numeric": (), "min_rows": 1, "min_positives": 0}
-    found = scoring.multicalibration_error(LABELS, P, {"s": column}, **every)
+    found = scoring.multicalibration_error(LABELS, P, {"s": series(column)}, **every)
     parts = [part for part in found.segments if part.name != "all rows"]
     return sum(
         part.num_rows * abs(part.observed_rate - part.mean_prediction) for part in parts
@@ -93,7 +104,9 @@ def test_ids_are_right_or_refused(kind, base, num_missing):
     expected = sum(abs((LABELS - P)[groups == value].sum()) for value in range(-1, 3)) / N
     merged = "float" in kind.lower() or (kind == "pandas int64" and num_missing)
     column = COLUMNS[kind](ids)
-    for name, door in DOORS.items():
+    # A metric of a field takes numbers below the number of its values.
+    numbered = {} if base or is_text(kind) else {"score": of_score}
+    for name, door in (DOORS | numbered).items():
         if base and merged and name != "ScoredLog":
             with pytest.raises(ValueError, match=r"rounded.*Read"):
                 door(column)
@@ -107,8 +120,7 @@ def test_ids_are_right_or_refused(kind, base, num_missing):
 @pytest.mark.parametrize("base", [0, 2**60])
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_periods_are_right_or_refused(kind, base):
-    column = COLUMNS[kind]([base + int(k) for k in NUMBER])
-    column = column["s"] if isinstance(column, pd.DataFrame) else column
+    column = series(COLUMNS[kind]([base + int(k) for k in NUMBER]))
     residual = LABELS - P
     bias = [residual[NUMBER == k].mean() for k in range(2)]
     expected = [np.mean((residual[NUMBER == k + 1] - bias[k]) ** 2) for k in range(2)]
@@ -119,21 +131,6 @@ def test_periods_are_right_or_refused(kind, base):
     first, *others = scoring.rolling_quadratic_loss(LABELS, P, column).values()
     assert np.isnan(first)
     assert others == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("num_missing", [0, 5])
-@pytest.mark.parametrize(
-    "kind", [kind for kind in COLUMNS if "tr" not in kind and kind != "Polars Categorical"]
-)
-def test_score_reads_columns_of_ids_as_the_functions_do(kind, num_missing):
-    ids = [None if i < num_missing else int(k) for i, k in enumerate(NUMBER)]
-    column = COLUMNS[kind](ids)
-    column = column["s"] if isinstance(column, pd.DataFrame) else column
-    rows = (LABELS, P, None, {"s": column})
-    received = scoring.score(rows, field_metrics={"s": FieldECE(3)}, verbose=0)["s_field_ece"]
-    groups = np.where(np.arange(N) < num_missing, -1, NUMBER)
-    expected = sum(abs((LABELS - P)[groups == value].sum()) for value in range(-1, 3)) / N
-    assert received == pytest.approx(expected, abs=digits(1e-9))
 
 
 WEIGHTS = (np.arange(N) % 3 > 0).astype(float)
@@ -173,10 +170,9 @@ def test_a_fit_reads_ids_as_exactly_or_refuses_them(kind, base):
     column = COLUMNS[kind](ids)
     column = column if isinstance(column, pd.DataFrame) else {"s": column}
     values = [base + k for k in range(3)]
-    is_text = any(word in kind for word in ("str", "String", "Categorical"))
     lookup = (
         keras.layers.StringLookup(vocabulary=list(map(str, values)))
-        if is_text
+        if is_text(kind)
         else keras.layers.IntegerLookup(vocabulary=values)
     )
     head, logits = layers.FieldBias({"s": lookup}), np.full(N, -0.85)

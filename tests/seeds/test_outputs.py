@@ -1,5 +1,6 @@
 """The figures of single outputs: those of `fit`, whatever the engine."""
 
+import functools
 import itertools
 import operator
 
@@ -8,8 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from keras_calibration.seeds import Ledger, set_seeds, train
-from tiers import slow_except
+from keras_calibration.seeds import set_seeds, train
 
 NUM_ROWS, NUM_HELD_OUT, BATCH_SIZE = 20, 13, 8  # the last batches are smaller
 
@@ -84,9 +84,9 @@ def trained(folder, build_model, rows, held_out, engine, epochs=2):
 
 
 CASES = {
+    "dict, weights of outputs": (dict, "weights of outputs", {}),
     "dict": (dict, "unweighted", {}),
     "dict, weights": (dict, "weights", {}),
-    "dict, weights of outputs": (dict, "weights of outputs", {}),
     "list": (list, "unweighted", {}),
     "list, weights of outputs": (list, "weights of outputs", {}),
     "tuple": (tuple, "weights", {}),
@@ -94,29 +94,32 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", slow_except(["dict, weights of outputs"], CASES))
-def test_the_figures_of_outputs_are_those_of_fit(tmp_path, case):
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("engine", ["vectorized", "loop"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_figures_of_outputs_are_those_of_fit(tmp_path, case, engine):
     kind, weights, options = CASES[case]
     rows, held_out = (rows_of(kind, number, weights) for number in (NUM_ROWS, NUM_HELD_OUT))
+    build_model = functools.partial(build, kind, **options)
     set_seeds(initialization=1, order=1)
-    expected = fitted(build(kind, **options), rows, held_out)
+    expected = fitted(build_model(), rows, held_out)
     assert len(expected) == 14
-    for engine in ("vectorized", "loop"):
-        folder = tmp_path / engine
-        received = trained(folder, lambda: build(kind, **options), rows, held_out, engine)
-        assert received.keys() == expected.keys()
-        for name, values in expected.items():
-            np.testing.assert_allclose(received[name], values, 1e-4, err_msg=(engine, name))
+    received = trained(tmp_path, build_model, rows, held_out, engine)
+    assert received.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(received[name], values, 1e-4, err_msg=name)
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("engine", ["vectorized", "loop"])
-def test_losses_of_outputs_are_means_of_batches_and_the_total_of_rows(tmp_path, engine):
+def test_losses_of_outputs_are_means_of_batches_and_the_total_of_rows(tmp_path):
     rows, held_out = (rows_of(dict, number, "unweighted") for number in (NUM_ROWS, NUM_HELD_OUT))
     models = []
-    received = trained(
-        tmp_path, lambda: models.append(build(dict, 0.0)) or models[-1], rows, held_out, engine, 1
-    )
+
+    def build_model():
+        models.append(build(dict, 0.0))
+        return models[-1]
+
+    received = trained(tmp_path, build_model, rows, held_out, "vectorized", 1)
     x, labels = held_out
     model = next(m for m in models if m.compiled and m.built and m.optimizer.iterations == 3)
     predicted = {name: p.astype("float64") for name, p in model.predict(x, verbose=0).items()}
@@ -141,14 +144,3 @@ def test_sparse_rows_have_the_figures_of_dense_ones(tmp_path):
     received = trained(tmp_path, lambda: build(dict, sparse=True), *sparse, **options)
     for name, values in expected.items():
         np.testing.assert_allclose(received[name], values, 1e-4, err_msg=name)
-
-
-@pytest.mark.slow
-def test_runs_of_both_engines_are_of_one_pipeline(tmp_path):
-    rows = rows_of(dict, NUM_ROWS, "unweighted")
-    options = {"ledger": tmp_path, "pipeline": "p", "batch_size": BATCH_SIZE, "verbose": 0}
-    train(lambda: build(dict), rows, seeds=[1], engine="vectorized", **options)
-    runs = train(lambda: build(dict), rows, seeds=[1, 2], engine="loop", **options)
-    assert [run["training"]["engine"] for run in runs] == ["vectorized", "loop"]
-    assert len({run["training"]["compile"] for run in runs}) == 1
-    assert len([run for run in Ledger(tmp_path).runs() if run["status"] == "finished"]) == 2

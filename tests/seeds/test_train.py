@@ -63,6 +63,7 @@ def solo(ledger, seed, build=build_model, order=None, callbacks=(), rows=TRAININ
     order = seed if order is None else order
     seeds = set_seeds(initialization=seed, order=order)
     model = build()
+    model.run_eagerly = True  # quicker than tracing, for a few batches
 
     def batches():
         for epoch in itertools.count():
@@ -190,6 +191,7 @@ def assert_fit_has_the_losses(tmp_path, build, rows, names=("loss",)):
     (run,) = run_seeds(tmp_path, build, tuple(rows), seeds=[5])
     set_seeds(initialization=5, order=5)
     model = build()
+    model.run_eagerly = True
     for epoch in range(2):
         order = np.random.default_rng([5, epoch]).permutation(len(rows[1]))
         x, y, *weight = keras.tree.map_structure(operator.itemgetter(order), list(rows))
@@ -522,8 +524,8 @@ def test_mixed_precision(tmp_path, policy):
 
 @pytest.mark.parametrize("engine", ["vectorized", "loop"])
 def test_progress_is_shown(tmp_path, capsys, engine):
-    run_seeds(tmp_path, seeds=[0], engine=engine, verbose=1)
-    run_seeds(tmp_path, seeds=[0, 1, 2], engine=engine, verbose=1)
+    for seeds in ([0], [0, 1, 2]):
+        run_seeds(tmp_path, seeds=seeds, epochs=1, engine=engine, verbose=1)
     shown = capsys.readouterr().out
     assert "1 of 3 seeds are in the ledger" in shown
     assert "2/2" in shown

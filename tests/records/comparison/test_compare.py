@@ -10,6 +10,7 @@ from calibration_records.comparison.verdict import Outcome
 from calibration_records.runs.metric_names import direction_of, loss_partners
 from keras_calibration.seeds import Ledger, compare
 from keras_calibration.statistics import bias_share, surviving_share
+from run_references import Looked
 
 numbers = itertools.count()
 
@@ -370,12 +371,9 @@ def test_the_detectable_effect_is_found_in_four_of_five_cases(ledger, shared, nu
     runs = [losses(2, 9), losses(3, 9 if shared else 13, spread=1.7)]
     for pipeline, metrics in zip(("deepfm", "dcn"), runs, strict=True):
         fill(ledger, pipeline, metrics, first)
-    a, b = ([run["val_calibrated_log_loss"] for run in metrics] for metrics in runs)
-    test = stats.ttest_rel(b, a) if shared else stats.ttest_ind(b, a, equal_var=False)
-    error = (np.mean(b) - np.mean(a)) / test.statistic
-    quantiles = stats.t.ppf([1 - risk / 2, 0.8], test.df)
+    values = (np.array([run["val_calibrated_log_loss"] for run in metrics]) for metrics in runs)
     comparison = compare(ledger, "deepfm", "dcn", num_looks=num_looks)
-    expected = quantiles.sum() * error
+    expected = Looked(*values, shared).detectable(1 - risk)
     assert comparison.minimum_detectable_effect == pytest.approx(expected, rel=1e-9)
 
 

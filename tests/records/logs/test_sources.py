@@ -359,11 +359,11 @@ def test_ids_of_csv_files_are_ids(tmp_path):
 def test_a_day_without_any_field_value_adds_to_the_other_days(values, tmp_path):
     """A source guesses a type for a column without values: pandas takes numbers."""
     rows = {"label": [1, 0], "probability": [0.5, 0.25]}
-    days = [pa.table({**rows, "site": pa.array(part)}) for part in (values, [None, None], values)]
-    sources = [as_sources(day, tmp_path / str(number)) for number, day in enumerate(days)]
+    days = [pa.table({**rows, "site": pa.array(part)}) for part in (values, [None, None])]
+    first, empty = (as_sources(day, tmp_path / str(number)) for number, day in enumerate(days))
     log = ScoredLog(fields=["site"])
     for kind in ("csv", "arrow", "pandas", "polars"):
-        parts = [log_sums(log.of(day[kind]), log_queries(log)) for day in sources]
+        parts = [log_sums(log.of(day[kind]), log_queries(log)) for day in (first, empty, first)]
         for order in (parts, parts[1:] + parts[:1]):
             table = sum(order, type(parts[0])()).table("field/site")
             found = dict(

@@ -12,17 +12,12 @@ from calibration_records.monitoring.bounds import (
     rate_factors,
 )
 from calibration_records.monitoring.sums import Sums
-from keras_calibration._ops.logit_moments import logit_moments
-
-
-def moments_of(labels, logits):
-    ones, group = np.ones(len(labels)), np.zeros(len(labels), np.int32)
-    return np.asarray(logit_moments(np.asarray(labels, np.float64), logits, ones, group, 1))
+from records.test_logit_moments import moments_of_rows
 
 
 def loss_bounds(labels, logits, confidence):
     """The loss, its expectation, and its bounds."""
-    losses = PeriodLosses(moments_of(labels, logits))
+    losses = PeriodLosses(moments_of_rows(labels, logits))
     return losses.mean_loss(losses.bias), *losses.bounds(confidence)
 
 
@@ -106,7 +101,7 @@ def errors_of(rows, rate, positives):
 )
 def test_right_predictions_exceed_the_bound_as_rarely_as_promised(values, rows, rate):
     rows = np.full(values, float(rows))
-    positives = np.random.default_rng(0).binomial(rows.astype(int), rate, (20_000, values))
+    positives = np.random.default_rng(0).binomial(rows.astype(int), rate, (10_000, values))
     errors = errors_of(rows, rate, positives)
     for risk in (0.01, 0.001):
         mean, deviation, bound = field_rce_bound(sums_of(rows, rate), risk)

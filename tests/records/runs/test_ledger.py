@@ -173,7 +173,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_round_trip(data):
     epochs = sorted(data.draw(st.sets(st.integers(0, 10**6), max_size=4)))
