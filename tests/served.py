@@ -82,13 +82,6 @@ def answers(path, requests):
     ]
 
 
-def serve(path, inputs, signature="serving_default"):
-    """What a new process gets from the SavedModel for some rows."""
-    answer = answers(path, [(inputs, signature)])[0]
-    assert "error" not in answer, answer["error"]
-    return answer
-
-
 def outputs_of(path, rows, signature="serving_default"):
     """What the SavedModel gives for some rows in this process, which is quicker."""
     import tensorflow as tf

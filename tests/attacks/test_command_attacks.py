@@ -1,4 +1,4 @@
-"""The command line under attack: wrong input gives exit code 2 and one line, never a traceback."""
+"""The command line under attack: wrong input gives exit code 2 and one line; names are names."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibration_records.cli import main
-from keras_calibration.seeds import Ledger
+from keras_calibration.seeds import Ledger, compare
 
 pytestmark = pytest.mark.slow
 
@@ -28,16 +28,20 @@ FILES = {
 }
 
 
+def write_runs(ledger, pipelines, other_metric, **fields):
+    for pipeline in pipelines:
+        for seed in range(4):
+            metrics = {"val_calibrated_log_loss": [0.5 + seed / 100], other_metric: [1.0]}
+            run = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
+            ledger.append({**run, "metrics": metrics, **fields})
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Where the commands run: ledgers and logs, good and bad."""
     path = tmp_path_factory.mktemp("work")
     runs = Ledger(path / "runs")
-    for pipeline in ("a", "b"):
-        for seed in range(4):
-            metrics = {"val_calibrated_log_loss": [0.5 + seed / 100], "val_uplift": [1.0]}
-            record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
-            runs.append({**record, "metrics": metrics})
+    write_runs(runs, ("a", "b"), "val_uplift")
     for name, text in FILES.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(text)
@@ -118,3 +122,23 @@ def test_output_that_cannot_be_written_is_an_error(folder):
         done = program(folder, "runs", "runs", stdout=closed)
     assert done.returncode == 2
     assert done.stderr == "keras-calibration: [Errno 32] Broken pipe\n"
+
+
+HOSTILE_NAMES = [
+    *("a/b\\c", "../../etc/passwd", "..", "/dev/null", "x" * 300, "two\nlines\r\ttabs"),
+    *("\x1b[31mred\x1b]0;title\x07", "<script>alert(1)</script>", '=HYPERLINK("http://x")'),
+    *("\u202eright to left", "\ud800", "\0", " ", "NaN"),
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=ascii)
+def test_a_hostile_name_is_a_name(tmp_path, name):
+    """Of a pipeline, a metric and values: nothing leaves the folder of the ledger."""
+    runs = Ledger(tmp_path / "runs")
+    write_runs(runs, (name, f"{name}2"), f"val_{name}", configuration={name: name})
+    assert {run["pipeline"] for run in runs.runs()} == {name, f"{name}2"}
+    assert [*tmp_path.iterdir()] == [runs.path]
+    assert all(path.suffix == ".json" for path in runs.path.iterdir())
+    text = str(compare(runs, name, f"{name}2", metric="val_calibrated_log_loss"))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert max(map(len, text.splitlines())) <= 100

@@ -110,7 +110,8 @@ def test_calibrators(form, kind):
     assert not (refused and kind in ("soft", "ties", "many", "falling", "past all bins"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# A common factor of the weights changes nothing: a contract of every head.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WEIGHTS])
 @pytest.mark.parametrize("form", OF_FIELDS)
 def test_field_heads(form, kind):
     check(FORMS[form](), kind)

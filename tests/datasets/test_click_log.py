@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import logit
 
 from keras_calibration.datasets import generate_click_log
 
@@ -11,18 +12,25 @@ def table():
     return generate_click_log(num_rows=100_000, seed=3)
 
 
-def test_same_seed_gives_the_same_table_and_another_seed_another():
+@pytest.fixture(scope="module")
+def still():
+    return generate_click_log(num_rows=100_000, seed=3, drift=0.0)
+
+
+@pytest.fixture(scope="module")
+def moved(table, still):
+    """What the drift adds to the true logits."""
+    return logit(table.probabilities) - logit(still.probabilities)
+
+
+def test_the_seed_alone_gives_the_table():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
     first, again, other = (generate_click_log(2000, seed) for seed in (5, 5, 6))
     for column in first.features:
         np.testing.assert_array_equal(first.features[column], again.features[column])
     np.testing.assert_array_equal(first.labels, again.labels)
     np.testing.assert_array_equal(first.probabilities, again.probabilities)
     assert not np.array_equal(first.features["site_id"], other.features["site_id"])
-
-
-def test_global_random_state_is_neither_read_nor_changed():
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    generate_click_log(1000)
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
 
 
@@ -41,9 +49,7 @@ def test_columns_have_the_promised_types_and_ranges(table):
     assert table.labels.dtype == np.float32
     assert set(np.unique(table.labels)) == {0.0, 1.0}
     assert table.probabilities.dtype == np.float64
-
-
-def test_split_is_chronological_and_covers_every_row_once(table):
+    # The split is by time, and covers every row once.
     sizes = {part: len(table.part(part)[1]) for part in table.parts}
     assert sizes == {"train": 60_000, "development": 20_000, "test": 20_000}
     np.testing.assert_array_equal(table.rows, np.arange(100_000))
@@ -67,29 +73,19 @@ def test_ids_are_skewed_and_some_appear_only_after_the_redesign(table):
     assert test[9::10].sum() > 0.05 * test.sum()
 
 
-def test_base_rate_rises_at_the_redesign_and_then_stays(table):
-    train, development, test = (
-        table.probabilities[table.parts[part]].mean() for part in ("train", "development", "test")
+def test_base_rate_rises_at_the_redesign_and_then_stays(table, still):
+    """Without drift, it stays."""
+    (train, development, test), of_still = (
+        [of.probabilities[rows].mean() for rows in table.parts.values()] for of in (table, still)
     )
     assert 0.03 < train < 0.09
     assert development > 1.4 * train
     assert abs(test / development - 1.0) < 0.15
+    assert abs(of_still[2] / of_still[0] - 1.0) < 0.1
 
 
-def test_without_drift_the_base_rate_stays():
-    table = generate_click_log(num_rows=50_000, seed=1, drift=0.0)
-    train, test = (table.probabilities[table.parts[part]].mean() for part in ("train", "test"))
-    assert abs(test / train - 1.0) < 0.1
-
-
-def test_bias_by_site_learnt_on_development_holds_on_test(table):
+def test_bias_by_site_learnt_on_development_holds_on_test(table, moved):
     # A model that knows the truth of the training period: what moved, by site, moved alike.
-    still = generate_click_log(num_rows=100_000, seed=3, drift=0.0)
-
-    def logit(probabilities):
-        return np.log(probabilities / (1.0 - probabilities))
-
-    moved = logit(table.probabilities) - logit(still.probabilities)
     sites = {part: table.part(part)[0]["site_id"] for part in table.parts}
     frequent = np.flatnonzero(np.bincount(sites["development"], minlength=500) > 100)
     means = [
@@ -100,10 +96,7 @@ def test_bias_by_site_learnt_on_development_holds_on_test(table):
     assert np.corrcoef(means)[0, 1] > 0.9
 
 
-def test_sudden_effects_begin_with_the_redesign_and_gradual_ones_with_the_first_row(table):
-    still = generate_click_log(num_rows=100_000, seed=3, drift=0.0)
-    moved = np.log(table.probabilities / (1 - table.probabilities))
-    moved -= np.log(still.probabilities / (1 - still.probabilities))
+def test_sudden_effects_begin_with_the_redesign_and_gradual_ones_with_the_first_row(moved):
     # By seventieths of the time, of which the redesign divides the 42nd from the 43rd.
     spreads = np.array([part.std() for part in np.array_split(moved, 70)])
     assert spreads[0] < 0.02

@@ -11,7 +11,6 @@ from click_models.deepfm import PairwiseProducts
 from click_models.xdeepfm import CompressedInteraction
 
 from keras_calibration.metrics import LogitAUC
-from tiers import slow_except
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +82,9 @@ def parity_rows(num_rows):
     return ids, np.where(rng.random(num_rows) < 0.9, odd, ~odd).astype(np.float32)
 
 
-def compiled(name):
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_interaction_is_learned(name):
+    keras.utils.set_random_seed(0)
     model = ARCHITECTURES[name](ModelOptions((4, 4, 3), 1, 8, (16, 8)))
     model.compile(
         optimizer=keras.optimizers.Adam(1e-2),
@@ -91,14 +92,6 @@ def compiled(name):
         metrics=[LogitAUC(from_logits=True, name="auc")],
         jit_compile=False,
     )
-    return model
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", slow_except(["dlrm"], ARCHITECTURES))
-def test_an_interaction_is_learned(name):
-    keras.utils.set_random_seed(0)
-    model = compiled(name)
     model.fit(*parity_rows(4000), batch_size=100, epochs=8, verbose=0)
     ids, labels = parity_rows(1000)
     # 0.9 is the best possible.

@@ -47,7 +47,8 @@ def folder(tmp_path):
     return ledger.path
 
 
-def test_an_unpacked_ledger_has_the_runs_at_the_kept_epochs(folder, tmp_path):
+def test_an_unpacked_ledger_has_the_runs_at_the_kept_epochs(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "node", lambda: "workstation-7")
     file = tmp_path / "archives" / "s.jsonl.xz"
     ledger_archive.pack(folder, file, ABOUT)
     archive = ledger_archive.unpack(file, tmp_path / "again")
@@ -63,12 +64,7 @@ def test_an_unpacked_ledger_has_the_runs_at_the_kept_epochs(folder, tmp_path):
     assert after[0]["configuration"] == {"data": "clicks", "l2": 0.0, "sizes": [1, 2]}
     assert after[0]["versions"] == {"keras": "3"}
     assert len(Ledger(tmp_path / "again").runs(status="finished")) == 3
-
-
-def test_what_identifies_a_machine_is_left_out_or_refused(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(platform, "node", lambda: "workstation-7")
-    file = tmp_path / "s.jsonl.xz"
-    ledger_archive.pack(folder, file, ABOUT)
+    # What identifies a machine is left out, or refused.
     text = lzma.decompress(file.read_bytes()).decode()
     assert "home" not in text
     assert "f" * 64 not in text

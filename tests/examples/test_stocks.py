@@ -45,40 +45,37 @@ def folder(bars, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("target", ["range", "volume", "return"])
-def test_windows_and_targets_are_those_of_a_naive_loop(bars, target):
+def test_windows_and_targets_are_those_of_a_naive_loop(bars):
     window, first_test = 4, "2017-11"
-    examples = stocks.make_examples(bars, target, window, num_test_months=4)
-    assert examples.test_months == ("2017-11", "2017-12", "2018-01", "2018-02")
     windows, targets, months = [], [], []
     for name in ("A", "B"):
         stock = bars[bars["Name"] == name].to_dict("records")
         days = []
         for before, bar in itertools.pairwise(stock):
-            columns = {
+            day = {
                 "overnight": np.log(bar["open"] / before["close"]),
                 "intraday": np.log(bar["close"] / bar["open"]),
                 "return": np.log(bar["close"] / before["close"]),
                 "range": np.log(np.log(bar["high"] / bar["low"])),
                 "volume": np.log(bar["volume"]),
             }
-            days.append(columns)
+            days.append([day[key] for key in stocks.COLUMNS])
         past = [day for day, bar in zip(days, stock[1:], strict=True) if bar["date"] < first_test]
-        means = {key: np.mean([day[key] for day in past]) for key in stocks.COLUMNS}
-        stds = {key: np.std([day[key] for day in past]) for key in stocks.COLUMNS}
+        days = (np.array(days) - np.mean(past, axis=0)) / np.std(past, axis=0)
         for day_number in range(window, len(days)):
-            rows = [
-                [(day[key] - means[key]) / stds[key] for key in stocks.COLUMNS]
-                for day in days[day_number - window : day_number + 1]
-            ]
+            rows = days[day_number - window : day_number + 1]
             windows.append(rows[:-1])
-            targets.append(rows[-1][stocks.COLUMNS.index(target)])
+            targets.append(rows[-1])
             year, month = map(int, stock[day_number + 1]["date"].split("-")[:2])
             months.append(12 * (year - 2017) + month - 11)
-    example_windows = examples.windows(np.arange(len(examples.targets)))
-    np.testing.assert_allclose(example_windows, windows, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(examples.targets, targets, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(examples.months, months)
+    for target in ("range", "volume", "return"):
+        examples = stocks.make_examples(bars, target, window, num_test_months=4)
+        assert examples.test_months == ("2017-11", "2017-12", "2018-01", "2018-02")
+        example_windows = examples.windows(np.arange(len(examples.targets)))
+        np.testing.assert_allclose(example_windows, windows, rtol=1e-4, atol=1e-5)
+        expected = np.array(targets)[:, stocks.COLUMNS.index(target)]
+        np.testing.assert_allclose(examples.targets, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(examples.months, months)
 
 
 def test_losses_are_those_of_numpy():

@@ -14,12 +14,11 @@ from verdicts import Comparison, bootstrap_gain, verdict
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("wins", "losses", "expected"),
-    [(8, 0, 2 / 2**8), (0, 8, 2 / 2**8), (7, 1, 2 * 9 / 2**8), (4, 4, 1.0), (0, 0, 1.0)],
-)
-def test_the_sign_test_is_exact(wins, losses, expected):
-    assert verdicts.sign_test(wins, losses) == pytest.approx(expected)
+def test_the_sign_test_is_exact():
+    for wins, losses in ((8, 0), (0, 8), (7, 1), (4, 4)):
+        expected = scipy.stats.binomtest(wins, wins + losses).pvalue
+        assert verdicts.sign_test(wins, losses) == pytest.approx(expected)
+    assert verdicts.sign_test(0, 0) == 1
 
 
 def test_random_effects_by_hand():
@@ -85,13 +84,10 @@ def test_the_gain_is_that_of_a_loop_over_runs():
 
 def test_intervals_cover_the_mean_gain():
     generator = np.random.default_rng(2)
-    gains = [bootstrap_gain(*world(generator), COMPARISONS, num_draws=100) for _ in range(300)]
+    gains = [bootstrap_gain(*world(generator), COMPARISONS, num_draws=100) for _ in range(200)]
     mean = np.mean([gain.value for gain in gains])
     covered = np.mean([gain.low <= mean <= gain.high for gain in gains])
     assert 0.9 < covered < 0.99
-
-
-# Intervals over seeds and test rows.
 
 
 def test_the_mean_of_the_pseudo_values_is_the_metric():
@@ -101,7 +97,7 @@ def test_the_mean_of_the_pseudo_values_is_the_metric():
 
 
 @pytest.mark.parametrize(
-    ("of_seed", "of_block", "of_rest"), [(1, 1, 1), (1, 0.1, 0.5), (0.1, 1, 0.5), (0, 0, 1)]
+    ("of_seed", "of_block", "of_rest"), [(1, 0.1, 0.5), (0.1, 1, 0.5), (0, 0, 1)]
 )
 def test_the_interval_covers_the_difference(of_seed, of_block, of_rest, monkeypatch):
     monkeypatch.setattr(two_way_bootstrap, "NUM_DRAWS", 1_000)

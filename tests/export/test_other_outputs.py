@@ -151,7 +151,7 @@ def test_the_other_outputs_in_an_onnx_file(key, tmp_path):
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["probability", "logit", "probability_lower", "table"])
+@pytest.mark.parametrize("name", ["probability_lower", "table"])
 def test_a_name_of_the_export_and_what_is_not_by_row_are_refused(name, tmp_path):
     base = base_model(rename=None if name == "table" else {"best": name})
     if name == "table":

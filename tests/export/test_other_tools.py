@@ -1,5 +1,7 @@
 """Exported files survive what others do to them: quantization, float16, checks, LiteRT."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -148,3 +150,25 @@ def test_a_savedmodel_is_converted_to_litert(case, tmp_path):
     except RuntimeError as error:
         pytest.skip(f"converted; to run, it needs operations of TensorFlow: {error!s:.60}")
     np.testing.assert_allclose(probabilities, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "case",
+    slow_except(("missing numbers",), ("ILPS", "FieldBias, curve", "missing numbers")),
+    indirect=True,
+    scope="module",
+)
+def test_keras_writes_litert_of_built_in_operators(case, tmp_path):
+    """Which every interpreter runs."""
+    import tensorflow as tf
+
+    model, rows, expected = case
+    file = tmp_path / "model.tflite"
+    model.export(file, format="litert", verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it moves to a package of its own
+        interpreter = tf.lite.Interpreter(
+            str(file), experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN
+        )
+    (received,) = interpreter.get_signature_runner()(**rows).values()
+    np.testing.assert_allclose(received, expected, rtol=0, atol=2e-6)

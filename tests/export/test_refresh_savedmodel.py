@@ -13,7 +13,6 @@ import class_worlds
 import keras_calibration as kc
 from keras_calibration.export.savedmodel.files import collection_keys, replace_tensors
 from served import outputs_of, provenance_of
-from tiers import slow_except
 
 NUM_ROWS = 600
 LOGITS = np.linspace(-2, 2, NUM_ROWS)
@@ -69,13 +68,11 @@ def site_lookup():
 
 
 HEADS = {
-    "ilps": lambda: kc.layers.ILPS(),
-    "isotonic": lambda: kc.layers.IsotonicRegression(),
     "field_bias": lambda: kc.layers.FieldBias(
         {"site": site_lookup(), "class": 4}, kc.layers.PlattScaling()
     ),
+    "isotonic": lambda: kc.layers.IsotonicRegression(),
     "field_ilps": lambda: kc.layers.FieldILPS({"class": 4}, kc.layers.ILPS(5)),
-    "trees": lambda: kc.layers.BoostedTrees({"site": site_lookup(), "class": 4}, ["x"]),
     "weighted": lambda: kc.layers.BlendedHead(
         [kc.layers.ILPS(), kc.layers.BoostedTrees({"site": site_lookup(), "class": 4}, ["x"])],
         [0.25, 0.65],
@@ -94,7 +91,7 @@ HEADS = {
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("kind", slow_except(HEADS.keys() - {"blend", "trees"}, HEADS))
+@pytest.mark.parametrize("kind", HEADS)
 def test_only_the_head_is_another(kind, tmp_path):
     model = kc.models.CalibratedModel(base_model(), HEADS[kind]())
     features, labels = rows()
@@ -229,7 +226,7 @@ def mix(path, other):
     shutil.copy(data_file(other), data_file(path))
 
 
-# Damage of each file alone is among the attacks (`test_export_attacks.py`).
+# Damage of each file alone is among the attacks (`test_writer_attacks.py`).
 TAMPERED = {
     "weights": lambda path, other: flip_byte(data_file(path)),
     "other head": lambda path, other: shutil.copy(
@@ -270,14 +267,11 @@ def labels_of(logits):
     return np.random.default_rng(0).random(len(logits)) < 1 / (1 + np.exp(-2 * logits))
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("range_from", ["fit", "sample"])
-def test_probabilities_give_what_their_logits_give(range_from, tmp_path):
-    sample = {"x": LOGITS[::10, None]} if range_from == "sample" else None
-    first = platt_export(tmp_path / "1", LOGITS if range_from == "fit" else None, sample)
+def test_probabilities_give_what_their_logits_give(tmp_path):
+    """Also where the rows of no fit, but of the sample alone, tell the range of the logits."""
+    first = platt_export(tmp_path / "1", sample={"x": LOGITS[::10, None]})
     told = provenance_of(first)["logits"]
-    assert told["num_rows"] == (60 if range_from == "sample" else 600)
-    assert told["min"] == pytest.approx(-2, abs=0.02)
+    assert (told["num_rows"], told["min"]) == (60, pytest.approx(-2, abs=0.02))
     by_probabilities = refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS), from_logits=False)
     by_logits = refresh(first, LOGITS, labels_of(LOGITS))
     served = [
@@ -292,10 +286,8 @@ def test_probabilities_give_what_their_logits_give(range_from, tmp_path):
 def test_a_calibrated_model_is_compared_by_the_rows_of_its_fit(tmp_path):
     """Not by the sample of its export, which may be the first rows in some order."""
     inputs = {"x": keras.Input((1,), name="x")}
-    base = keras.Model(
-        inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs["x"])
-    )
-    x = {"x": LOGITS[:, None]}
+    last = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    base, x = keras.Model(inputs, last(inputs["x"])), {"x": LOGITS[:, None]}
     model = kc.calibrate(base, x, labels_of(LOGITS), methods=["platt"], verbose=0)
     path = kc.export_savedmodel(model, tmp_path / "1", {"x": x["x"][-5:]})
     told = provenance_of(path)["logits"]

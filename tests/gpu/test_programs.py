@@ -1,7 +1,6 @@
 """The kernels, compiled for GPUs that are not there: bytes, kernels and instructions in bounds."""
 
 import importlib
-import itertools
 
 import pytest
 
@@ -29,23 +28,15 @@ FORBIDDEN = {"while", "sort", "custom-call", "conditional"}
 
 
 def cases():
-    """GPU, rows, dtype and kernel; the first of each is quick, for H200 and 1e7 float32 rows."""
-    each_dtype = itertools.product(
-        ("h200", "h100", "a100", "b200"), (10_000_000, 100_000_000), ("float32", "bfloat16")
-    )
-    for gpu, num_rows, dtype in each_dtype:
-        is_quick = (gpu, num_rows, dtype) == ("h200", 10_000_000, "float32")
-        for name in BOUNDS:
-            if dtype == "float32" or name.startswith("ILPS"):
-                marks = [] if is_quick else [pytest.mark.slow]
-                yield pytest.param(
-                    gpu,
-                    num_rows,
-                    dtype,
-                    name,
-                    marks=marks,
-                    id=f"{gpu}-{num_rows:.0e}-{dtype}-{name}",
-                )
+    """GPU, rows, dtype and kernel; those of H200, 1e7 rows and float32 come first."""
+    return [
+        (gpu, num_rows, dtype, name)
+        for gpu in ("h200", "h100", "a100", "b200")
+        for num_rows in (10_000_000, 100_000_000)
+        for dtype in ("float32", "bfloat16")
+        for name in BOUNDS
+        if dtype == "float32" or name.startswith("ILPS")
+    ]
 
 
 def assert_fast(program):
@@ -56,7 +47,8 @@ def assert_fast(program):
         assert code.spilled_bytes <= 32
 
 
-@pytest.mark.parametrize(("gpu", "num_rows", "dtype", "name"), list(cases()))
+@pytest.mark.quick_cases(len(BOUNDS))
+@pytest.mark.parametrize(("gpu", "num_rows", "dtype", "name"), cases())
 def test_a_kernel_keeps_to_its_bounds(gpu, num_rows, dtype, name):
     kernel = programs.kernels(num_rows, dtype)[name]
     program = compiler.compile_for(gpu, programs.lowered(kernel))
@@ -73,17 +65,19 @@ def test_a_kernel_keeps_to_its_bounds(gpu, num_rows, dtype, name):
     assert program.instructions_a_row(num_rows) <= num_instructions
 
 
-@pytest.mark.slow
-def test_a_training_step_of_the_head():
-    assert_fast(compiler.compile_for("h200", programs.lowered_training_step(8192)))
+# What is no kernel over rows: it needs no more than to run on the GPU alone, without a wait for the
+# host. Of a result, Keras asks at every step.
+WHOLE = {
+    "result of a metric": lambda: programs.lowered_result(),
+    "calibrated model that serves": lambda: programs.lowered_serving(8192),
+    "training step of the head": lambda: programs.lowered_training_step(8192),
+}
 
 
-def test_a_step_that_shows_the_metric_does_not_wait_for_the_host():
-    assert_fast(compiler.compile_for("h200", programs.lowered_result()))
-
-
-def test_a_calibrated_model_that_serves():
-    assert_fast(compiler.compile_for("h200", programs.lowered_serving(8192)))
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_program_is_fast(name):
+    assert_fast(compiler.compile_for("h200", WHOLE[name]()))
 
 
 def test_columns_stacked_as_for_a_cpu_would_be_seen(monkeypatch):

@@ -7,6 +7,7 @@
     ./dev run python tests/mutants/sample.py --again                also those that had survived
     ./dev run python tests/mutants/sample.py --again --only shifts  of these, those of a name
     ./dev run python tests/mutants/sample.py --table                runs nothing; the table so far
+    ./dev run python tests/mutants/sample.py --known                those of `known.py`, no sample
 
 Most faults die in a few seconds. One that survives takes all tests of its room that call the
 changed function, or the processor seconds of `--seconds`, 100 by default; the table tells which.
@@ -32,6 +33,7 @@ if __name__ == "__main__":
 from mutants.equivalent import EQUIVALENT
 from mutants.forked import FOLDER, ROOT, outcome_of, prepare
 from mutants.generate import Fault, sample_of
+from mutants.known import known_faults
 
 # The tests of each room of `src`: folders of `tests` and files. Those of modules that are in no
 # room come last.
@@ -56,7 +58,7 @@ ROOMS = {
     "keras_calibration/sklearn.py": ("test_sklearn.py",),
     "calibration_records/comparison": ("records/comparison", "records", "reports"),
     "calibration_records/logs": ("records/logs", "records/monitoring", "scoring", "calibration"),
-    "calibration_records/monitoring": ("records/monitoring", "records", "reports"),
+    "calibration_records/monitoring": ("records/monitoring", "records", "reports", "scoring"),
     "calibration_records/runs": ("records/runs", "records", "callbacks"),
     "calibration_records/statistics": ("records/statistics", "metrics", "records"),
     "calibration_records": ("scoring", "records", "metrics", "test_small_messages.py"),
@@ -75,8 +77,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--known", action="store_true")
     options = parser.parse_args()
     faults = sample_of(ROOT / "src", options.number, options.seed, options.room)
+    if options.known:
+        faults = list(known_faults(ROOT / "src"))
     faults = [fault for fault in faults if options.only in fault.name]
     results = _results()
     if not options.table:

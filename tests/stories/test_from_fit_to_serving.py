@@ -13,6 +13,7 @@ import keras_calibration as kc
 from keras_calibration import layers
 from served import outputs_of
 from stories import worlds
+from stories.references import log_loss, sigmoid
 from stories.worlds import World
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
@@ -26,7 +27,6 @@ HEADS = {
     "ilps": layers.ILPS,
     "platt": layers.PlattScaling,
     "isotonic": layers.IsotonicRegression,
-    "field_bias": lambda: layers.FieldBias({"site": len(worlds.SITES)}),
     "field_bias of strings": lambda: layers.FieldBias({"site": _lookup()}, layers.ILPS()),
     "field_ilps": lambda: layers.FieldILPS({"site": len(worlds.SITES)}),
     "neural": lambda: layers.NeuralCalibration(
@@ -39,14 +39,12 @@ KNOW_THE_SITE = {name for name in HEADS if name.startswith(("field", "neural"))}
 STORIES = [
     # Base model, its inputs, the form of the data, the head. All endings of base models are in
     # `_graph/test_base_logits.py`.
-    (worlds.sequential, worlds.price_alone, "arrays", "ilps"),
-    (worlds.functional, worlds.columns, "PyDataset", "field_bias"),
+    (worlds.sequential, worlds.price_alone, "labels of shape (n, 1)", "isotonic"),
     (worlds.functional, worlds.flat_columns, "weights", "field_ilps"),
     (worlds.functional_of_strings, worlds.frame, "arrays", "field_bias of strings"),
-    (worlds.wrapped_subclass, worlds.columns, "arrays", "ilps"),
+    (worlds.wrapped_subclass, worlds.columns, "PyDataset", "ilps"),
     (worlds.bfloat16, worlds.columns, "tf.data", "platt"),
     (worlds.named_with_spaces, worlds.spaced, "arrays", "field_bias of spaced names"),
-    (worlds.sequential, worlds.price_alone, "labels of shape (n, 1)", "isotonic"),
     (worlds.functional, worlds.columns, "arrays", "neural"),
 ]
 
@@ -77,9 +75,11 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     probabilities = model.predict(fresh_x, batch_size=4096, verbose=0)[:, 0]
 
     # Right on the whole and better than the model as it was, by what is attainable.
-    uncalibrated = 1 / (1 + np.exp(-kc.base_logits(model, fresh_x)[:, 0].astype("float64")))
-    before, after = (_log_loss(fresh, predicted) for predicted in (uncalibrated, probabilities))
-    attainable = _log_loss(fresh, fresh.probabilities)
+    uncalibrated = sigmoid(kc.base_logits(model, fresh_x)[:, 0])
+    before, after, attainable = (
+        log_loss(fresh.labels, predicted.astype("float64"))
+        for predicted in (uncalibrated, probabilities, fresh.probabilities)
+    )
     share = 0.85 if head in KNOW_THE_SITE else 0.55
     assert before - after > share * (before - attainable)
     assert probabilities.mean() == pytest.approx(fresh.labels.mean(), abs=0.02)
@@ -92,7 +92,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     expected = model.predict(inputs_of(some), verbose=0)
     logits = kc.base_logits(model, inputs_of(some))
     same = again.head(logits, _head_features(again, x, inputs_of, some))
-    same = 1 / (1 + np.exp(-keras.ops.convert_to_numpy(same)))
+    same = sigmoid(keras.ops.convert_to_numpy(same))
     np.testing.assert_allclose(expected, same, atol=1e-5)
 
     # `evaluate` says what NumPy says, and the model comes back from its file.
@@ -113,12 +113,6 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
 def _base_output(make_base):
     # A layer of the user's own does not tell what it computes.
     return {"base_output": "logit"} if make_base is worlds.wrapped_subclass else {}
-
-
-def _log_loss(world, probabilities):
-    probabilities = np.asarray(probabilities, "float64")
-    losses = np.where(world.labels == 1, -np.log(probabilities), -np.log1p(-probabilities))
-    return float(losses.mean())
 
 
 def _head_features(model, x, inputs_of, world):

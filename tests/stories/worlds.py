@@ -15,14 +15,7 @@ _SITE_EFFECT = np.array([-1.0, 0.0, 0.5, 1.0])
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """Rows with known probabilities.
-
-    Args:
-        site: Number of the site of each row (n,).
-        price: The base models' feature (n,), float32.
-        labels: 0 or 1 (n,).
-        probabilities: The true ones (n,).
-    """
+    """Rows with known probabilities: numbers of sites, and the base models' feature."""
 
     site: np.ndarray
     price: np.ndarray
@@ -112,10 +105,9 @@ def named_with_spaces():
     return keras.Model(inputs, _weights()(inputs["price €"]))
 
 
-def columns(world, site=None):
+def columns(world):
     """The rows as arrays by name, prices as a column."""
-    site = world.site.astype("int32") if site is None else site
-    return {"price": world.price[:, None], "site": site}
+    return {"price": world.price[:, None], "site": world.site.astype("int32")}
 
 
 def flat_columns(world):
