@@ -241,8 +241,8 @@ MUTANTS = (
     ),
     Mutant("sync(path)", "pass", ("test_target",)),
     Mutant(
-        '"minimum_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,',
-        '"minimum_detectable_effect": half,',
+        '"smallest_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,',
+        '"smallest_detectable_effect": half,',
         ("test_compare",),
     ),
     Mutant(
