@@ -68,9 +68,9 @@ class Plan(NamedTuple):
     @property
     def method(self) -> str:
         """The method of the intervals in words."""
-        student = "Student's t" if self.paired else "Welch's t"
-        test = "an always-valid t" if self.num_looks is None else student
-        return f"{test}, {'paired by seed' if self.paired else 'unpaired'}"
+        if self.num_looks is None:
+            return f"an always-valid {'paired ' * self.paired}t"
+        return "Student's paired t" if self.paired else "Welch's t"
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
         """Why no verdict is possible; `None` if one is."""
