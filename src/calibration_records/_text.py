@@ -42,6 +42,16 @@ def shorten(name: str, width: int) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
+def counted(number: int, noun: str) -> str:
+    """The number and its noun, in the plural unless it is 1.
+
+    Example:
+        >>> counted(1, "more seed"), counted(1200, "run")
+        ('1 more seed', '1,200 runs')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def grid(rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligns rows of cells: the first column to the left, the others to the right.
 

@@ -49,22 +49,25 @@ def row_of(a, b, paired, level, maximize=False, p=True):
     return figures + [look.p] * p
 
 
-def expected_of(a, b, paired, shown, level, *words, bias=False):
-    """The numbers from the table to the figures below it; A and B are metric → values of runs.
+def reason_of(a, b, paired, shown):
+    """The figures beside the verdict: the difference, its interval and its p-value."""
+    look = Looked(a, b, paired, shown)
+    return [look.value, *look.ends, look.p]
 
-    `words` are numbers in the name of the method.
-    """
+
+def expected_of(a, b, paired, shown, level, bias=False):
+    """The numbers from the table to the figures below it; A and B are metric → values of runs."""
     look = Looked(a[CALIBRATED], b[CALIBRATED], paired, shown)
     gain = Looked(*(side[LOSS] - side[CALIBRATED] for side in (a, b)), paired, shown)
     pairs = [[side[name] for side in (a, b)] for name in (LOSS, CALIBRATED)]
     return [
         *(x for n in (CALIBRATED, LOSS, AUC) for x in row_of(a[n], b[n], paired, shown, n == AUC)),
         stats.t.cdf(-look.value / look.error, look.degrees),
-        *(look.detectable(level), 0.8, *words),
+        *(look.detectable(level), 0.8),
         *(gain.value, *gain.ends),
         *surviving_part(*pairs, paired, shown),
-        *(Looked(*pair, paired).seeds(level) for pair in pairs),
         *(bias_part(*pairs, shown) if bias else []),
+        *(0.8, *(Looked(*pair, paired).seeds(level) for pair in pairs)),
     ]
 
 
@@ -75,9 +78,9 @@ def part_of(values, num):
 def test_paired_runs_with_both_losses(tmp_path):
     a, b, seeds = metrics(NOISE_A), metrics(NOISE_B, -6e-4, -2e-4), range(12)
     comparison = compare(ledger_of(tmp_path, deepfm=(seeds, a), dcn=(seeds, b)), "deepfm", "dcn")
-    risk = 0.05 / 3
-    figures = expected_of(a, b, True, 0.95, 1 - risk, risk, bias=True)
-    check_numbers(str(comparison), [12, 12, 12, *figures])
+    reason = [*reason_of(a[CALIBRATED], b[CALIBRATED], True, 0.95), 0.05 / 3, 0.05, 3]
+    figures = expected_of(a, b, True, 0.95, 1 - 0.05 / 3, bias=True)
+    check_numbers(str(comparison), [reason, 12, 12, 12, 0.95, *figures])
     assert str(comparison.verdict) == "B better"
 
 
@@ -86,10 +89,9 @@ def test_a_gain_that_is_calibration_only(tmp_path):
     ledger = ledger_of(tmp_path, deepfm=(range(9), a), dcn=(range(100, 107), b))
     comparison = compare(ledger, "deepfm", "dcn", num_looks=4)
     level = 1 - 0.05 / 4
-    lost = (
-        1 - surviving_part(*([x[n] for x in (a, b)] for n in (LOSS, CALIBRATED)), False, level)[0]
-    )
-    check_numbers(str(comparison), [9, 7, *expected_of(a, b, False, level, level, 4), lost])
+    reasons = [reason_of(a[name], b[name], False, level) for name in (CALIBRATED, LOSS)]
+    figures = expected_of(a, b, False, level, level)
+    check_numbers(str(comparison), [reasons, 0.0125, 0.05, 4, 9, 7, level, *figures])
     assert "calibration only" in str(comparison.verdict)
 
 
@@ -101,9 +103,11 @@ def test_the_plan_counts_the_seeds_to_train(tmp_path):
         look = Looked(a[CALIBRATED], b[CALIBRATED], False, 0.9)
         better = stats.t.cdf(-look.value / look.error, look.degrees)
         figures = [*row_of(a[CALIBRATED], b[CALIBRATED], False, 0.9), better]
-        figures += [look.detectable(0.9), 0.8, look.seeds(0.9, delta) - 7]
+        figures += [look.detectable(0.9), 0.8]
         comparison = compare(ledger, "deepfm", "dcn", delta=delta, num_looks=1, confidence=0.9)
-        check_numbers(str(comparison), [9, 7, *figures])
+        reason = [look.seeds(0.9, delta) - 7, look.value, *look.ends, look.p, 0.1]
+        wide = [] if delta is None else [0.9, look.value, *look.ends, delta]
+        check_numbers(str(comparison), [reason, wide, 9, 7, 0.9, *figures])
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -126,10 +130,12 @@ def test_any_number_of_looks(tmp_path, paired):
     spreads = [a.mean(), a.std(ddof=1), b.mean(), b.std(ddof=1)]
     detectable = ends[1] - mean + stats.t.ppf(0.8, look.degrees) * look.error
     better = stats.t.cdf(-mean / look.error, look.degrees)
-    figures = [*spreads, mean, *ends, *(100 * np.array(wins)), min(1, np.exp(-evidence(0)))]
+    p = min(1, np.exp(-evidence(0)))
+    figures = [*spreads, mean, *ends, *(100 * np.array(wins)), p]
     comparison = compare(ledger, "deepfm", "dcn", num_looks=None)
     shared = [8] * paired
-    check_numbers(str(comparison), [8, 8, *shared, *figures, better, detectable, 0.8])
+    heading = [mean, *ends, p, 0.05, 8, 8, *shared, 0.95]
+    check_numbers(str(comparison), [*heading, *figures, better, detectable, 0.8])
 
 
 def test_the_noise_of_other_runs_judges_a_single_pair(tmp_path):
@@ -149,8 +155,8 @@ def test_the_noise_of_other_runs_judges_a_single_pair(tmp_path):
     look.value, look.variance = change, 2 * noise**2
     figures = [*a, *b, *(100 * np.array(wins_of_independent_runs(a, b, 0.95)))]
     figures += [stats.t.cdf(-change / error, degrees), noise, sum(map(len, others)), len(others)]
-    figures += [sum(t.values()) * error, 0.8, 0.05 / 3, look.seeds(1 - 0.05 / 3) - 1]
-    check_numbers(str(comparison), [1, 1, *figures])
+    figures += [sum(t.values()) * error, 0.8]
+    check_numbers(str(comparison), [look.seeds(1 - 0.05 / 3) - 1, 1, 1, *figures])
 
 
 PARTS = {"deepfm": slice(0, 1), "dcn": slice(1, 2), "fm": slice(2, 7), "lr": slice(7, 12)}.items()
@@ -168,5 +174,6 @@ def test_excluded_runs_are_counted(tmp_path):
     look = Looked(a, b, True)
     figures = [*row_of(a, b, True, 0.95, p=False)]
     figures += [stats.t.cdf(-look.value / look.error, 3), look.detectable(0.95), 0.8]
-    # Excluded: diverged, never finished, repeated. Four pairs of the six, or four other seeds.
-    check_numbers(str(comparison), [4, 4, 4, *figures, 3, 2, 1, 4, 4, 4, 6, 6, 4])
+    # Four pairs of the six. Excluded: diverged, never finished, repeated.
+    verdict = [4, 6, 2, look.value, *look.ends]
+    check_numbers(str(comparison), [*verdict, 4, 4, 4, 0.95, *figures, 3, 2, 1])

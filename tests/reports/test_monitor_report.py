@@ -95,7 +95,7 @@ def shift_numbers(p, y, block, years, num_tests):
     """The numbers in the sentence of an alert; none without an alert."""
     is_off, start, once_in = shift_of(p, y, block, years, num_tests)
     late = block >= start
-    sentence = [start, p[late].mean(), y[late].mean(), late.sum(), min(round(once_in), 1e6)]
+    sentence = [start, p[late].mean(), y[late].mean(), late.sum(), min(once_in, 1e6)]
     return sentence if is_off else []
 
 
@@ -137,7 +137,8 @@ def test_every_number(rise, flat, risen, num_alerts):
         rows = day == number
         rate, (loss, expected) = rate_of(p[rows], y[rows]), loss_of(logit[rows], y[rows], bias)
         table += [date, *rate, *loss]
-        alerts += [[date, *rate[1:3], rate[0], *rate[4:]]] * is_rate_off(rate)
+        bounds = [1 / (1 + TOLERANCE), 1 + TOLERANCE]
+        alerts += [[date, *rate[1:3], rate[0], *rate[4:], *bounds]] * is_rate_off(rate)
         *_, seen, low, high = loss
         alerts += [[date, seen, low, high, expected]] * (not bool(low <= seen <= high))
         bias = bias_of(logit[rows], y[rows])
@@ -162,8 +163,8 @@ def test_every_number(rise, flat, risen, num_alerts):
         # The package draws a thousand times.
         drawn = [(mean, 0.15 * deviation), (deviation, 0.1 * deviation), (high, 0.05 * high)]
         table += [[hidden] * bool(hidden), error, *drawn]
-        alerts += [[error, drawn[2]]] * bool(error > high) + value_alerts
+        alerts += [[error, drawn[2], drawn[0]]] * bool(error > high) + value_alerts
         value_alerts = []
-    end = [TOLERANCE, ALARMS, *[len(alerts)] * bool(alerts), alerts]
-    check_numbers(str(report), [*table, *end])
+    first = [*[len(alerts)] * bool(alerts), alerts, 1 / ALARMS, TOLERANCE]
+    check_numbers(str(report), [*first, *table])
     assert len(alerts) == num_alerts

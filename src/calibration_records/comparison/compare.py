@@ -38,7 +38,7 @@ from calibration_records.statistics.bias import bias_share, surviving_share
 from calibration_records.statistics.difference import seeds_needed, standard_error
 from calibration_records.statistics.estimate import MIN_RUNS
 
-# Power of the minimum detectable effect.
+# Power of the smallest detectable effect.
 _POWER = 0.8
 # With fewer runs, the interval of the bias share is too wide to be useful.
 _MIN_RUNS_FOR_BIAS = 10
@@ -269,6 +269,6 @@ def _power(
     return {
         "standard_error": error,
         "degrees": degrees,
-        "minimum_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
+        "smallest_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
         "more_seeds": max(1, _seeds_needed(effect, variance, plan) - plan.num_runs),
     }

@@ -39,7 +39,8 @@ class Comparison(ShownAsText):
         seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
-        minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
+        smallest_detectable_effect: Smallest difference that these seeds detect, with a power of
+            80 %.
         more_seeds: Further seeds that each pipeline needs for a verdict, and to detect `delta` or,
             without it, the observed difference.
         plain_metric: Name of the plain loss, if both losses are recorded.
@@ -74,7 +75,7 @@ class Comparison(ShownAsText):
     seed_noise: SeedNoise | None = None
     standard_error: float | None = None
     degrees: float | None = None
-    minimum_detectable_effect: float | None = None
+    smallest_detectable_effect: float | None = None
     more_seeds: int | None = None
     plain_metric: str | None = None
     calibrated_metric: str | None = None

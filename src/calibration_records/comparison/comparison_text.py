@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from calibration_records._text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
+from calibration_records._text import MAX_WIDTH, counted, grid, shorten, terminal_safe, wrap
 from calibration_records.comparison.metric_comparison import MetricComparison
-from calibration_records.comparison.verdict import MAX_MORE_SEEDS
+from calibration_records.comparison.question import ADVISED, NUM_ADVISED_LOOKS
+from calibration_records.comparison.verdict import MAX_MORE_SEEDS, Outcome
 from calibration_records.statistics.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -19,61 +20,108 @@ _HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B wins
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The comparison for a terminal: table, figures, notes and verdict, at most 100 columns."""
-    lines = [_heading(comparison), "", *_narrow_grid(_metric_rows(comparison)), ""]
-    lines += [line for figure in _figures(comparison) for line in wrap(figure)]
-    lines += [line for note in comparison.notes for line in wrap(f"! {note}")]
-    return "\n".join([*lines, "", *wrap(f"Verdict: {comparison.verdict}")])
+    """The comparison for a terminal: verdict and reason, table, figures, notes; 100 columns."""
+    first = [f"Verdict: {comparison.verdict}", *_reason(comparison), _heading(comparison)]
+    last = [*_figures(comparison), *(f"! {note}" for note in comparison.notes)]
+    above, below = ([part for line in lines for part in wrap(line)] for lines in (first, last))
+    return "\n".join([*above, "", *_narrow_grid(_metric_rows(comparison)), "", *below]).rstrip()
+
+
+def _reason(comparison: Comparison) -> list[str]:
+    """The figures that decide, and the rule by which they do; empty without a difference."""
+    names = (
+        {comparison.plain_metric, comparison.calibrated_metric}
+        if comparison.verdict.outcome is Outcome.CALIBRATION_ONLY
+        else {comparison.metric}
+    )
+    figures = [
+        f"{name}: B − A = {interval(found)}"
+        + ("" if found.p_value is None else f", p = {found.p_value:#.3g}")
+        for name, metric in comparison.metrics.items()
+        if name in names and (found := metric.difference) is not None
+    ]
+    return [*figures, _rule(comparison)] if figures or comparison.seed_noise else []
+
+
+def _rule(comparison: Comparison) -> str:
+    """Why the figures decide, or why they do not."""
+    question, verdict = comparison.question, comparison.verdict
+    judged = comparison.deciding.judged or comparison.difference
+    if comparison.seed_noise is not None or judged is None:
+        return "Undecided, since the seed noise is that of other runs, which may be less noisy."
+    looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks
+    shared = f" ({100 * (1 - question.confidence):.3g} % shared by {looks} looks)"
+    origins: dict[int | str | None, str] = {None: " (at any number of looks)", 1: ""}
+    level = f"{1 - judged.confidence:.3g}{origins.get(looks, shared)}"
+    part = f"the {100 * judged.confidence:.5g} % interval {interval(judged)}"
+    margin = f"within ±{question.delta or 0:g}"
+    also = "" if question.delta is None else f", and {part} is not {margin}"
+    rules = {
+        Outcome.CANNOT_TELL: "So few runs have no p-value.",
+        Outcome.NO_DIFFERENCE: f"Decided, since {part} is {margin}.",
+        Outcome.CALIBRATION_ONLY: f"Decided, since p < {level} for {comparison.plain_metric} "
+        "alone, and calibration makes up at least half of its difference.",
+        Outcome.UNDECIDED: f"Undecided, since p is not below {level}{also}.",
+    }
+    return rules.get(verdict.outcome, f"Decided, since p < {level}.")
 
 
 def _heading(comparison: Comparison) -> str:
-    """One line that names the pipelines, their numbers of runs and the pairing."""
+    """The pipelines, their numbers of runs, the pairing, and the intervals of the table."""
     number = len(set(comparison.a.seeds) & set(comparison.b.seeds))
-    pairing = f"{number} shared seed{'s' * (number > 1)}" if number else "independent seeds"
-    if number and not comparison.shared_seeds:
-        pairing += ", compared as if independent"
+    few = "" if comparison.shared_seeds else ", too few to pair the runs"
+    pairing = f"{counted(number, 'shared seed')}{few}" if number else "no shared seeds"
     a, b = (
-        f"{shorten(runs.pipeline, 26)} (m = {len(runs)})" for runs in (comparison.a, comparison.b)
+        f"{shorten(runs.pipeline, 26)} ({counted(len(runs), 'run')})"
+        for runs in (comparison.a, comparison.b)
     )
-    return f"A = {a}, B = {b}, {pairing}"
+    heading = f"A = {a}, B = {b}; {pairing}"
+    if comparison.difference is None:
+        return heading
+    confidence = comparison.difference.confidence
+    return f"{heading}; {100 * confidence:.5g} % intervals by {comparison.method}"
 
 
 def _figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
     lines = [_probability_line(comparison)] if comparison.standard_error else []
-    if (effect := comparison.minimum_detectable_effect) is not None:
-        lines.append(f"minimum detectable effect {effect:.2g} (power 80 %); {comparison.method}")
+    if (effect := comparison.smallest_detectable_effect) is not None:
+        lines.append(f"smallest detectable effect: {effect:#.2g} with 80 % power")
+    bias, share = comparison.bias_share, comparison.surviving_share
+    plain, calibrated = comparison.plain_metric, comparison.calibrated_metric
     if comparison.gain_difference is not None:
-        lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}")
-    share = comparison.surviving_share
-    bias, loss = comparison.bias_share, comparison.plain_metric
-    if share is not None and math.isfinite(share.value):
-        part = (
-            interval(share, ".0%")
-            if math.isfinite(share.low)
-            else f"{share.value:.0%} (no bounds: seed noise)"
-        )
         lines.append(
-            f"calibration: {part} of the difference in {loss} survives it; to show this "
-            f"difference, {_seeds_text(comparison)}"
+            f"calibration gain ({plain} − {calibrated}), B − A: "
+            f"{interval(comparison.gain_difference)}"
+        )
+    # Without bounds, the difference of the plain loss may be chance, and so may any share of it.
+    if share is not None and math.isfinite(share.low):
+        lines.append(
+            f"surviving share: calibrating both would leave {interval(share, '.0%')} of the "
+            f"difference in {plain}"
         )
     if bias is not None and math.isfinite(bias.low):
-        lines.append(f"bias: {interval(bias, '.0%')} of the seed variance of {loss}")
+        lines.append(
+            f"bias share: calibration removes {interval(bias, '.0%')} of the seed variance of "
+            f"{plain}"
+        )
+    if share is not None and math.isfinite(share.value):
+        lines.append(f"planning: {_seeds_text(comparison)}")
     return lines
 
 
 def _probability_line(comparison: Comparison) -> str:
     """The probability that B is better, and the noise by which it is judged."""
-    probability = comparison.probability_b_better()
-    shown = f"{probability:.0%}" if 0.01 <= probability <= 0.99 else f"{probability:.1%}"
-    shown = "over 99.9%" if probability > 0.999 else "under 0.1%" if probability < 0.001 else shown
-    text = f"P(B is better) {shown}, by {comparison.metric}"
-    if (noise := comparison.seed_noise) is None:
-        return f"{text} and a flat prior"
-    return (
-        f"{text}, a flat prior and a seed standard deviation of {noise.std:.2g}, from "
-        f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
-    )
+    probability = 100 * comparison.probability_b_better()
+    shown = f"{probability:.0f}" if 1 <= probability <= 99 else f"{probability:.1f}"
+    shown = "over 99.9" if probability > 99.9 else "under 0.1" if probability < 0.1 else shown
+    prior = "a flat prior"
+    if (noise := comparison.seed_noise) is not None:
+        prior = (
+            f"a flat prior and a seed standard deviation of {noise.std:#.2g}, from "
+            f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
+        )
+    return f"P(B is better): {shown} % for this look alone, with {prior}; it does not decide"
 
 
 def _seeds_text(comparison: Comparison) -> str:
@@ -81,8 +129,8 @@ def _seeds_text(comparison: Comparison) -> str:
     parts: list[str] = []
     for name, number in (comparison.seeds_needed or {}).items():
         size = f"about {number:,}" if number <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS:,}"
-        parts.append(f"{name} needs {size} {'' if parts else 'seeds each'}".rstrip())
-    return ", ".join(parts)
+        parts.append(f"{size}{'' if parts else ' seeds each'} by {name}")
+    return f"to find a difference of this size with 80 % power takes {', '.join(parts)}"
 
 
 def interval(estimate: Estimate, form: str | None = None) -> str:
@@ -95,7 +143,8 @@ def interval(estimate: Estimate, form: str | None = None) -> str:
         '0.5 [0.4, 0.6]'
     """
     if form is not None:
-        return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+        text = f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+        return text.replace("%", " %")
     half = (estimate.high - estimate.low) / 2
     largest = max(map(abs, estimate[:3]))
     if not (math.isfinite(half) and largest > 0):
@@ -135,12 +184,13 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
         _mean_and_std(metric.mean_a, metric.std_a),
         _mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        "" if beats is None else interval(beats, ".0%").replace("%", "").replace(", ", "–"),
-        "" if p_value is None else f"{p_value:.2g}" if p_value >= 1e-4 else "<1e-4",
+        "" if beats is None else interval(beats, ".0%").replace(" %", "").replace(", ", "–"),
+        "" if p_value is None else f"{p_value:#.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 
 
 def _mean_and_std(mean: float, std: float) -> str:
     if not math.isfinite(mean):
         return "none"
-    return f"{mean:.5g}±{std:.2g}" if math.isfinite(std) else f"{mean:.5g}"
+    text = f"{mean:#.5g}±{std:#.2g}" if math.isfinite(std) else f"{mean:#.5g}"
+    return text.replace(".±", "±").removesuffix(".")

@@ -2,7 +2,7 @@
 
 from calibration_records.comparison.comparison import Comparison
 from calibration_records.comparison.pipeline_runs import PipelineRuns
-from calibration_records.comparison.verdict import MOSTLY_CALIBRATION
+from calibration_records.comparison.verdict import MOSTLY_CALIBRATION, Outcome
 
 
 def make_notes(comparison: Comparison) -> tuple[str, ...]:
@@ -39,20 +39,20 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
         return []
     plain = comparison.metrics[comparison.plain_metric]
     calibrated = comparison.metrics[comparison.calibrated_metric]
-    if {plain.favors, calibrated.favors} == {"A", "B"}:
-        is_certain = {plain.better, calibrated.better} == {"A", "B"}
-        hedge = "" if is_certain else ", as far as these runs tell"
-        better, other = calibrated.favors, plain.favors
+    better, other = calibrated.better, plain.better
+    # Without two significant differences, a disagreement of the losses may be chance.
+    if {better, other} == {"A", "B"}:
         return [
-            f"{plain.metric} favors {other}, {calibrated.metric} favors {better}: {better} ranks "
-            f"better but is worse calibrated{hedge}; take {better} if it is recalibrated before it "
-            f"is served, and {other} if not (`metric=`, --metric)"
+            f"{plain.metric} favors {other}, {calibrated.metric} favors {better}, both "
+            f"significantly: {better} ranks better but is worse calibrated; take {better} if it is "
+            f"calibrated again before it is served, and {other} if not (`metric=`, --metric)"
         ]
     share = comparison.surviving_share
-    if plain.better and share is not None and share.value <= MOSTLY_CALIBRATION:
+    is_told = comparison.verdict.outcome is Outcome.CALIBRATION_ONLY
+    if other and not is_told and share is not None and share.value <= MOSTLY_CALIBRATION:
         return [
-            f"the gain is mostly calibration: {1 - share.value:.0%} of the difference in "
-            f"{plain.metric} would vanish if both were calibrated"
+            f"the gain is mostly calibration: most of the difference in {plain.metric} would "
+            "vanish if both were calibrated"
         ]
     return []
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibration_records._text import counted
 from calibration_records.comparison.pipeline_runs import PipelineRuns
 from calibration_records.comparison.question import ADVISED, NUM_ADVISED_LOOKS, Question
 from calibration_records.statistics.difference import always_valid_difference, mean_difference
@@ -67,14 +68,9 @@ class Plan(NamedTuple):
     @property
     def method(self) -> str:
         """The method of the intervals in words."""
-        pairing = "paired by seed" if self.paired else "unpaired"
         if self.num_looks is None:
-            return f"always-valid t, {pairing}"
-        method = f"Student's t, {pairing}" if self.paired else f"Welch's t, {pairing}"
-        if self.num_looks == ADVISED:
-            return f"{method}; decided if p < {1 - self.level:.2g}, which allows for another look"
-        looks = f", Bonferroni's level for {self.num_looks} looks"
-        return method if self.num_looks == 1 else f"{method}{looks}"
+            return f"an always-valid {'paired ' * self.paired}t"
+        return "Student's paired t" if self.paired else "Welch's t"
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
         """Why no verdict is possible; `None` if one is."""
@@ -83,12 +79,15 @@ class Plan(NamedTuple):
                 return f"no finished run of {runs.pipeline} with {metric}"
         if self.num_runs >= self.fewest:
             return None
-        numbers = " and ".join(str(len(runs)) for runs in pipelines)
+        missing = counted(self.fewest - self.num_runs, "more seed")
         if self.fewest == MIN_RUNS:
-            return f"{numbers} runs; train at least {MIN_RUNS} seeds each"
+            parts = [f"{counted(len(runs), 'run')} of {runs.pipeline}" for runs in pipelines]
+            return (
+                f"{' and '.join(parts)}, and a test needs {MIN_RUNS} of each. Train {missing} each"
+            )
         return (
-            f"{numbers} runs make {self.num_runs} of the {self.fewest} pairs that an exact paired "
-            f"test needs; train at least {self.fewest} seeds each ({MIN_RUNS} if they share none)"
+            f"{counted(self.num_runs, 'shared seed')}, and a paired test needs {self.fewest}. "
+            f"Train {missing} with both pipelines"
         )
 
 

@@ -3,10 +3,11 @@
 from enum import Enum
 from typing import NamedTuple
 
+from calibration_records._text import counted
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.statistics.estimate import Estimate
 
-# Larger numbers are shown as "over 1000".
+# Larger numbers are shown as "over 1,000".
 MAX_MORE_SEEDS = 1000
 # Largest part of a difference that survives calibration for the verdict "calibration only".
 MOSTLY_CALIBRATION = 0.5
@@ -115,6 +116,6 @@ def undecided(more_seeds: int) -> Verdict:
         >>> print(undecided(2))
         undecided: about 2 more seeds each
     """
-    number = f"about {more_seeds}" if more_seeds <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS}"
-    noun = "seed" if more_seeds == 1 else "seeds"
-    return Verdict(Outcome.UNDECIDED, f"undecided: {number} more {noun} each")
+    size = "about" if more_seeds <= MAX_MORE_SEEDS else "over"
+    number = counted(min(more_seeds, MAX_MORE_SEEDS), "more seed")
+    return Verdict(Outcome.UNDECIDED, f"undecided: {size} {number} each")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from calibration_records._text import ShownAsText, as_json, grid, shorten, wrap
+from calibration_records._text import ShownAsText, as_json, counted, grid, shorten, wrap
 
 _MAX_NAME = 30
 _RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
@@ -47,8 +47,8 @@ class RateCheck:
         return [
             shorten(self.name, _MAX_NAME),
             f"{self.num_rows:,}",
-            f"{self.predicted:.4g}",
-            f"{self.observed:.4g}",
+            f"{self.predicted:#.4g}",
+            f"{self.observed:#.4g}",
             _number(ratio),
             self._interval,
             "!" * self.is_off,
@@ -58,15 +58,16 @@ class RateCheck:
     def _interval(self) -> str:
         return f"{_number(self.low)}–{_number(self.high)}"
 
-    def _sentence(self) -> str:
-        rows, since, why = self.since or self, "", f"interval of the ratio {self._interval}"
+    def _sentence(self, report: MonitorReport) -> str:
+        rows, since, most = self.since or self, "", 1 + report.tolerance
+        why = f"interval of the ratio {self._interval}, all outside {1 / most:.3f}–{most:.3f}"
         if self.since is not None:
             since = f" since {rows.name}"
-            why = f"less often than once in {min(self.years, 1e6):,.0f} years by chance"
+            why = f"right predictions would show this at most once in {_years(self.years)} of log"
         verb = "over" if rows.predicted > rows.observed else "under"
         return (
-            f"{self.name}: {verb}-predicts{since}: {rows.predicted:.4g} predicted, "
-            f"{rows.observed:.4g} observed, {rows.num_rows:,} rows; {why}"
+            f"{self.name}: {verb}-predicts{since}: {rows.predicted:#.4g} predicted, "
+            f"{rows.observed:#.4g} observed, {rows.num_rows:,} rows; {why}"
         )
 
 
@@ -104,9 +105,8 @@ class PeriodReport(RateCheck):
 
     def _loss_sentence(self) -> str:
         return (
-            f"{self.name}: Calibrated Log Loss {self.loss:.4g} is not within "
-            f"{self.low_loss:.4g}–{self.high_loss:.4g}; correct probabilities would give "
-            f"{self.expected_loss:.4g}"
+            f"{self.name}: Calibrated Log Loss {self.loss:#.4g}, not within {self.low_loss:#.4g}–"
+            f"{self.high_loss:#.4g}; right predictions would give about {self.expected_loss:#.4g}"
         )
 
 
@@ -157,16 +157,17 @@ class MonitorReport(ShownAsText):
     @property
     def alerts(self) -> list[str]:
         """A sentence for each check that is out of bounds."""
-        alerts = [self.overall._sentence()] if self.overall.is_off else []
+        alerts = [self.overall._sentence(self)] if self.overall.is_off else []
         for period in self.periods:
-            alerts += [period._sentence()] * period.is_off
+            alerts += [period._sentence(self)] * period.is_off
             alerts += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
             if field.is_off:
                 alerts.append(
-                    f"{name}: Field-RCE {field.field_rce:.4g} is above its bound {field.high:.4g}"
+                    f"{name}: Field-RCE {field.field_rce:#.4g}, above its bound {field.high:#.4g}; "
+                    f"right predictions would give about {field.noise_floor:#.4g}"
                 )
-            alerts += [f"{name} {value._sentence()}" for value in field.values if value.is_off]
+            alerts += [f"{name} {value._sentence(self)}" for value in field.values if value.is_off]
         return alerts
 
     @property
@@ -179,27 +180,37 @@ class MonitorReport(ShownAsText):
         return {"is_alert": self.is_alert, "alerts": self.alerts, **as_json(self)}
 
     def __str__(self) -> str:
+        alerts, years = self.alerts, _years(1 / self.false_alarms_per_year)
+        checks = f"ALERT: {counted(len(alerts), 'check')} out of bounds."
+        rule = (
+            f"Right predictions raise an alert at most once in {years}, all checks together, with "
+            f"a look after each {self.period}. Relative errors up to {100 * self.tolerance:.3g} % "
+            "do not matter. Times are UTC."
+        )
+        lines = [
+            checks if alerts else "No alert.",
+            *(line for alert in alerts for line in wrap(f"! {alert}")),
+            *wrap(rule),
+        ]
         periods = [[*period._cells(), *period._loss_cells()] for period in self.periods]
         total = [*self.overall._cells(), *[""] * len(_LOSS_HEADER)]
-        lines = [*grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total]), ""]
+        lines += ["", *grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total])]
         for name, field in self.fields.items():
             # The values with most rows, and all that are off.
             rows = [v._cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
-            lines += grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])
+            lines += ["", *grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])]
             if hidden := field.num_values - len(rows):
                 lines.append(f"and {hidden:,} more values without a shift")
-            lines += [
-                f"Field-RCE {field.field_rce:.4g}; noise floor {field.noise_floor:.4g} ± "
-                f"{field.noise_deviation:.2g}, bound {field.high:.4g}{' !' * field.is_off}",
-                "",
-            ]
-        lines += [
-            f"Relative errors up to {self.tolerance:.2g} do not matter; false alarms a year: "
-            f"{self.false_alarms_per_year:.3g}; times: UTC."
-        ]
-        alerts = self.alerts
-        lines += [f"ALERT, {len(alerts)} out of bounds:" if alerts else "No alert."]
-        return "\n".join([*lines, *(line for alert in alerts for line in wrap(f"! {alert}"))])
+            lines.append(
+                f"Field-RCE {field.field_rce:#.4g}; noise floor {field.noise_floor:#.4g} ± "
+                f"{field.noise_deviation:#.2g}, bound {field.high:#.4g}{' !' * field.is_off}"
+            )
+        return "\n".join(lines)
+
+
+def _years(years: float) -> str:
+    """The number of years, at most a million, beyond which it says nothing more."""
+    return f"{min(years, 1e6):{',.0f' if years >= 10 else '#.2g'}} years"
 
 
 def _number(value: float) -> str:

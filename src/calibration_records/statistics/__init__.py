@@ -10,8 +10,8 @@ from calibration_records.statistics.bias import bias_share, surviving_share
 from calibration_records.statistics.difference import (
     always_valid_difference,
     mean_difference,
-    minimum_detectable_effect,
     seeds_needed,
+    smallest_detectable_effect,
 )
 from calibration_records.statistics.estimate import Estimate
 from calibration_records.statistics.posterior import probability_better
@@ -25,10 +25,10 @@ __all__ = [
     "independent_seed_accuracy",
     "mean_difference",
     "metric_accuracy",
-    "minimum_detectable_effect",
     "probability_better",
     "same_seed_accuracy",
     "seeds_needed",
+    "smallest_detectable_effect",
     "summarize",
     "surviving_share",
 ]

@@ -98,7 +98,7 @@ def always_valid_difference(
     return Estimate(mean, mean - float(half), mean + float(half), confidence, p_value)
 
 
-def minimum_detectable_effect(
+def smallest_detectable_effect(
     variance: float,
     num_runs: float,
     degrees: float,
@@ -108,7 +108,7 @@ def minimum_detectable_effect(
 ) -> float:
     """The smallest difference that this many seeds detect with the given power.
 
-    MDE = (t₍₁₊confidence₎⸝₂ + t_power) √(variance / m).
+    It is (t₍₁₊confidence₎⸝₂ + t_power) √(variance / m).
 
     Args:
         variance: s_a² + s_b² of unpaired runs, or s_d² of paired differences.
@@ -121,7 +121,7 @@ def minimum_detectable_effect(
         ValueError: `confidence` or `power` is outside (0, 1).
 
     Example:
-        >>> round(minimum_detectable_effect(2.0, 17, 32), 2)
+        >>> round(smallest_detectable_effect(2.0, 17, 32), 2)
         0.99
 
     Reference:
@@ -143,7 +143,7 @@ def seeds_needed(
 ) -> int:
     """The number of seeds of each pipeline that detects `effect` with the given power.
 
-    It is the smallest m whose minimum detectable effect is at most `effect`, with m − 1 degrees of
+    It is the smallest m whose smallest detectable effect is at most `effect`, with m − 1 degrees of
     freedom if paired, and 2 (m − 1) if not.
 
     Args:
@@ -170,7 +170,7 @@ def seeds_needed(
 
     def detects(num_runs: int) -> bool:
         degrees = (num_runs - 1) * (1 if paired else 2)
-        detectable = minimum_detectable_effect(
+        detectable = smallest_detectable_effect(
             variance, num_runs, degrees, confidence=confidence, power=power
         )
         return detectable <= abs(effect)

@@ -29,7 +29,7 @@ def estimate(low, high):
         (metric(-0.9, -0.1), {"delta": 0.5}, "B better", "B"),
         (metric(0, 0), {}, "no difference larger than 0", None),
         (metric(-1, 3), {"more_seeds": 12}, "undecided: about 12 more seeds each", None),
-        (metric(-3, 1), {"more_seeds": 99_000}, "undecided: over 1000 more seeds each", None),
+        (metric(-3, 1), {"more_seeds": 99_000}, "undecided: over 1,000 more seeds each", None),
         (metric(-3, 1), {"delta": 2.5}, "undecided: about 1 more seed each", None),
         (metric(-3, -1), {"obstacle": "2 runs"}, "cannot tell: 2 runs", None),
         # The noise of other runs decides nothing, and tells how many are needed.

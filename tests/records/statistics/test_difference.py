@@ -44,8 +44,8 @@ def test_signs_units_and_ends():
 
 def test_seeds_needed_is_the_least_that_detects():
     needed = statistics.seeds_needed(0.4, 1.0, paired=True)
-    assert statistics.minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
-    assert statistics.minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
+    assert statistics.smallest_detectable_effect(1.0, needed, needed - 1) <= 0.4
+    assert statistics.smallest_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
     # Where there is nothing to find, and where nothing hides it.
     assert (statistics.seeds_needed(0.0, 1.0), statistics.seeds_needed(1.0, 0.0)) == (100_000, 2)
 
