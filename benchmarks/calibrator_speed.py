@@ -8,6 +8,7 @@ rows.
 """
 
 import argparse
+import functools
 import statistics
 import subprocess
 import sys
@@ -55,6 +56,10 @@ def make_rows(num_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return logits, labels.astype(np.float32)
 
 
+def fit_new(calibrator: Callable[[], Any], logits: np.ndarray, labels: np.ndarray) -> None:
+    calibrator().fit(logits, labels)
+
+
 def speed_table(num_rows: int, num_rounds: int) -> None:
     logits, labels = make_rows(num_rows)
     column = logits[:, None]
@@ -63,7 +68,7 @@ def speed_table(num_rows: int, num_rounds: int) -> None:
         LOGISTIC: lambda: sklearn.linear_model.LogisticRegression(C=np.inf).fit(column, labels),
     }
     for name, calibrator in CALIBRATORS.items():
-        fits[name] = lambda calibrator=calibrator: calibrator().fit(logits, labels)
+        fits[name] = functools.partial(fit_new, calibrator, logits, labels)
     times: dict[str, list[float]] = {name: [] for name in fits}
     for _ in range(num_rounds):
         for name, fit in fits.items():

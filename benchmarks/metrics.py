@@ -13,7 +13,7 @@ import argparse
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -155,7 +155,7 @@ def update_table() -> None:
         )
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], per_call: int = 1) -> dict[str, float]:
+def interleaved(calls: Mapping[str, Callable[[], Any]], per_call: int = 1) -> dict[str, float]:
     """Median time of each call in microseconds, the calls taking turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
