@@ -45,6 +45,7 @@ def tuned_regression() -> LogisticRegressionCV:
         Cs=[0.01, 0.03, 0.1, 0.3, 1.0],
         cv=3,
         scoring="neg_log_loss",
+        l1_ratios=(0,),
         use_legacy_attributes=False,
     )
 
