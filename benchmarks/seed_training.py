@@ -30,7 +30,7 @@ import numpy as np
 from keras_calibration.seeds import train
 from keras_calibration.seeds.random_seeds import set_seeds
 
-BATCH, STEPS = 1024, 100
+BATCH = 1024
 FEW = 1
 # How many more epochs the longer sweep has at least, over all seeds.
 MORE_IN_ALL = 48
@@ -39,10 +39,10 @@ Rows = tuple[Any, np.ndarray]
 Build = Callable[[], keras.Model]
 
 
-def click_rows() -> Rows:
+def click_rows(num_rows: int) -> Rows:
     generator = np.random.default_rng(0)
-    x = {f"id_{i}": generator.integers(0, 1000, BATCH * STEPS).astype("int32") for i in range(3)}
-    return x, (generator.random(BATCH * STEPS) < 0.2).astype("float32")
+    x = {f"id_{i}": generator.integers(0, 1000, num_rows).astype("int32") for i in range(3)}
+    return x, (generator.random(num_rows) < 0.2).astype("float32")
 
 
 def click_model(jit_compile: bool | str = "auto") -> keras.Model:
@@ -57,9 +57,9 @@ def click_model(jit_compile: bool | str = "auto") -> keras.Model:
     return model
 
 
-def dense_rows() -> Rows:
+def dense_rows(num_rows: int) -> Rows:
     generator = np.random.default_rng(0)
-    x = generator.normal(size=(BATCH * STEPS, 32)).astype("float32")
+    x = generator.normal(size=(num_rows, 32)).astype("float32")
     return x, (x[:, 0] > generator.normal(size=len(x))).astype("float32")
 
 
@@ -79,8 +79,8 @@ def dense_model_xla() -> keras.Model:
 
 
 MODELS = {
-    "embeddings + MLP": (click_model, click_model_xla, click_rows(), [(48, 64), (64, 64), (64, 1)]),
-    "dense MLP": (dense_model, dense_model_xla, dense_rows(), [(32, 128), (128, 128), (128, 1)]),
+    "embeddings + MLP": (click_model, click_model_xla, click_rows, [(48, 64), (64, 64), (64, 1)]),
+    "dense MLP": (dense_model, dense_model_xla, dense_rows, [(32, 128), (128, 128), (128, 1)]),
 }
 
 
@@ -121,7 +121,7 @@ def epoch_and_setup(engine: str, build: Build, rows: Rows, num_seeds: int) -> tu
     return epoch, few / num_seeds - FEW * epoch
 
 
-def roofline(shapes: list[tuple[int, int]]) -> float:
+def roofline(shapes: list[tuple[int, int]], steps: int) -> float:
     """Seconds of the matrix products of an epoch at the speed of the fastest of them."""
     speeds = []
     for rows, columns in shapes[:-1]:
@@ -134,7 +134,7 @@ def roofline(shapes: list[tuple[int, int]]) -> float:
             times.append((time.perf_counter() - start) / 100)
         speeds.append(2 * BATCH * rows * columns / min(times))
     # Forward, and backward for inputs and weights.
-    return sum(6 * BATCH * rows * columns for rows, columns in shapes) * STEPS / max(speeds)
+    return sum(6 * BATCH * rows * columns for rows, columns in shapes) * steps / max(speeds)
 
 
 def main() -> None:
@@ -142,13 +142,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100, help="of an epoch")
     parser.add_argument("--engines", nargs="+", default=["vectorized", "vectorized, XLA"])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     options = parser.parse_args()
-    print(f"Keras backend: {keras.backend.backend()}; {STEPS} steps of {BATCH} rows an epoch")
+    print(
+        f"Keras backend: {keras.backend.backend()}; {options.steps} steps of {BATCH} rows an epoch"
+    )
     for title in options.models:
-        build, build_xla, rows, shapes = MODELS[title]
-        floor = roofline(shapes)
+        build, build_xla, make_rows, shapes = MODELS[title]
+        rows = make_rows(BATCH * options.steps)
+        floor = roofline(shapes, options.steps)
         print(f"\n{title}: seconds per seed; roofline {floor:.3f} an epoch")
         print(f"{'engine':<18}{'S':>4}{'fit':>8}{'an epoch':>12}{'times fit':>11}{'paid once':>11}")
         for engine, num_seeds in itertools.product(options.engines, options.seeds):
