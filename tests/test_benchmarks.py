@@ -24,7 +24,7 @@ SMALL = {
     "head.py": "--rows 64 --rounds 1",
     "kernels.py": "--rows 1000 --rounds 1 --knots 20 --libraries jax",
     "levels.py": "--samples 1",
-    "metrics.py": "--rows 110000 --accuracy-rows 1e5",
+    "metrics.py": "--rows 110000 --accuracy-rows 1e5 --rounds 1",
     "on_gpu.py": "--parts kernels sums fit --rows 1000 --rounds 1 --fit 500",
     "scale.py": "--rows 10000 --rounds 1 --fields site --ways embedded polars",
     "seed_intervals.py": "--trials 2",
