@@ -42,7 +42,7 @@ NOT_RUN = {
     "rivals.py",
 }
 # What kernels.py and scale.py print of a part that failed, and go on.
-FAILED = re.compile(r"ended early|\['.+'\]$", re.MULTILINE)
+FAILED = re.compile(r"ended early|\| \['")
 # | `program.py` | date | `commit` | `folder`, `file.py` | what has changed since |
 MEASURED = re.compile(r"^\| `(\w+\.py)` \| .+ \| `(\w{8})` \| (.+) \| ?(.*) \|$", re.MULTILINE)
 
