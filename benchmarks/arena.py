@@ -208,7 +208,7 @@ def scored(table: Any, scorer: str, file: pathlib.Path) -> tuple[np.ndarray, np.
         return saved["development"], saved["test"]
 
 
-SCORERS: dict[str, Callable[[], Any] | None] = {
+SCORERS: dict[str, Any] = {
     "keras": None,  # base_logits.npz
     "lightgbm": lambda: lightgbm.LGBMClassifier(
         n_estimators=200, learning_rate=0.05, n_jobs=1, random_state=0, verbose=-1

@@ -124,7 +124,7 @@ def mcgrad(rows: Rows) -> Callable[[Rows], np.ndarray]:
     return lambda new: model.predict(frame(new), "p", **names)
 
 
-METHODS = {
+METHODS: dict[str, Callable[[Rows], Callable[[Rows], np.ndarray]]] = {
     **{
         f'calibrate, "{methods}"': functools.partial(ours, methods=methods)
         for methods in ("quick", "default", "thorough")
@@ -155,7 +155,8 @@ def main() -> None:
     print(f"{'table':<24}{'rows':>9}{'columns':>8}  {'method':<28}", end="")
     print(f"{'first':>8}{'later':>8}{'log loss':>10}")
     for table, rows, new in table_rows() if options.tables else generated:
-        seconds, losses = {name: [] for name in options.methods}, {}
+        seconds: dict[str, list[float]] = {name: [] for name in options.methods}
+        losses: dict[str, float] = {}
         for _ in range(options.rounds + 1):
             for name in options.methods:
                 start = time.process_time()

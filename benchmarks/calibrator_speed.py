@@ -8,6 +8,7 @@ rows.
 """
 
 import argparse
+import functools
 import statistics
 import subprocess
 import sys
@@ -36,14 +37,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calibrators", nargs="+", choices=CALIBRATORS, default=list(CALIBRATORS))
     parser.add_argument("--first", help="internal: time the first fit of this calibrator")
     arguments = parser.parse_args()
     if arguments.first:
         logits, labels = make_rows(int(arguments.rows[0]))
-        print(seconds(lambda: CALIBRATORS[arguments.first]().fit(logits, labels)))
+        print(seconds(lambda: fit_new(arguments.first, logits, labels)))
         return
     for num_rows in map(int, arguments.rows):
-        speed_table(num_rows, arguments.rounds)
+        speed_table(num_rows, arguments.rounds, arguments.calibrators)
     exactness_table(int(arguments.rows[0]))
 
 
@@ -55,15 +57,19 @@ def make_rows(num_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return logits, labels.astype(np.float32)
 
 
-def speed_table(num_rows: int, num_rounds: int) -> None:
+def fit_new(name: str, logits: np.ndarray, labels: np.ndarray) -> None:
+    CALIBRATORS[name]().fit(logits, labels)
+
+
+def speed_table(num_rows: int, num_rounds: int, calibrators: list[str]) -> None:
     logits, labels = make_rows(num_rows)
     column = logits[:, None]
     fits: dict[str, Callable[[], Any]] = {
         ISOTONIC: lambda: sklearn.isotonic.IsotonicRegression().fit(logits, labels),
         LOGISTIC: lambda: sklearn.linear_model.LogisticRegression(C=np.inf).fit(column, labels),
     }
-    for name, calibrator in CALIBRATORS.items():
-        fits[name] = lambda calibrator=calibrator: calibrator().fit(logits, labels)
+    for name in calibrators:
+        fits[name] = functools.partial(fit_new, name, logits, labels)
     times: dict[str, list[float]] = {name: [] for name in fits}
     for _ in range(num_rounds):
         for name, fit in fits.items():

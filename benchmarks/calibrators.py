@@ -120,7 +120,7 @@ def read_table(folder: pathlib.Path, field: str) -> tuple[Any, Part, Part]:
             if not np.array_equal(table.rows[table.parts[name]], base[f"{short}_row"]):
                 raise ValueError(f"The rows of {folder} and of its base_logits.npz differ.")
             parts.append(Part(base[f"{short}_logit"].astype("float64"), labels, features))
-    return (table, *parts)
+    return table, parts[0], parts[1]
 
 
 def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -227,7 +227,10 @@ def live_rivals(table: Any) -> dict[str, Callable[[Part], Callable[[Part], Any]]
         model.fit(frame(part), "prediction", "label", **features)
         return lambda test: logit(model.predict(frame(test), "prediction", **features))
 
-    installed = {"platt": platt, "isotonic": isotonic}
+    installed: dict[str, Callable[[Part], Callable[[Part], Any]]] = {
+        "platt": platt,
+        "isotonic": isotonic,
+    }
     for name, package, fit in (("beta", "betacal", beta), ("mcgrad", "mcgrad", mcgrad)):
         if importlib.util.find_spec(package):
             installed[name] = fit

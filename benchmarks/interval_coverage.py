@@ -143,8 +143,9 @@ def curves(num_samples: int, num_rows: int = 2000) -> None:
             calibrator.fit(logits, labels)
             new = np.concatenate([[-3.0, -1.0, 1.0], generator.normal(-1, 1.5, 100)])
             inside, ratio = covered(calibrator, new, None, truth(new))
-            for cell, part in zip(cells, (0, 1, 2, slice(3, None)), strict=True):
-                cell.append((np.atleast_1d(inside[part]), np.atleast_1d(ratio[part])))
+            parts = [slice(0, 1), slice(1, 2), slice(2, 3), slice(3, None)]
+            for cell, part in zip(cells, parts, strict=True):
+                cell.append((inside[part], ratio[part]))
         line(name, cells)
 
 

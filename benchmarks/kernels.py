@@ -151,7 +151,8 @@ def measure_rows(
         inputs = tensors[:3] if key[1] == "forward" else tensors
         result = part.wait(function(*inputs))
         if key[1] != "forward" and key[0] != SIGMOID:
-            errors[key] = gradient_error(*map(part.array, (result[2], *tensors)), key[0])
+            given = [part.array(tensor) for tensor in tensors]
+            errors[key] = gradient_error(part.array(result[2]), given, key[0])
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in passes}
     for _ in range(num_rounds):
         for key, function in passes.items():
@@ -181,18 +182,11 @@ def measure_rows(
         )
 
 
-def gradient_error(
-    by_values: np.ndarray,
-    logits: np.ndarray,
-    knots: np.ndarray,
-    values: np.ndarray,
-    upstream: np.ndarray,
-    name: str,
-) -> float | None:
+def gradient_error(by_values: np.ndarray, inputs: list[np.ndarray], name: str) -> float | None:
     """Largest error relative to the largest entry; None for kernels with knots of their own."""
     if name in OWN_KNOTS:
         return None
-    logits, knots, upstream = (array.astype(np.float64) for array in (logits, knots, upstream))
+    logits, knots, _, upstream = (array.astype(np.float64) for array in inputs)
     num_knots = len(knots)
     segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, num_knots - 2)
     share = (logits - knots[segment]) / np.diff(knots)[segment]

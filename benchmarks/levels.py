@@ -17,13 +17,14 @@ Name tables to run only these.
 """
 
 import argparse
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.special import expit, ndtr
 
 from calibration_records.statistics.field_noise import jeffreys_interval
 from keras_calibration._solvers.field_offsets import FieldOffsets, OffsetRows, fit_field_offsets
+from keras_calibration._solvers.field_posterior import FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import FieldBias
 from keras_calibration.plots.rates import wilson_interval
@@ -98,7 +99,7 @@ def one_data_set(
 
 def deviations(fit: FieldOffsets) -> Array:
     """Posterior standard deviations of the logits of all values at the mean logit."""
-    posterior = fit.posterior
+    posterior = cast(FieldPosterior, fit.posterior)
     of_line = np.array([MEAN_LOGIT, 1.0]) @ posterior.factor
     return np.sqrt(posterior.variances[0] + np.sum(of_line**2))
 
@@ -125,7 +126,7 @@ def segments(num_samples: int) -> None:
             weights = rng.choice([1.0, 5.0, 20.0], len(site)) if weighted else None
             error = multicalibration_error(labels, chance, {"site": site}, weights)
             p_values.append(error.p_value)
-        below = [100 * np.mean(np.array(p_values) < level) for level in (0.05, 0.01)]
+        below = [100 * float(np.mean(np.array(p_values) < level)) for level in (0.05, 0.01)]
         kind = "1 to 20" if weighted else "none"
         print(
             f"{num_sites:>6}{num_rows:>6}{rate:>7g}{kind:>9}" + "{:>8.1f}{:>8.1f}".format(*below),

@@ -13,7 +13,7 @@ import argparse
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -26,7 +26,6 @@ from keras_calibration.metrics import CalibratedLogLoss, LogLoss
 BIN_WIDTH = 1 / 4  # of the logits' bins within ±16
 
 BATCH_SIZE = 8192
-NUM_ROUNDS = 7
 
 
 def main() -> None:
@@ -35,12 +34,13 @@ def main() -> None:
     parser.add_argument(
         "--accuracy-rows", type=float, nargs="+", default=[1e5, 1e6], help="of the first table"
     )
+    parser.add_argument("--rounds", type=int, default=7, help="of the last two tables")
     arguments = parser.parse_args()
     for num_rows in arguments.accuracy_rows:
         accuracy_table(int(num_rows))
     stream_table(int(arguments.rows))
-    update_table()
-    step_table()
+    update_table(arguments.rounds)
+    step_table(arguments.rounds)
 
 
 def accuracy_table(num_rows: int) -> None:
@@ -128,7 +128,7 @@ def looped(metric: Any, x: Any, y: Any) -> Callable[[], None]:
     return feed
 
 
-def update_table() -> None:
+def update_table(num_rounds: int) -> None:
     print(f"\nUpdate and result, XLA, batches of {BATCH_SIZE}: microseconds (median of rounds)")
     generator = np.random.default_rng(2)
     x = tf.constant(generator.normal(-3, 1.5, (64, BATCH_SIZE)), "float32")
@@ -143,8 +143,8 @@ def update_table() -> None:
     results = {
         name: tf.function(metric.result, jit_compile=True) for name, metric in metrics.items()
     }
-    updates = interleaved(feeds, per_call=64)
-    result_times = interleaved(results)
+    updates = interleaved(feeds, num_rounds, per_call=64)
+    result_times = interleaved(results, num_rounds)
     print(f"{'metric':<26} {'update':>9} {'÷ AUC':>7} {'result':>9} {'÷ AUC':>7}")
     auc = "keras AUC (200)"
     for name in metrics:
@@ -155,12 +155,14 @@ def update_table() -> None:
         )
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], per_call: int = 1) -> dict[str, float]:
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]], num_rounds: int, per_call: int = 1
+) -> dict[str, float]:
     """Median time of each call in microseconds, the calls taking turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
-    for _ in range(NUM_ROUNDS):
+    for _ in range(num_rounds):
         for name, call in calls.items():
             repeats = max(1, 64 // per_call)
             start = time.perf_counter()
@@ -170,7 +172,7 @@ def interleaved(calls: dict[str, Callable[[], Any]], per_call: int = 1) -> dict[
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def step_table() -> None:
+def step_table(num_rounds: int) -> None:
     print("\nA step of a model (embeddings 5 × 1000 × 16, two layers of 200), median of rounds")
     generator = np.random.default_rng(3)
     sets = {
@@ -192,7 +194,7 @@ def step_table() -> None:
             copies = [type(metric).from_config(metric.get_config()) for metric in metrics]
             run = getattr(make_model(copies, jit_compile), kind)
             calls[name] = functools.partial(run, x, y, batch_size=batch_size, verbose=0)
-        times = interleaved(calls, per_call=64)
+        times = interleaved(calls, num_rounds, per_call=64)
         base = times["no metric"]
         print(f"{kind}, batches of {batch_size}, {'XLA' if jit_compile else 'no XLA'}")
         for name, time_of_call in times.items():

@@ -94,7 +94,7 @@ def print_sums(arguments: argparse.Namespace) -> None:
     print(f"\n{num_rows:,} rows, parts of each cell\n")
     print("| sums | parts | µs |\n| --- | ---: | ---: |")
     kernels = programs.kernels(num_rows)
-    module = importlib.import_module("keras_calibration._ops.sums_by_cell")
+    module: Any = importlib.import_module("keras_calibration._ops.sums_by_cell")
     before = module._MOST_PARTS_ON_GPU, module._MOST_CELLS_ON_GPU
     for name in ("sums by field value", "summary of logits"):
         calls = {}

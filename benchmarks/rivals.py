@@ -45,6 +45,7 @@ def tuned_regression() -> LogisticRegressionCV:
         Cs=[0.01, 0.03, 0.1, 0.3, 1.0],
         cv=3,
         scoring="neg_log_loss",
+        l1_ratios=(0,),
         use_legacy_attributes=False,
     )
 
@@ -111,9 +112,9 @@ def boosted_logit(part: Any) -> Callable[[Any], Any]:
     rows = lightgbm.Dataset(part.logits[:, None], part.labels, init_score=part.logits)
     stopping = lightgbm.early_stopping(30, verbose=False)
     curve = lightgbm.cv(SMALL_TREES, rows, 500, nfold=5, seed=0, callbacks=[stopping])
-    losses = curve["valid binary_logloss-mean"]
+    losses = np.asarray(curve["valid binary_logloss-mean"])
     raw = np.logaddexp(0, part.logits) - part.labels * part.logits
-    if min(losses) >= raw.mean():
+    if losses.min() >= raw.mean():
         return lambda test: test.logits
     whole = lightgbm.Dataset(part.logits[:, None], part.labels, init_score=part.logits)
     trees = lightgbm.train(SMALL_TREES, whole, int(np.argmin(losses)) + 1)

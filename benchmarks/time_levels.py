@@ -52,17 +52,17 @@ def losses(level: str, num_rows: int, seed: int) -> list[float]:
 
     rows, columns = (logits[fitted], labels[fitted]), {"field": field[fitted]}
     excess = [lost(logits[new])]
-    for arguments in ({}, {"time": "order"}):
+    for time in (None, "order"):
         model = calibrate_scores(
             *rows, columns, from_logits=True, fields={"field": NUM_VALUES}, methods="quick",
-            verbose=0, **arguments,
+            verbose=0, time=time,
         )  # fmt: skip
         served = logits[new].astype("float32")[:, None]
         excess.append(lost(model.head(served, {"field": field[new]})))
-    for arguments in ({}, {"time": "order"}):
+    for time in (None, "order"):
         curve = ILPS(smoothness="auto", monotonic="strict")
-        head = FieldBias({"field": NUM_VALUES}, curve, follows_time=bool(arguments))
-        head.fit(*rows, columns, **arguments)
+        head = FieldBias({"field": NUM_VALUES}, curve, follows_time=time is not None)
+        head.fit(*rows, columns, time=time)
         excess.append(lost(head(logits[new], {"field": field[new]})))
     return excess
 

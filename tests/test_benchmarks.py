@@ -1,17 +1,48 @@
-"""Programs in benchmarks/, which no test runs: what they import, and how old their figures are."""
+"""Programs in benchmarks/: what they import, small runs of them, and how old their figures are."""
 
 import ast
 import functools
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from serving import c_client
+
 ROOT = Path(__file__).parents[1]
 PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
+# The arguments of a small run: some ten seconds of a core, most of them imports.
+SMALL = {
+    "calibrate_speed.py": "--rows 500 --fields 2 --rounds 1",
+    "calibrator_speed.py": "--rows 1e4 --rounds 1 --calibrators PlattScaling",
+    "compare_decisions.py": "--trials 1 --draws 1",
+    "head.py": "--rows 64 --rounds 1",
+    "kernels.py": "--rows 1000 --rounds 1 --knots 20 --libraries jax",
+    "levels.py": "--samples 1",
+    "metrics.py": "--rows 110000 --accuracy-rows 1e5 --rounds 1",
+    "on_gpu.py": "--parts kernels sums fit --rows 1000 --rounds 1 --fit 500",
+    "scale.py": "--rows 10000 --rounds 1 --fields site --ways embedded polars",
+    "seed_intervals.py": "--trials 2",
+    "seed_training.py": "--seeds 1 --rounds 1 --steps 2 --engines vectorized",
+    "serving.py": "--rows 2000 --rounds 1 --batch-sizes 1",
+    "time_levels.py": "--seeds 2 --rows 100",
+}
+# A module, programs that need data or hours, and one that draws what is on the page.
+NOT_RUN = {
+    "arena.py",
+    "calibrators.py",
+    "chart.py",
+    "interval_coverage.py",
+    "report_honesty.py",
+    "rivals.py",
+}
+# What kernels.py and scale.py print of a part that failed, and go on.
+FAILED = re.compile(r"ended early|\| \['")
 # | `program.py` | date | `commit` | `folder`, `file.py` | what has changed since |
 MEASURED = re.compile(r"^\| `(\w+\.py)` \| .+ \| `(\w{8})` \| (.+) \| ?(.*) \|$", re.MULTILINE)
 
@@ -61,6 +92,29 @@ def test_the_names_that_benchmarks_import_are_there():
         and importlib.util.find_spec(f"{imported[1]}.{imported[2]}") is None
     ]
     assert missing == []
+
+
+def test_each_program_has_a_small_run_or_none():
+    assert sorted([*SMALL, *NOT_RUN]) == [path.name for path in PROGRAMS]
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("program", SMALL)
+def test_each_program_runs(program, tmp_path):
+    if program == "serving.py" and c_client.find_compiler() is None:
+        pytest.skip(c_client.NO_COMPILER)
+    backend = "jax" if program == "on_gpu.py" else "tensorflow"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / program), *SMALL[program].split()],
+        cwd=tmp_path,
+        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) > 3
+    assert FAILED.search(done.stdout) is None, done.stdout
 
 
 @pytest.mark.slow

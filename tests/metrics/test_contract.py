@@ -349,6 +349,17 @@ def test_stateless_calls_agree(case):
     assert not any(np.any(keras.ops.convert_to_numpy(v)) for v in metric.variables)
 
 
+@pytest.mark.tensorflow
+@every_metric
+def test_the_result_in_a_function_of_tensorflow(case):
+    """AutoGraph converts the code of `result`, which looks whether there is a number to warn of."""
+    import tensorflow as tf
+
+    metric = seen(case)
+    result = float(tf.function(metric.result)())
+    assert result == pytest.approx(float(metric.result()), rel=1e-12)
+
+
 @every_metric
 def test_compiles_under_xla(case):
     """Also what rows of weight 0 hold is then ignored."""

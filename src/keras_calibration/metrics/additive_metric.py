@@ -233,10 +233,11 @@ def checked_result(
     def with_one_result(metric: AdditiveMetric) -> Tensor:
         value = result(metric)
         try:
-            number = float(value)
+            # AutoGraph would make an operation of `float(value)`, which raises nothing.
+            is_nan = math.isnan(value)
         except TypeError:  # raised on every backend by a tensor that has no value yet
             return value
-        if math.isnan(number):
+        if is_nan:
             warn(
                 f"The {metric.name} is NaN: it is undefined for the rows seen so far. Possible "
                 "reasons: a label, weight or prediction is outside its range (most often logits "
