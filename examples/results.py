@@ -239,6 +239,7 @@ def primary_parts(
         lines, details = share_page.hypotheses_again(folder)
         add(share_page.AGAIN_TEXT, lines)
         tables_page += details
+        add(share_page.THIRD_TEXT, share_page.hypotheses_third(folder))
     if pairs := distance_page.groups_of(ours, folders):
         distance_page.draw(pairs, picture)
         parts += [distance_page.TEXT, f"![Gain against distance]({picture.name})"]

@@ -1,4 +1,4 @@
-"""D1, E1 and A2 of HYPOTHESES.md on the page of results: does the gain rise with the bias share?"""
+"""D1, E1, A2, D2 and E2 of HYPOTHESES.md: does the gain rise with the bias share?"""
 
 import math
 import sys
@@ -35,7 +35,10 @@ from verdicts import (
 
 # In points: the slope (share from 0 to 1) that matters, and the bound on gains at small shares.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
+NOT_RUN = "not run yet"
 SMALL_SHARE = 0.1
+# The pipeline that is no part of D2 and E2, but an estimate of its own.
+NORMALIZED = "normalized"
 # For A2: the least share of runs that the better pipeline wins in the other folds.
 MIN_SHARE = 0.55
 TEXT = """
@@ -59,6 +62,13 @@ New runs on the nine tables of D1, in batches of 32, are judged by the rule of A
 over the tables. The prediction was +6 [4, 8]. The runs of D1 were known when A2 was registered, so
 they give estimates only ([by table](TABLES.md#a2)).
 """
+THIRD_TEXT = """
+### D2 and E2: D1 and E1 again, on new runs and without batch normalization
+
+In D1, the pair with batch normalization alone turned the mean gain in batches of 512. So the nine
+other pairs decide here, on folds 2 to 4 of the same tables, in batches of 128 and 512. Errors are
+those of a jackknife over the tables. Lines without a name are estimates.
+"""
 
 
 class Point(NamedTuple):
@@ -67,7 +77,7 @@ class Point(NamedTuple):
     Args:
         table: Data folder.
         batch_size: Rows of a batch.
-        share: Mean bias share of the pipelines in the other fold.
+        share: Mean bias share of the pipelines in the other folds.
         gain: Mean gain in accuracy over the pairs that count, in points; NaN without pairs.
         num_pairs: Number of pairs that count.
         by_papers: The gain by the papers' hold-out loss.
@@ -81,13 +91,15 @@ class Point(NamedTuple):
     by_papers: float = math.nan
 
 
-def read_points(folder: Path, plan: Plan = PLANS["share"]) -> list[Point]:
-    """The points of all conditions whose folds are complete."""
+def read_points(
+    folder: Path, plan: Plan = PLANS["share"], pairs: Sequence[Pair] | None = None
+) -> list[Point]:
+    """The points of all conditions whose folds are complete, see `points_of`."""
     points = []
     for table in plan.tables:
         for batch_size in filter(None, plan.batch_sizes):
             by_loss = [
-                points_of(table, batch_size, folds, plan)
+                points_of(table, batch_size, folds, plan, pairs)
                 for calibrated in (OURS, PAPERS)
                 if (folds := _complete_folds(folder, plan, table, batch_size, calibrated))
             ]
@@ -108,19 +120,35 @@ def _complete_folds(
 
 
 def points_of(
-    table: str, batch_size: int, folds: Sequence[Fold], plan: Plan = PLANS["share"]
+    table: str,
+    batch_size: int,
+    folds: Sequence[Fold],
+    plan: Plan = PLANS["share"],
+    pairs: Sequence[Pair] | None = None,
 ) -> list[Point]:
-    """A point for each of two folds; the other fold decides which pipelines are better."""
-    pairs, names = all_pairs(plan), list(plan.pipelines)
+    """A point for each fold; the other folds decide which pipelines are better, and give the share.
+
+    Args:
+        table: Data folder.
+        batch_size: Rows of a batch.
+        folds: All folds of the condition.
+        plan: Its plan.
+        pairs: The pairs, whose pipelines give the share (default: all of the plan).
+    """
+    pairs, names = all_pairs(plan) if pairs is None else pairs, list(plan.pipelines)
+    used = [k for k, name in enumerate(names) if any(name in pair[1:] for pair in pairs)]
     points = []
-    for judged, deciding in ((folds[0], folds[1]), (folds[1], folds[0])):
-        plain, calibrated = (losses.mean(axis=-1) for losses in deciding)
-        shares = [bias_of([a], [b]) for a, b in zip(plain, calibrated, strict=True)]
+    for number, judged in enumerate(folds):
+        deciding = [fold for place, fold in enumerate(folds) if place != number]
+        losses = [(fold.plain.mean(axis=-1), fold.calibrated.mean(axis=-1)) for fold in deciding]
+        shares = [
+            bias_of([plain[k]], [calibrated[k]]) for plain, calibrated in losses for k in used
+        ]
         gains = []
         for pair in pairs:
-            decided = decide([deciding], names.index(pair.first), names.index(pair.second))
+            decided = decide(deciding, names.index(pair.first), names.index(pair.second))
             if decided is not None:
-                before, after = (_accuracy(losses, *decided) for losses in judged)
+                before, after = (_accuracy(values, *decided) for values in judged)
                 gains.append(100 * (after - before))
         gain = float(np.mean(gains)) if gains else math.nan
         points.append(Point(table, batch_size, float(np.mean(shares)), gain, len(gains)))
@@ -185,19 +213,34 @@ def by_tables(
 def hypotheses(
     points: Sequence[Point], plan: Plan = PLANS["share"], before: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """D1 and E1 with their verdicts, if all conditions are complete."""
-    is_complete = len(points) == 2 * len(plan.tables) * len(plan.batch_sizes)
+    """D1 and E1 with their verdicts, if all conditions are complete.
+
+    Args:
+        points: The points.
+        plan: Their plan.
+        before: Verdicts of the hypotheses that come before D1.
+    """
+    lines, texts = _two_lines(("D1", "E1"), points, plan)
+    for line, text in zip(lines, in_order([*before, *texts])[len(before) :], strict=True):
+        line["verdict"] = NOT_YET if NOT_YET in texts else text
+    return lines
+
+
+def _two_lines(
+    names: tuple[str, str], points: Sequence[Point], plan: Plan, not_yet: str = NOT_YET
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Lines for the slope, and for the gain at small shares, and what their tests say."""
+    is_complete = len(points) == plan.num_folds * len(plan.tables) * len(plan.batch_sizes)
     rising = by_tables(points, slope)
     small = by_tables([point for point in points if point.share < SMALL_SHARE], mean_gain)
-    texts = [NOT_YET] * 2
+    texts = [not_yet] * 2
     if is_complete:
         texts[0] = verdict(rising, RELEVANT_SLOPE)
         texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
-        texts = in_order([*before, *texts])[len(before) :]
     power = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
-    return [
+    lines = [
         {
-            "hypothesis": "D1",
+            "hypothesis": names[0],
             "claim": "The gain rises with the bias share: points from a share of 0 to 1",
             "here": _text(rising),
             "p": p_text(rising),
@@ -205,13 +248,53 @@ def hypotheses(
             "verdict": texts[0],
         },
         {
-            "hypothesis": "E1",
+            "hypothesis": names[1],
             "claim": f"No gain, no harm below a share of 0.1: within ± {MARGIN:g} points",
             "here": _text(small),
             "power": power,
             "verdict": texts[1],
         },
     ]
+    return lines, texts
+
+
+def hypotheses_third(folder: Path) -> list[dict[str, str]]:
+    """D2 and E2 with their verdicts, if their runs are complete, and estimates beside them.
+
+    Args:
+        folder: Folder with the ledgers of the plans, each below its name.
+    """
+    plan = PLANS["third"]
+    pairs = all_pairs(plan)
+    others = [pair for pair in pairs if NORMALIZED not in pair]
+    points = read_points(folder / "third", plan, others)
+    lines, _ = _two_lines(("D2", "E2"), points, plan, NOT_RUN)
+    if not points:
+        return lines
+    by_papers = [point._replace(gain=point.by_papers) for point in points]
+    normalized = read_points(folder / "third", plan, [p for p in pairs if NORMALIZED in p])
+    small = [[p for p in group if p.share < SMALL_SHARE] for group in (by_papers, normalized)]
+    estimates = [
+        ("D2 by the papers' hold-out", by_tables(by_papers, slope)),
+        ("E2 by the papers' hold-out", by_tables(small[0], mean_gain)),
+        (
+            "D2 with the runs of A2, which were seen before",
+            by_tables([*points, *read_points(folder / "second", PLANS["second"], others)], slope),
+        ),
+        ("D2 of the pair with batch normalization", by_tables(normalized, slope)),
+        ("E2 of the pair with batch normalization", by_tables(small[1], mean_gain)),
+    ]
+    for size in filter(None, plan.batch_sizes):
+        of_size = [point for point in points if point.batch_size == size]
+        share = 100 * float(np.mean([point.share for point in of_size] or [math.nan]))
+        claim = f"Gain in batches of {size}, nine pairs (share {share:.0f} %)"
+        estimates.append((claim, by_tables(of_size, mean_gain)))
+        of_pair = by_tables([p for p in normalized if p.batch_size == size], mean_gain)
+        estimates.append((f"Gain in batches of {size}, batch normalization", of_pair))
+    for claim, effect in estimates:
+        line = {"hypothesis": "", "claim": claim, "here": _text(effect), "p": p_text(effect)}
+        lines.append(line | {"verdict": "estimate"})
+    return lines
 
 
 def details(points: Sequence[Point]) -> list[str]:
@@ -249,7 +332,7 @@ def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
         mean = mean_over_tables(list(gains.values()))
         text = verdict(mean, published / 2) if name else "estimate"
         if len(gains) < len(plan.tables) and plan_name != "share":
-            text = "not run yet"
+            text = NOT_RUN
         line = {"hypothesis": name, "claim": claim, "published": f"{published:+.1f}"}
         line |= {"here": _text(mean), "p": p_text(mean)}
         line |= {"above 0 on": f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"}
