@@ -24,6 +24,7 @@ import clicks  # noqa: E402
 import development_rows  # noqa: E402
 import distance_page  # noqa: E402
 import field_aware_claims  # noqa: E402
+import full_page  # noqa: E402
 import full_tables  # noqa: E402
 import lending_club  # noqa: E402
 import pair_claims  # noqa: E402
@@ -260,6 +261,9 @@ def primary_parts(
         ledger = Ledger(folder / full_tables.FOLDER)
         add(primary_field_aware.AGAIN_TEXT, primary_field_aware.hypotheses_again(ledger))
         parts.append(primary_field_aware.measures(ledger))
+        again = Ledger(folder / full_tables.AGAIN)
+        add(full_page.TEXT, full_page.hypotheses(again))
+        parts.append(full_page.columns(again))
         tables_page += ["## F1′ and F3, by table", primary_field_aware.by_table(ledger)]
     shown = [{name: line.get(name, "") for name in VERDICT_COLUMNS} for line in verdicts]
     page += [table_of(shown), RULES, HYPOTHESES, *parts]

@@ -40,7 +40,7 @@ def model_2(task: CalibrationTask) -> NDArray[np.float32]:
     """Model-1, trained for another epoch on the development rows with a fresh Adam."""
     columns, rows = tuple(task.num_values), task.development
     head = base_head(task.num_values, task.size, task.seed)
-    head.set_weights(task.base.get_weights())
+    head.field_network.set_weights(task.base.get_weights())
     model = task.model("Model-2", head, columns)
     inputs = inputs_of(np.zeros_like(rows.labels), rows, columns)
     train_one_epoch(model, inputs, rows.labels, task.batch_size, task.seed)
@@ -89,9 +89,11 @@ def paper_neural_calibration(task: CalibrationTask, to_the_end: bool = True) -> 
     return trained_head(task, tuple(task.num_values), to_the_end)
 
 
-def paper_neural_calibration_of_field(task: CalibrationTask) -> NDArray[np.float32]:
+def paper_neural_calibration_of_field(
+    task: CalibrationTask, to_the_end: bool = True
+) -> NDArray[np.float32]:
     """The paper's Neural Calibration with a network over the field z only."""
-    return trained_head(task, (task.field,))
+    return trained_head(task, (task.field,), to_the_end)
 
 
 def base_on_development(task: CalibrationTask) -> NDArray[np.float32]:
