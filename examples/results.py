@@ -93,7 +93,8 @@ SOURCES = """
 ## The runs behind this page
 
 Every run is a record in `examples/ledgers`. `./dev run python examples/results.py` makes this page,
-the tables and the pictures from these records alone.
+the tables and the pictures from these records alone. *Commits*: the newest ones when the first and
+the last run were recorded.
 """
 CLAIMS = "## Comparisons of *Field-aware Calibration*"
 TO_THE_END = """

@@ -55,6 +55,7 @@ BATCH_SIZE = 200
 # A field counts if its values have at least so many test rows on average.
 MIN_ROWS = 200
 PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
+PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
 # Draws of labels from the probabilities of a method, for the floor of its errors.
 FLOOR_DRAWS = 20
 NEURAL, MODEL_2, ILPS = "Neural Calibration", "Model-2", "ILPS"
