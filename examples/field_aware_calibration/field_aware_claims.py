@@ -77,6 +77,7 @@ TO_THE_END_CLAIMS = (
 QUESTIONS = (
     Claim("Our NeuralCalibration", "Model-1", "log_loss"),
     Claim("Our NeuralCalibration", "Platt scaling", "log_loss"),
+    Claim("Our NeuralCalibration", PAPER, "log_loss"),
     Claim("Our NeuralCalibration", TO_THE_END, "log_loss"),
     Claim("calibrate", "Model-1", "log_loss"),
     Claim("calibrate", "Platt scaling", "log_loss"),
