@@ -56,9 +56,7 @@ TABLES, PICTURE, FIGURE_1 = "TABLES.md", "distance.png", "figure_1.png"
 BATCH_NORMALIZATION = Pair("batch_normalization", "normalized", "xdeepfm")
 FIELD_AWARE, LENDING_CLUB = "field_aware_calibration", "lending_club"
 # Parts of the pages that no program computes.
-HELPS, NOT_RUN, CHANGED = (
-    ROOT / "examples" / f"{name}.md" for name in ("when_it_helps", "not_run", "changed_verdicts")
-)
+HELPS, NOT_RUN = (ROOT / "examples" / f"{name}.md" for name in ("when_it_helps", "not_run"))
 # Where each study keeps its ledgers below its `--output`.
 STUDIES: dict[str, ModuleType] = {"clicks/*": clicks, "stocks/*": stocks}
 
@@ -207,10 +205,7 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
             ledger = Ledger(folder)
             if rows := module.rows_of(ledger):
                 published = module.published_of(ledger)
-                by_calibrated = module.rows_of(ledger, list(module.CALIBRATED)[-1])
-                as_published = module.is_split_as_published(ledger)
-                kinds = (rows, by_calibrated, published, as_published)
-                studies.append(Study(module.title(ledger), module, ledger, *kinds))
+                studies.append(Study(module.title(ledger), module, ledger, rows, published))
     return studies
 
 
@@ -310,8 +305,7 @@ def verdict_table(lines: Sequence[dict[str, str]]) -> str:
 def page_parts(groups: Sequence[Group], studies: Sequence[Study], page: list[str]) -> None:
     """Adds the estimates without verdicts."""
     if studies:
-        page += [HELPS.read_text(encoding="utf-8"), pair_claims.AXIS_TEXT]
-        page.append(pair_claims.axis_table(studies))
+        page.append(HELPS.read_text(encoding="utf-8"))
         lines = pair_claims.kind_lines(studies)
         page += [KINDS, pair_claims.TEXT, pair_claims.kinds_table(pair_claims.totals(lines))]
         if figure_1_of(studies):
@@ -346,7 +340,6 @@ def table_parts(groups: Sequence[Group], studies: Sequence[Study], tables_page: 
         tables_page += ["## The tables of *Calibration-then-Calculation*", clicks.DIFFERENCES]
     for study in studies:
         tables_page += [f"### {study.title}", study.module.markdown(study.ledger)]
-    tables_page.append(CHANGED.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ E1 for a gain of 0.
 POINTS_TEXT = """
 ## D1 and E1
 
-A line for each table, batch size and fold. *Hold-out*: the gain by the papers' own metric.
+A line for each table and batch size, with both folds. *Hold-out*: the gain by the papers' own
+metric.
 """
 AGAIN_TEXT = """
 ### A2: A1 where pipelines are further apart, on average
@@ -245,7 +246,7 @@ def _two_lines(
     """Lines for the slope, and for the gain at small shares, and what their tests say."""
     is_complete = len(points) == plan.num_folds * len(plan.tables) * len(plan.batch_sizes)
     rising = by_tables(points, slope)
-    small = by_tables([point for point in points if point.share < SMALL_SHARE], mean_gain)
+    small = by_tables(_below_share(points), mean_gain)
     texts = [not_yet] * 2
     if is_complete:
         texts[0] = verdict(rising, RELEVANT_SLOPE)
@@ -253,22 +254,19 @@ def _two_lines(
     power = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
     lines = [
         {
-            "hypothesis": names[0],
             "claim": "The gain rises with the bias share: points from a share of 0 to 1",
             "here": _text(rising),
             "p": p_text(rising),
             "power": power_text(rising, RELEVANT_SLOPE),
-            "verdict": texts[0],
         },
         {
-            "hypothesis": names[1],
             "claim": f"No gain, no harm below a share of 0.1: within ± {MARGIN:g} points",
             "here": _text(small),
             "power": power,
-            "verdict": texts[1],
         },
     ]
-    return lines, texts
+    named = zip(names, lines, texts, strict=True)
+    return [{"hypothesis": name, **line, "verdict": text} for name, line, text in named], texts
 
 
 def hypotheses_third(folder: Path) -> list[dict[str, str]]:
@@ -285,40 +283,46 @@ def hypotheses_third(folder: Path) -> list[dict[str, str]]:
     if not points:
         return lines
     by_papers = [point._replace(gain=point.by_papers) for point in points]
-    normalized = read_points(folder / "third", plan, [p for p in pairs if NORMALIZED in p])
-    small = [[p for p in group if p.share < SMALL_SHARE] for group in (by_papers, normalized)]
+    alone = read_points(folder / "third", plan, [pair for pair in pairs if NORMALIZED in pair])
+    with_a2 = [*points, *read_points(folder / "second", PLANS["second"], others)]
     estimates = [
-        ("D2 by the papers' hold-out", by_tables(by_papers, slope)),
-        ("E2 by the papers' hold-out", by_tables(small[0], mean_gain)),
-        (
-            "D2 with the runs of A2, which were seen before",
-            by_tables([*points, *read_points(folder / "second", PLANS["second"], others)], slope),
-        ),
-        ("D2 of the pair with batch normalization", by_tables(normalized, slope)),
-        ("E2 of the pair with batch normalization", by_tables(small[1], mean_gain)),
+        ("D2 by the papers' hold-out", by_papers, slope),
+        ("E2 by the papers' hold-out", _below_share(by_papers), mean_gain),
+        ("D2 with the runs of A2, which were seen before", with_a2, slope),
+        ("D2 of the pair with batch normalization", alone, slope),
+        ("E2 of the pair with batch normalization", _below_share(alone), mean_gain),
     ]
-    for size in filter(None, plan.batch_sizes):
-        of_size = [point for point in points if point.batch_size == size]
+    for size in plan.batch_sizes:
+        of_size, of_pair = ([p for p in some if p.batch_size == size] for some in (points, alone))
         share = 100 * float(np.mean([point.share for point in of_size] or [math.nan]))
-        claim = f"Gain in batches of {size}, nine pairs (share {share:.0f} %)"
-        estimates.append((claim, by_tables(of_size, mean_gain)))
-        of_pair = by_tables([p for p in normalized if p.batch_size == size], mean_gain)
-        estimates.append((f"Gain in batches of {size}, batch normalization", of_pair))
-    for claim, effect in estimates:
+        title = f"Gain in batches of {size}"
+        estimates.append((f"{title}, nine pairs (share {share:.0f} %)", of_size, mean_gain))
+        estimates.append((f"{title}, batch normalization", of_pair, mean_gain))
+    for claim, some, statistic in estimates:
+        effect = by_tables(some, statistic)
         line = {"hypothesis": "", "claim": claim, "here": _text(effect), "p": p_text(effect)}
         lines.append(line | {"verdict": "estimate"})
     return lines
 
 
+def _below_share(points: Sequence[Point]) -> list[Point]:
+    """The points with next to no bias."""
+    return [point for point in points if point.share < SMALL_SHARE]
+
+
 def details(points: Sequence[Point]) -> list[str]:
     """All points of D1."""
-    table = []
+    conditions: dict[tuple[str, int], list[Point]] = {}
     for point in points:
-        gains = ["–" if math.isnan(g) else f"{g:+.1f}" for g in (point.gain, point.by_papers)]
-        share, pairs = f"{100 * point.share:.0f}", str(point.num_pairs)
-        table.append([point.table, str(point.batch_size), share, pairs, *gains])
+        conditions.setdefault((point.table, point.batch_size), []).append(point)
+    rows = []
+    for (table, size), folds in conditions.items():
+        cells = [[f"{100 * p.share:.0f}" for p in folds], [str(p.num_pairs) for p in folds]]
+        for gains in ([p.gain for p in folds], [p.by_papers for p in folds]):
+            cells.append(["–" if math.isnan(gain) else f"{gain:+.1f}" for gain in gains])
+        rows.append([table, str(size), *map("; ".join, cells)])
     head = ["table", "batch", "bias share, %", "pairs that count", "gain, points", "hold-out"]
-    return [POINTS_TEXT, markdown_table(head, table)]
+    return [POINTS_TEXT, markdown_table(head, rows)]
 
 
 def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:

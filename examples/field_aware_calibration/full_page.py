@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,50 +56,34 @@ def hypotheses(ledger: Ledger) -> list[dict[str, str]]:
     """
     own, mixed = (full_tables.groups_of(ledger, order) for order in ("own", "shuffled"))
     time, random = ({name: runs[name] for name in IN_TIME if name in runs} for runs in (own, mixed))
-    rce = ERRORS["Field-RCE"]
     curve, shift = published_ratio("ILPS"), published_ratio("Neural Cali. (train → dev)")
     area = published_area_gain()
-    comparable = _area_gain(own, MODEL_2, AREA_MARGIN)
-    lines = [
-        {
-            "hypothesis": "F4",
-            "claim": "ILPS has a lower Field-RCE than Platt scaling: ratio",
-            "published": f"{np.exp(curve):.2f}",
-            "here": ratio_text(effect := _ratio(own, ILPS, rce)),
-            "p": p_text(effect),
-            "power": power_text(effect, -curve),
-            "verdict": verdict(effect, -curve / 2),
-        },
-        {
-            "hypothesis": "F5",
-            "claim": "Neural Calibration has a higher AUC than Platt scaling: points",
-            "published": f"{area:+.2f}",
-            "here": _points(effect := _area_gain(own, PLATT)),
-            "p": p_text(effect),
-            "power": power_text(effect, area),
-            "verdict": verdict(effect, area / 2),
-        },
-        {
-            "hypothesis": "F6",
-            "claim": f"and not {AREA_MARGIN:g} points lower than Model-2's: difference, points",
-            "published": "comparable",
-            "here": _points(comparable, AREA_MARGIN),
-            "p": p_text(comparable),
-            "power": power_text(comparable, AREA_MARGIN),
-            "verdict": verdict(comparable),
-        },
-        {
-            "hypothesis": "S2",
-            "claim": "Field-RCE of Neural Calibration in the order of time: ratio to Platt scaling",
-            "published": f"{np.exp(shift):.2f}",
-            "here": ratio_text(effect := _ratio(time, NEURAL, rce)),
-            "p": p_text(effect),
-            "power": power_text(effect, -shift),
-            "verdict": verdict(effect, -shift / 2),
-        },
+    rce, margin = ERRORS["Field-RCE"], AREA_MARGIN
+    # Name, claim, published, effect, the size whose half is relevant, and how it is shown.
+    tested: list[tuple[str, str, str, Effect | None, float, Callable[..., str]]] = [
+        (
+            *("F4", "ILPS has a lower Field-RCE than Platt scaling: ratio"),
+            *(f"{np.exp(curve):.2f}", _ratio(own, ILPS, rce), -curve, ratio_text),
+        ),
+        (
+            *("F5", "Neural Calibration has a higher AUC than Platt scaling: points"),
+            *(f"{area:+.2f}", _area_gain(own, PLATT), area, _points),
+        ),
+        (
+            *("F6", f"and not {margin:g} points lower than Model-2's: difference, points"),
+            *("comparable", _area_gain(own, MODEL_2, margin), 0.0, partial(_points, margin=margin)),
+        ),
+        (
+            *("S2", "Field-RCE in the order of time: Neural Calibration : Platt scaling, ratio"),
+            *(f"{np.exp(shift):.2f}", _ratio(time, NEURAL, rce), -shift, ratio_text),
+        ),
     ]
-    if not full_tables.is_complete(own, DATA_SETS, list(METHODS)):
-        lines = [line | {"verdict": NOT_RUN} for line in lines]
+    is_complete = full_tables.is_complete(own, DATA_SETS, list(METHODS))
+    lines = []
+    for name, claim, published, effect, size, show in tested:
+        line = {"hypothesis": name, "claim": claim, "published": published, "here": show(effect)}
+        line |= {"p": p_text(effect), "power": power_text(effect, size or margin)}
+        lines.append(line | {"verdict": verdict(effect, size / 2) if is_complete else NOT_RUN})
     return lines + (_estimates(own, time, random) if own else [])
 
 
@@ -107,12 +92,8 @@ def _estimates(
 ) -> list[dict[str, str]]:
     """Lines without a verdict."""
     rce, less_floor = ERRORS["Field-RCE"], ERRORS["Field-RCE less the floor"]
-    names = [name for name in time if name in random]
-    rises = [
-        full_tables.log_ratios({name: time[name]}, NEURAL, PLATT, rce)[name]
-        - full_tables.log_ratios({name: random[name]}, NEURAL, PLATT, rce)[name]
-        for name in names
-    ]
+    logs = [full_tables.log_ratios(groups, NEURAL, PLATT, rce) for groups in (time, random)]
+    rises = [logs[0][name] - logs[1][name] for name in logs[0] if name in logs[1]]
     ratios = [
         ("F4 less the floor", _ratio(own, ILPS, less_floor)),
         ("F4 of ILPS at its optimum", _ratio(own, "ILPS at its optimum", rce)),
@@ -122,13 +103,8 @@ def _estimates(
         ("S2 on all nine tables in their own order", _ratio(own, NEURAL, rce)),
     ]
     return [
-        {
-            "hypothesis": "",
-            "claim": claim,
-            "here": ratio_text(effect),
-            "p": p_text(effect),
-            "verdict": "estimate",
-        }
+        {"hypothesis": "", "claim": claim}
+        | {"here": ratio_text(effect), "p": p_text(effect), "verdict": "estimate"}
         for claim, effect in ratios
     ]
 
