@@ -34,7 +34,6 @@ from keras_calibration.seeds import Ledger
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))
-from configurations import markdown_configurations  # noqa: E402
 from densenet import densenet  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
@@ -139,7 +138,6 @@ def main() -> None:
             engine="loop",
             configuration={**dataclasses.asdict(pipeline), **settings},
         )
-    print(markdown_configurations(ledger, next(iter(pipelines))))
     for title, rows in tables(ledger).items():
         published = PUBLISHED if "error rate" in title else None
         print(f"\n{title}\n\n{markdown_accuracies(rows, published)}")

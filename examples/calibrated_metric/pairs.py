@@ -183,7 +183,7 @@ def markdown_accuracies(
 ) -> str:
     """The accuracies of all metrics as a Markdown table, in percent."""
     if not rows:
-        return "No pair has two common finished seeds: train more seeds."
+        return "No pair counts: train more seeds."
     names = list(rows[0].accuracies)
     header = ["kind", "better", "worse", "seeds", "p", *(f"{name}, %" for name in names)]
     header += [f"{name} minus plain" for name in names[1:]]
