@@ -7,7 +7,8 @@ r"""Ledgers as data: the runs of a study in one compressed file, and back into a
     ./dev run python examples/ledger_archive.py show examples/ledgers
 
 The file has one JSON value a line, compressed by xz. The first line says what the study is and what
-made it: command, commit, machine, date and wall time. Then come the runs, each with the metrics of
+made it: command, machine, wall time, when the first and the last run were recorded, and from which
+commits. Then come the runs, each with the metrics of
 the epoch that it kept, and the lines of the files beside the ledger (`*.jsonl`, `*.csv`). Names of
 machines and folders are left out.
 """
@@ -56,8 +57,9 @@ def pack(folder: Path, file: Path, about: Mapping[str, Any]) -> None:
         folder: Folder of the ledger.
         file: The archive, replaced if it exists; its name ends with `.jsonl.xz`.
         about: What goes into the first line; `study` is the ledger's folder below the `--output`
-            of its script, such as `"stocks/range"`. Number of runs, their date and the versions
-            of packages are added.
+            of its script, such as `"stocks/range"`. Number of runs, the times of the first and the
+            last one, and the versions of packages are added; so are the commits, if they are
+            missing.
 
     Raises:
         ValueError: There are no runs, `study` is not a relative path, or a record has the name of
@@ -68,8 +70,11 @@ def pack(folder: Path, file: Path, about: Mapping[str, Any]) -> None:
         raise ValueError(f"Argument `folder` must be a ledger with runs. Received: {folder}.")
     _relative(about["study"])
     versions = {name: version for run in runs for name, version in run["versions"].items()}
-    added = {"num_runs": len(runs), "date": runs[-1]["created"][:10], "versions": versions}
-    lines = [{"format": FORMAT, **about, **added}, *({"run": _packed_run(run)} for run in runs)]
+    times = sorted(run["created"] for run in runs)
+    added = {"num_runs": len(runs), "first_run": times[0], "last_run": times[-1]}
+    commits = about.get("commits") or [commit_at(time) for time in (times[0], times[-1])]
+    first = {"format": FORMAT, **about, "commits": commits, **added, "versions": versions}
+    lines = [first, *({"run": _packed_run(run)} for run in runs)]
     for path in sorted((*folder.glob("*.jsonl"), *folder.glob("*.csv"))):
         for text in path.read_text(encoding="utf-8").splitlines():
             is_json = path.suffix == ".jsonl"
@@ -159,10 +164,13 @@ def about_studies(abouts: Sequence[Mapping[str, Any]]) -> str:
     for program, studies in programs.items():
         hours = sum(about["wall_seconds"] for about in studies) / 3600
         line = [program, str(len(studies)), f"{sum(about['num_runs'] for about in studies):,}"]
-        dates = sorted({about["date"] for about in studies})
-        line += [f"{hours:.1f}", " to ".join(dict.fromkeys((dates[0], dates[-1])))]
-        lines.append([*line, ", ".join(sorted({about["commit"][:9] for about in studies}))])
-    header = ["program", "ledgers", "runs", "hours", "dates", "commits"]
+        first = min(studies, key=lambda about: str(about["first_run"]))
+        last = max(studies, key=lambda about: str(about["last_run"]))
+        times = (first["first_run"], last["last_run"])
+        commits = (first["commits"][0], last["commits"][-1])
+        line += [f"{hours:.1f}", *(time[:16].replace("T", " ") for time in times)]
+        lines.append([*line, " to ".join(dict.fromkeys(commit[:9] for commit in commits))])
+    header = ["program", "ledgers", "runs", "hours", "first run", "last run", "commits"]
     machines = "; ".join(sorted({about["machine"] for about in abouts}))
     return f"{markdown_table(header, lines)}\n\nMachine: {machines}."
 
@@ -183,9 +191,9 @@ def main() -> None:
     """Packs a ledger, unpacks a folder of archives, or lists them."""
     arguments = parse_arguments()
     if arguments.action == "pack":
-        commit = arguments.commit or _commit()
-        about = {"study": arguments.study, "command": arguments.command, "commit": commit}
+        about = {"study": arguments.study, "command": arguments.command}
         about |= {"machine": machine(), "wall_seconds": arguments.seconds}
+        about |= {"commits": arguments.commit} if arguments.commit else {}
         pack(arguments.folder, arguments.file, about)
         print(f"{arguments.file}: {arguments.file.stat().st_size:,} bytes")
     elif arguments.action == "unpack":
@@ -205,7 +213,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--study", required=True, help="folder of the ledger below its --output")
     add("--command", required=True, help="what made the runs")
     add("--seconds", type=float, required=True, help="wall time of all runs")
-    add("--commit", help="that made the runs (default: that of this checkout)")
+    text = "that made the runs, or the first and the last one (default: by their times)"
+    add("--commit", nargs="+", help=text)
     add = actions.add_parser("unpack", help="write the ledgers' folders").add_argument
     add("archives", type=Path, help="folder of archives")
     add("output", type=Path, help="folder for the ledgers")
@@ -284,9 +293,17 @@ def _relative(study: str) -> PurePosixPath:
     return path
 
 
-def _commit() -> str:
-    """The commit of this checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+def commit_at(time: str) -> str:
+    """The newest commit of this checkout's history at a time."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "rev-list",
+        "-1",
+        f"--before={time}",
+        "HEAD",
+    ]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

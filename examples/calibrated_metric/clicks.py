@@ -23,7 +23,6 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
 
 import argparse
-import csv
 import dataclasses
 import json
 import os
@@ -45,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
 from block_losses import FILE as BLOCK_FILE  # noqa: E402
 from block_losses import BlockLosses, is_rolling  # noqa: E402
-from click_auc import REGRESSION, auc_table, regression_record  # noqa: E402
+from click_auc import REGRESSION, regression_record  # noqa: E402
 from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
 from click_study import Pipeline, Study, make_study  # noqa: E402
 from id_table import Rows, read_rows  # noqa: E402
@@ -282,27 +281,15 @@ def title(ledger: Ledger) -> str:
     return f"Clicks, {setting['data']}, {split_of(setting)}"
 
 
-def is_split_as_published(ledger: Ledger) -> bool:
-    """Whether the rows were shuffled before the split, as in the papers."""
-    setting = _setting(ledger)
-    return bool(setting["mixing"] == 1)
-
-
 def split_of(setting: Mapping[str, Any]) -> str:
     """How the rows of a ledger were split, in words."""
     mixing = setting["mixing"]
     return {0: "in their own order", 1: "shuffled"}.get(mixing, f"mixed by {mixing:g}")
 
 
-def rows_of(ledger: Ledger, decided_by: str = "plain") -> list[PairRow]:
+def rows_of(ledger: Ledger) -> list[PairRow]:
     """The rows of all pairs in a ledger of this study; see `pair_rows`."""
-    return pair_rows(
-        ledger,
-        list(published_of(ledger)),
-        plain=PLAIN,
-        calibrated=CALIBRATED,
-        decided_by=decided_by,
-    )
+    return pair_rows(ledger, list(published_of(ledger)), plain=PLAIN, calibrated=CALIBRATED)
 
 
 def published_of(ledger: Ledger) -> dict[Pair, str]:
@@ -338,20 +325,11 @@ def markdown(ledger: Ledger) -> str:
             f"`{setting['data']}`, {split_of(setting)}; {setting['num_train']:,} rows to "
             f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
             f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
-            f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
-            markdown_accuracies(rows, published_of(ledger)),
+            f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. Pairs that count:",
+            markdown_accuracies([row for row in rows if row.judged], published_of(ledger)),
             markdown_losses(rows),
-            auc_table(ledger, list(ARCHITECTURES)),
         ]
-    ).strip()
-
-
-def _seconds(ledger: Ledger) -> str:
-    """A sentence on how long the runs took."""
-    with (ledger.path / SECONDS).open() as file:
-        entries = [(int(count), float(seconds)) for _, count, seconds in csv.reader(file)]
-    num_runs, total = (sum(column) for column in zip(*entries, strict=True))
-    return f"{num_runs} runs took {total:.0f} s, {total / num_runs:.1f} s each."
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from click_study import Pipeline
 from primary_clicks import PLANS, study_of
 from primary_page import TableResult
 from primary_verdicts import PairGain
-from share_page import table_pairs
+from share_page import MIN_SHARE, table_pairs
 from synthetic import predicted_gain
 
 from markdown_table import markdown_table
@@ -29,25 +29,29 @@ The distance of two pipelines is how often a single run is right by the log loss
 decide which one is better. The gain is that in the fold that is judged. The law is that of normal
 losses: Φ(Φ⁻¹(a) / r) − a, for an accuracy a and a ratio r of standard deviations. A cell has the
 accuracies by both losses, in percent, and the number of pairs. All of this was computed after the
-verdict on A1.
+verdicts on A1 and A2. Single runs are right less often in the fold that is judged than in those
+that decide: the nearest pairs are partly chance.
 """
 NORMALIZATION_TEXT = """
 ### Batch normalization: which side wins, and is it seen?
 
-xDeepFM with and without batch normalization (momentum 0.9), in the runs of D1; tables where the
-other fold tells which one is better. Accuracies of a single run. In batches of 512 the calibrated
+xDeepFM with and without batch normalization (momentum 0.9); tables where the other folds tell which
+one is better. Accuracies of a single run. In batches of 512 the calibrated
 loss favours the network with batch normalization, whichever one has the lower log loss.
 """
 
 
 def groups_of(results: Sequence[TableResult], folders: Iterable[Path]) -> dict[str, list[PairGain]]:
-    """The pairs that count, by batch size: those of A1, then those of the runs of D1."""
+    """The pairs that count: those of A1, of A2 and the further tables, and of the runs of D1."""
     groups = {"A1, batches of 8 and 31": [pair for result in results for pair in result.gains]}
-    plan = PLANS["share"]
+    conditions = [("A2, batches of 32", "second", 32, MIN_SHARE)]
+    conditions.append(("further tables, batches of 32", "further", 32, MIN_SHARE))
+    for size in filter(None, PLANS["share"].batch_sizes):
+        conditions.append((f"D1, batches of {size}", "share", size, 0.5))
     for folder in folders:
-        for size in filter(None, plan.batch_sizes):
-            tables = table_pairs(folder / "share", plan, size, min_share=0.5)
-            groups[f"D1, batches of {size}"] = [gain for gains in tables.values() for gain in gains]
+        for title, name, size, min_share in conditions:
+            tables = table_pairs(folder / name, PLANS[name], size, min_share)
+            groups[title] = [gain for gains in tables.values() for gain in gains]
     return {title: pairs for title, pairs in groups.items() if pairs}
 
 
@@ -97,7 +101,7 @@ def draw(groups: Mapping[str, Sequence[PairGain]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 4.8), layout="constrained")
     accuracies = np.linspace(50.1, 98.5, 200)
     for ratio, style in zip(RATIOS, ("-", "--"), strict=True):
         gains = predicted_gain(accuracies, ratio)
@@ -111,6 +115,6 @@ def draw(groups: Mapping[str, Sequence[PairGain]], path: Path) -> None:
     axes.axhline(0, color="0.8", lw=1)
     axes.set_xlabel("how far apart: accuracy of a single run by the log loss, %")
     axes.set_ylabel("gain by the calibrated loss, points")
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right upper")
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -1,22 +1,18 @@
-"""How often do single runs of an image classifier show the better of two pipelines?
+r"""How often do single runs of an image classifier show the better of two networks?
 
-    ./dev run python examples/calibrated_metric/images.py                    small CIFAR-10
+    ./dev run python examples/calibrated_metric/images.py --folder FOLDER       as in the paper
+    ./dev run python examples/calibrated_metric/images.py --rows 3000 --held-out 5000 \
+        --shrink 2 --width 8 --epochs 2 --seeds 4                               a try
 
-Section 5.4 of Fan et al., *Calibration-then-Calculation* (a version of arXiv 2401.16692): a ResNet
-is compared with ResNets of other sizes and a DenseNet by the log loss and by the calibrated one,
-whose correction is a temperature. Here pipelines also differ in dropout, L2 penalty, batch
-normalization and learning rate.
+Section 5.4 of Fan et al., *Calibration-then-Calculation* (a version of arXiv 2401.16692): ResNet-18
+is compared with ResNet-34, 101 and 152 and with DenseNet-121, by the log loss and by the calibrated
+one, whose correction is a temperature. The defaults are the paper's: all of CIFAR-10, 200 epochs,
+60 seeds. Rate, schedule, penalty, batches and augmentation are those of the code that the paper
+uses. That is for a GPU: **it was not run here.**
 
-**Not tested here.** The paper trains ResNet-18 to 152 and DenseNet-121 for 200 epochs on all 50,000
-images of CIFAR-10. Its claims come from the over-confidence of such networks. The defaults of this
-script, two epochs on 3,000 images of 16 × 16 pixels, only try the program out.
-`examples/papers_data.py` has the command for the data in full; its ResNets have the three stages
-that He et al. use for CIFAR-10, not the four wider ones of ResNet-18.
-
-In the paper, the better pipeline is the one with the lower error rate; that table comes second,
-after the one where the log loss decides, as in our other studies.
-
-The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
+In the paper, the better network is the one with the lower error rate; that table comes second,
+after the one where the log loss decides, as in our other studies. FOLDER has CIFAR-10 in its binary
+version; by default, the sample in $KERAS_CALIBRATION_DATA or ../shared/data is read.
 """
 
 import argparse
@@ -38,7 +34,6 @@ from keras_calibration.seeds import Ledger
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))
-from configurations import markdown_configurations  # noqa: E402
 from densenet import densenet  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
@@ -61,19 +56,14 @@ CALIBRATED = {
 BY_ERROR_RATE = {"log loss": "val_log_loss", **CALIBRATED}
 # The pairs of the paper's table 7, with the two accuracies published.
 PUBLISHED = {
-    Pair("depth", "base", "deeper"): "LL 13.5, CLL 56.7 (ResNet-18, 34)",
-    Pair("depth", "base", "much_deeper"): "LL 5.6, CLL 74.7 (ResNet-18, 101)",
-    Pair("depth", "base", "deepest"): "LL 8.1, CLL 87.4 (ResNet-18, 152)",
-    Pair("architecture", "base", "densenet"): "LL 51.5, CLL 85.2 (ResNet-18, DenseNet-121)",
+    Pair("depth", "resnet18", "resnet34"): "LL 13.5, CLL 56.7",
+    Pair("depth", "resnet18", "resnet101"): "LL 5.6, CLL 74.7",
+    Pair("depth", "resnet18", "resnet152"): "LL 8.1, CLL 87.4",
+    Pair("architecture", "resnet18", "densenet121"): "LL 51.5, CLL 85.2",
 }
-PAIRS = (
-    *PUBLISHED,
-    Pair("width", "base", "wider"),
-    Pair("dropout", "base", "dropout"),
-    Pair("L2 penalty", "base", "l2"),
-    Pair("batch normalization", "base", "no_batch_normalization"),
-    Pair("learning rate", "base", "half_learning_rate"),
-)
+PAIRS = tuple(PUBLISHED)
+L2 = 2.5e-4  # a weight decay of 5e-4 in the gradient
+LEARNING_RATE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,26 +71,27 @@ class Pipeline:
     """A network and how it is trained.
 
     Args:
-        depth: Layers of the ResNet, 6n + 2.
-        width: Channels of its first stage.
-        growth_rate: Growth rate of a DenseNet-BC of depth + 2 layers instead; 0 for the ResNet.
-        batch_normalization: Whether the ResNet has batch normalization.
-        dropout: Dropout rate before the last layer; in a DenseNet, after each convolution.
-        l2: Weight of the L2 penalty.
-        learning_rate: Learning rate at the start; it falls to 0 as a cosine.
+        blocks: Blocks of each stage of a ResNet, or layers of each block of a DenseNet.
+        kind: `"basic"` or `"bottleneck"` for the blocks of a ResNet, or `"dense"`.
+        width: Channels of the first stage; a DenseNet has half of it as its growth rate.
         batch_size: Images of a batch.
         epochs: Number of epochs.
     """
 
-    depth: int = 8
-    width: int = 8
-    growth_rate: int = 0
-    batch_normalization: bool = True
-    dropout: float = 0.0
-    l2: float = 0.0
-    learning_rate: float = 0.1
+    blocks: tuple[int, ...]
+    kind: str = "basic"
+    width: int = 64
     batch_size: int = 128
-    epochs: int = 2
+    epochs: int = 200
+
+
+PIPELINES = {
+    "resnet18": Pipeline((2, 2, 2, 2)),
+    "resnet34": Pipeline((3, 4, 6, 3)),
+    "resnet101": Pipeline((3, 4, 23, 3), "bottleneck"),
+    "resnet152": Pipeline((3, 8, 36, 3), "bottleneck"),
+    "densenet121": Pipeline((6, 12, 24, 16), "dense"),
+}
 
 
 class Images(NamedTuple):
@@ -118,7 +109,10 @@ class Images(NamedTuple):
 def main() -> None:
     """Trains the runs that are missing in the ledger, then prints the tables."""
     arguments = parse_arguments()
-    pipelines = choose_pipelines(arguments)
+    pipelines = {
+        name: dataclasses.replace(PIPELINES[name], width=arguments.width, epochs=arguments.epochs)
+        for name in arguments.pipelines
+    }
     train, held_out = (
         Images(shrink(images.pixels, arguments.shrink), images.labels)
         for images in read_cifar10(arguments.folder, arguments.rows, arguments.held_out)
@@ -129,17 +123,11 @@ def main() -> None:
         f"held out, of shape {image_shape}; {len(pipelines)} pipelines × {arguments.seeds} seeds"
     )
     ledger = Ledger(arguments.output / "images" / "cifar10")
-    settings = {
-        "rows": len(train.labels),
-        "image_shape": list(image_shape),
-        "augment": arguments.augment,
-    }
+    settings = {"rows": len(train.labels), "image_shape": list(image_shape)}
     for number, (name, pipeline) in enumerate(pipelines.items(), start=1):
         print(f"{name} ({number} of {len(pipelines)})")
         keras_calibration.seeds.train(
-            functools.partial(
-                build_model, pipeline, image_shape, len(train.labels), arguments.augment
-            ),
+            functools.partial(build_model, pipeline, image_shape, len(train.labels)),
             tuple(train),
             ledger=ledger,
             pipeline=name,
@@ -147,9 +135,9 @@ def main() -> None:
             epochs=pipeline.epochs,
             batch_size=pipeline.batch_size,
             validation_data=tuple(held_out),
+            engine="loop",
             configuration={**dataclasses.asdict(pipeline), **settings},
         )
-    print(markdown_configurations(ledger))
     for title, rows in tables(ledger).items():
         published = PUBLISHED if "error rate" in title else None
         print(f"\n{title}\n\n{markdown_accuracies(rows, published)}")
@@ -161,49 +149,18 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     """The command-line arguments."""
     data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
-    base = Pipeline()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--folder", type=Path, default=data, help="folder of the data folders")
-    add("--seeds", type=int, default=20, help="of each pipeline (default: %(default)s)")
-    add("--pipelines", nargs="+", help="some of them (default: all)")
-    add("--rows", type=int, default=3000, help="images to train on (default: %(default)s)")
-    add("--held-out", type=int, default=5000, help="images (default: %(default)s)")
-    add("--shrink", type=int, default=2, help="factor for the images (default: %(default)s)")
-    add("--depth", type=int, default=base.depth, help="default: %(default)s")
-    add("--width", type=int, default=base.width, help="default: %(default)s")
-    add("--batch-size", type=int, default=base.batch_size, help="default: %(default)s")
-    add("--epochs", type=int, default=base.epochs, help="default: %(default)s")
-    add("--augment", action="store_true", help="shift and flip the images at random")
+    add("--seeds", type=int, default=60, help="of each network (default: %(default)s)")
+    add("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES), help="(default: all)")
+    add("--rows", type=int, default=50_000, help="images to train on (default: %(default)s)")
+    add("--held-out", type=int, default=10_000, help="images (default: %(default)s)")
+    add("--shrink", type=int, default=1, help="factor for the images (default: %(default)s)")
+    add("--width", type=int, default=64, help="of the first stage (default: %(default)s)")
+    add("--epochs", type=int, default=200, help="(default: %(default)s)")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
-
-
-def choose_pipelines(arguments: argparse.Namespace) -> dict[str, Pipeline]:
-    """The base and its variants, by name."""
-    base = Pipeline(
-        depth=arguments.depth,
-        width=arguments.width,
-        batch_size=arguments.batch_size,
-        epochs=arguments.epochs,
-    )
-    change = dataclasses.replace
-    pipelines = {
-        "base": base,
-        "deeper": change(base, depth=base.depth + 6),
-        "much_deeper": change(base, depth=base.depth + 12),
-        "deepest": change(base, depth=base.depth + 18),
-        "wider": change(base, width=base.width * 2),
-        "densenet": change(base, growth_rate=base.width),
-        "dropout": change(base, dropout=0.2),
-        "l2": change(base, l2=5e-4),
-        "no_batch_normalization": change(base, batch_normalization=False),
-        "half_learning_rate": change(base, learning_rate=base.learning_rate / 2),
-    }
-    names = arguments.pipelines or list(pipelines)
-    if unknown := set(names) - set(pipelines):
-        raise SystemExit(f"No pipelines {sorted(unknown)}: expected some of {list(pipelines)}.")
-    return {name: pipelines[name] for name in names}
 
 
 def read_cifar10(folder: Path, num_train: int, num_held_out: int) -> list[Images]:
@@ -260,35 +217,34 @@ def shrink(pixels: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
 
 
 def build_model(
-    pipeline: Pipeline, image_shape: tuple[int, int, int], num_rows: int, augment: bool
+    pipeline: Pipeline, image_shape: tuple[int, int, int], num_rows: int
 ) -> keras.Model:
     """The compiled network of a pipeline, from pixels to logits."""
-    layers = [keras.Input(image_shape), keras.layers.Rescaling(1 / 127.5, offset=-1.0)]
-    if augment:
-        layers.append(keras.layers.RandomFlip("horizontal"))
-        layers.append(keras.layers.RandomTranslation(0.125, 0.125, fill_mode="constant"))
-    if pipeline.growth_rate:
+    if pipeline.kind == "dense":
+        rate = pipeline.width // 2
         network = densenet(
-            image_shape,
-            NUM_CLASSES,
-            depth=pipeline.depth + 2,
-            growth_rate=pipeline.growth_rate,
-            dropout=pipeline.dropout,
-            l2=pipeline.l2,
+            image_shape, NUM_CLASSES, blocks=pipeline.blocks, growth_rate=rate, l2=L2
         )
     else:
         network = resnet(
             image_shape,
             NUM_CLASSES,
-            depth=pipeline.depth,
+            blocks=pipeline.blocks,
+            bottleneck=pipeline.kind == "bottleneck",
             width=pipeline.width,
-            batch_normalization=pipeline.batch_normalization,
-            dropout=pipeline.dropout,
-            l2=pipeline.l2,
+            l2=L2,
         )
-    model = keras.Sequential([*layers, network])
+    model = keras.Sequential(
+        [
+            keras.Input(image_shape),
+            keras.layers.Rescaling(1 / 127.5, offset=-1.0),
+            keras.layers.RandomFlip("horizontal"),
+            keras.layers.RandomTranslation(0.125, 0.125, fill_mode="constant"),
+            network,
+        ]
+    )
     num_steps = pipeline.epochs * -(-num_rows // pipeline.batch_size)
-    schedule = keras.optimizers.schedules.CosineDecay(pipeline.learning_rate, num_steps)
+    schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, num_steps)
     model.compile(
         keras.optimizers.SGD(schedule, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

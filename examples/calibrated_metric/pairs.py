@@ -110,26 +110,23 @@ def pair_rows(
     *,
     plain: str,
     calibrated: Mapping[str, str],
-    decided_by: str = PLAIN,
 ) -> list[PairRow]:
     """Which pipeline of each pair is better, and how accurate each metric is.
 
-    The better pipeline has the lower mean plain loss, or the lower mean of another loss, and is
-    known if the means differ with p < 0.05. (In the papers, it is the one with P(R(A) < R(B)) > ½,
-    Definition 1; `primary_verdicts.py` decides so.) The accuracy of a metric is how
-    often it agrees, given one run of each pipeline (eq. 8), on seeds that did not decide. Runs of
-    the same seed share the order of their rows, so they are not compared: that leaves m (m − 1) of
-    the m² pairs of runs. A half of the seeds decides if the better pipeline is known from it, and
-    if in it the plain loss is less than 98.5 % accurate: otherwise there is nothing to gain. A pair
-    counts if at least one half decides.
+    The better pipeline has the lower mean plain loss, and is known if the means differ with p <
+    0.05. (In the papers, it is the one with P(R(A) < R(B)) > ½, Definition 1;
+    `primary_verdicts.py` decides so.) The accuracy of a metric is how often it agrees, given one
+    run of each pipeline (eq. 8), on seeds that did not decide. Runs of the same seed share the
+    order of their rows, so they are not compared: that leaves m (m − 1) of the m² pairs of runs. A
+    half of the seeds decides if the better pipeline is known from it, and if in it the plain loss
+    is less than 98.5 % accurate: otherwise there is nothing to gain. A pair counts if at least one
+    half decides.
 
     Args:
         ledger: The runs, with the losses by block beside it (`block_losses`), or without them.
         pairs: The pairs; those with fewer than two common finished seeds are left out.
         plain: Name of the plain loss in the ledger, for example `"val_log_loss"`.
         calibrated: Name to show → name in the ledger, for each calibrated loss.
-        decided_by: Name to show of the loss whose mean decides which pipeline is better where the
-            metrics are judged.
 
     Returns:
         A row for each pair, in the given order.
@@ -153,7 +150,7 @@ def pair_rows(
                 pair.first: {seed: first[seed] for seed in common},
                 pair.second: {seed: second[seed] for seed in common},
             }
-            rows.append(_pair_row(pair, runs, list(names), decided_by))
+            rows.append(_pair_row(pair, runs, list(names)))
     return rows
 
 
@@ -186,7 +183,7 @@ def markdown_accuracies(
 ) -> str:
     """The accuracies of all metrics as a Markdown table, in percent."""
     if not rows:
-        return "No pair has two common finished seeds: train more seeds."
+        return "No pair counts: train more seeds."
     names = list(rows[0].accuracies)
     header = ["kind", "better", "worse", "seeds", "p", *(f"{name}, %" for name in names)]
     header += [f"{name} minus plain" for name in names[1:]]
@@ -263,12 +260,7 @@ def values_by_seed(
     return values
 
 
-def _pair_row(
-    pair: Pair,
-    runs: Mapping[str, Mapping[int, Array]],
-    names: Sequence[str],
-    decided_by: str = PLAIN,
-) -> PairRow:
+def _pair_row(pair: Pair, runs: Mapping[str, Mapping[int, Array]], names: Sequence[str]) -> PairRow:
     """The row of a pair, given values `(num_metrics, num_blocks)` with the plain loss first."""
     losses = {
         name: np.array([values.mean(axis=1) for values in by_seed.values()])
@@ -280,7 +272,7 @@ def _pair_row(
     judged = [
         Judged(*decided, tuple(seeds[seeds % 2 == parity].tolist()))
         for parity in (0, 1)
-        if (decided := _decide(losses, pair, seeds % 2 != parity, names.index(decided_by)))
+        if (decided := _decide(losses, pair, seeds % 2 != parity))
         and np.count_nonzero(seeds % 2 == parity) >= MIN_JUDGED
     ]
     accuracies = {name: _accuracy(losses, seeds, judged, k) for k, name in enumerate(names)}
@@ -289,17 +281,16 @@ def _pair_row(
 
 
 def _decide(
-    losses: Mapping[str, Array], pair: Pair, deciding: NDArray[np.bool_], metric: int
+    losses: Mapping[str, Array], pair: Pair, deciding: NDArray[np.bool_]
 ) -> tuple[str, str] | None:
-    """The better and the worse pipeline by a metric on some of the seeds, if they decide."""
-    means = {name: losses[name][deciding, metric] for name in (pair.first, pair.second)}
+    """The better and the worse pipeline by the plain loss on some of the seeds, if they decide."""
+    means = {name: losses[name][deciding, 0] for name in (pair.first, pair.second)}
     if np.count_nonzero(deciding) < MIN_JUDGED:
         return None
     better, worse = sorted(means, key=lambda name: float(means[name].mean()))
     p_value = mean_difference(means[better], means[worse], paired=True).p_value
     is_significant = p_value is not None and p_value < MAX_P_VALUE
-    plain = (losses[name][deciding, 0] for name in (better, worse))
-    accuracy = independent_seed_accuracy(*plain).value
+    accuracy = independent_seed_accuracy(means[better], means[worse]).value
     return (better, worse) if is_significant and accuracy < MAX_ACCURACY else None
 
 

@@ -19,7 +19,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -391,61 +391,55 @@ def to_json(runs: list[tuple[Experiment, Rounds]], laws: list[dict[str, float]])
 
 def section(stored: dict[str, Any]) -> str:
     """The tables of the study in Markdown, from the values of `to_json`."""
-    lines = []
+    parts = []
     for title, values in stored["experiments"].items():
-        lines += ["", f"| {title} | measured | expected | published |", "| --- | --- | --- | --- |"]
+        rows = []
         for name, (value, error) in values["figures"].items():
             digits = num_digits(name)
             theory = values["expected"].get(name)
             published = values["published"].get(name, ())
             if theory is None and not published and name.startswith(("mean", "std")):
                 continue
-            cells = [
-                name,
-                f"{value:.{digits}f} ± {error:.{digits}f}",
-                "" if theory is None else f"{theory:.{digits}f}",
-                ", ".join(f"{v:g}" for v in published),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *needed_lines(stored), "", *law_lines(stored["laws"])]
-    return "\n".join(lines).strip()
+            texts = ["" if theory is None else f"{theory:.{digits}f}"]
+            texts.append(", ".join(f"{v:g}" for v in published))
+            rows.append([name, f"{value:.{digits}f} ± {error:.{digits}f}", *texts])
+        parts.append(_table([title, "measured", "expected", "published"], rows))
+    return "\n\n".join([*parts, needed_table(stored), law_table(stored["laws"])])
 
 
-def needed_lines(stored: dict[str, Any]) -> list[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns are not aligned, to fit into README.md."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def needed_table(stored: dict[str, Any]) -> str:
     """What the published standard deviations predict, and what the published gains need."""
-    lines = [
-        "| published | accuracy, plain | std ratio | gain by this ratio | published gain "
-        "| std ratio for this gain |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for title, values in stored["experiments"].items():
         published = values["published"]
         names = ("accuracy, plain", "gain, hold-out", "std, plain", "std, hold-out")
         for accuracy, gain, plain, calibrated in zip(*(published[n] for n in names), strict=True):
             ratio = calibrated / plain
-            lines.append(
-                f"| {title.split(',')[0]} | {accuracy:g} % | {ratio:.3f} "
-                f"| {predicted_gain(accuracy, ratio):+.2f} | {gain:+.2f} "
-                f"| {needed_ratio(accuracy, gain):.3f} |"
-            )
-    return lines
+            by_ratio, needed = predicted_gain(accuracy, ratio), needed_ratio(accuracy, gain)
+            row = [title.split(",")[0], f"{accuracy:g} %", f"{ratio:.3f}", f"{by_ratio:+.2f}"]
+            rows.append([*row, f"{gain:+.2f}", f"{needed:.3f}"])
+    head = ["published", "accuracy, plain", "std ratio", "gain by this ratio", "published gain"]
+    return _table([*head, "std ratio for this gain"], rows)
 
 
-def law_lines(laws: list[dict[str, float]]) -> list[str]:
+def law_table(laws: list[dict[str, float]]) -> str:
     """The ratio of standard deviations for several numbers of features and rows."""
-    lines = [
-        "| features d | training rows n | simulated std ratio | exact | √(d/(d+1)) "
-        "| Theorem 4: mean of L / C | 1 + 1/n | Corollary 5: Var((1 + 1/n) C) / Var(L) |",
-        f"|{' --- |' * 8}",
-    ]
+    rows = []
     for law in laws:
-        lines.append(
-            f"| {law['num_features']} | {law['num_train']} | {law['simulated']:.4f} ± "
-            f"{law['error']:.4f} | {law['exact']:.4f} | {law['leading']:.4f} | "
-            f"{law['excess']:.5f} ± {law['excess_error']:.5f} | {1 + 1 / law['num_train']:.5f} | "
-            f"{law['scaled']:.4f} |"
-        )
-    return lines
+        row = [f"{law['num_features']}", f"{law['num_train']}"]
+        row.append(f"{law['simulated']:.4f} ± {law['error']:.4f}")
+        row += [f"{law['exact']:.4f}", f"{law['leading']:.4f}"]
+        row.append(f"{law['excess']:.5f} ± {law['excess_error']:.5f}")
+        rows.append([*row, f"{1 + 1 / law['num_train']:.5f}", f"{law['scaled']:.4f}"])
+    head = ["features d", "training rows n", "simulated std ratio", "exact", "√(d/(d+1))"]
+    head += ["Theorem 4: mean of L / C", "1 + 1/n", "Corollary 5: Var((1 + 1/n) C) / Var(L)"]
+    return _table(head, rows)
 
 
 LINEAR = Experiment(

@@ -75,14 +75,11 @@ TO_THE_END_CLAIMS = (
     Claim(f"{TO_THE_END}, inverted", "Base on development", "auc", "5.8"),
 )
 QUESTIONS = (
-    Claim("Our NeuralCalibration", "Model-1", "log_loss"),
-    Claim("Our NeuralCalibration", "Platt scaling", "log_loss"),
-    Claim("Our NeuralCalibration", TO_THE_END, "log_loss"),
-    Claim("calibrate", "Model-1", "log_loss"),
-    Claim("calibrate", "Platt scaling", "log_loss"),
-    Claim("calibrate", TO_THE_END, "log_loss"),
-    Claim("UMC", TO_THE_END, "log_loss"),
-    Claim("SBCR", TO_THE_END, "log_loss"),
+    *(
+        Claim(row, other, "log_loss")
+        for row in ("Our NeuralCalibration", "calibrate", "UMC", "SBCR")
+        for other in (BASE, PLATT, PAPER, TO_THE_END)
+    ),
     Claim("UMC", "calibrate", "log_loss"),
     Claim("SBCR", "calibrate", "log_loss"),
 )

@@ -47,12 +47,7 @@ def main() -> None:
     root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=root / FOLDER, help="(default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("output") / "lending_club",
-        help="folder of the ledger (default: %(default)s)",
-    )
+    parser.add_argument("--output", type=Path, default=Path("output/lending_club"), help="ledger")
     arguments = parser.parse_args()
     ledger = Ledger(arguments.output)
     if not ledger.runs(status="finished"):
@@ -75,11 +70,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
         frame[name] = pd.to_numeric(frame[name], errors="coerce").astype(float)
     order = np.random.default_rng(0).permutation(len(frame))
     frame, labels = frame.iloc[order], labels[order]
-    choices = {
-        WITHOUT: at_issue,
-        WITH: [*at_issue, *AFTER_THE_OUTCOME],
-        ALONE: list(AFTER_THE_OUTCOME),
-    }
+    after = list(AFTER_THE_OUTCOME)
+    choices = {WITHOUT: at_issue, WITH: [*at_issue, *after], ALONE: after}
     return [
         record(name, frame[columns], labels, seed)
         for name, columns in choices.items()
@@ -122,11 +114,7 @@ def record(name: str, columns: Any, labels: np.ndarray, seed: int) -> dict[str, 
 
 
 def section(ledger: Ledger) -> str:
-    """The runs beside the paper's figures, as Markdown; a sentence if there are no runs.
-
-    Args:
-        ledger: The runs of `main`.
-    """
+    """The runs of `main` beside the paper's figures, as Markdown; a sentence without runs."""
     runs = ledger.runs(status="finished")
     if not runs:
         return "The ledger holds no finished runs."

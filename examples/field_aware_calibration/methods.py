@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
-from base_network import Split, base_head, field_network, make_task
+from base_network import Split, field_network, make_task
 from calibration_task import CalibrationTask, Method
 from numpy.typing import NDArray
 from paper_ilps import PaperILPS
@@ -39,8 +39,10 @@ def model_1(task: CalibrationTask) -> NDArray[np.float32]:
 def model_2(task: CalibrationTask) -> NDArray[np.float32]:
     """Model-1, trained for another epoch on the development rows with a fresh Adam."""
     columns, rows = tuple(task.num_values), task.development
-    head = base_head(task.num_values, task.size, task.seed)
-    head.set_weights(task.base.get_weights())
+    network = field_network(task.num_values, task.size, task.seed)
+    head = kc.layers.NeuralCalibration(None, network)
+    head.build((None, 1), {name: (None,) for name in columns})
+    network.set_weights(task.base.get_weights())
     model = task.model("Model-2", head, columns)
     inputs = inputs_of(np.zeros_like(rows.labels), rows, columns)
     train_one_epoch(model, inputs, rows.labels, task.batch_size, task.seed)
@@ -89,9 +91,11 @@ def paper_neural_calibration(task: CalibrationTask, to_the_end: bool = True) -> 
     return trained_head(task, tuple(task.num_values), to_the_end)
 
 
-def paper_neural_calibration_of_field(task: CalibrationTask) -> NDArray[np.float32]:
+def paper_neural_calibration_of_field(
+    task: CalibrationTask, to_the_end: bool = True
+) -> NDArray[np.float32]:
     """The paper's Neural Calibration with a network over the field z only."""
-    return trained_head(task, (task.field,))
+    return trained_head(task, (task.field,), to_the_end)
 
 
 def base_on_development(task: CalibrationTask) -> NDArray[np.float32]:

@@ -53,16 +53,25 @@ ratios are unweighted means over the fields of a table that have at least 200 te
 over the tables, with Student's t ([by table](TABLES.md#f1-and-f3-by-table)). S1 compares the log
 losses of Neural Calibration and Platt scaling on the four tables that have an order of time.
 
-- F1′ is reproduced at the published size, on all tables but flights.
+- Less the floor, F1′ has the published size (0.37, 0.38; published 0.42). Raw, as in the paper, it
+  is 0.58 and 0.60, with intervals above 0.42. The published 0.42 itself has an interval, from five
+  data sets, below; without Lending Club and Porto Seguro it is 0.76. F1′ holds on all tables but
+  flights. Six of the nine tables, with the same test rows, had been seen in other runs when it was
+  registered, and three were new.
+- Values of a field with fewer than five training rows count as one value. So `user_id` has three
+  values on kddcup2012, one of them with 76 % of the test rows, and on movielens one value has 90 %.
+  Without `user_id` on both, F1′ is 0.38 and 0.38.
 - F3 asks what is *field-aware* in this. Platt scaling lowers the errors as much. Neural Calibration
-  is clearly below it only on hotel_bookings and movielens. Where both are near the floor, as on
-  adult, the ratio is mostly chance. (F3 leaves out two fields of adult whose error with Platt
-  scaling is at the floor: native-country in Field-ECE, workclass in Field-RCE.)
-- S1 predicted that three tables rise in the order of time; flights and movielens do.
+  is far below it only on hotel_bookings and movielens. Where both are near the floor, as on adult,
+  the ratio is mostly chance. (F3 leaves out two fields of adult whose error with Platt scaling is
+  at the floor: native-country in Field-ECE, workclass in Field-RCE.)
+- S1 is about the log loss. It predicted that three tables rise in the order of time; flights and
+  movielens do. Section 5.8 of the paper is about Field-RCE and AUC. In Field-RCE, two of the four
+  tables go the paper's way in the order of time, and flights goes against it.
 """
 MEASURES_TEXT = """
 The same ratios by other errors: raw, as in the paper, and an unbiased root mean square, which has
-no floor.
+no floor. The last lines are the paper's own five tables, raw.
 """
 BOTH = "Both errors"
 
@@ -97,9 +106,14 @@ def log_ratio(group: Group, metric: str) -> Ratio | None:
 
 def published_log_ratio(metric: str, base: str = "Base (Model-1)") -> float:
     """The mean log ratio of Neural Calibration and a base in tables 1 to 5 of the paper."""
+    return float(np.mean(published_log_ratios(metric, ROW, base)))
+
+
+def published_log_ratios(metric: str, row: str, base: str) -> list[float]:
+    """The log ratio of two rows in each of the tables 1 to 5 of the paper."""
     tables = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]
     rows = [tables[str(number)]["rows"] for number in range(1, 6)]
-    return float(np.mean([np.log(table[ROW][metric] / table[base][metric]) for table in rows]))
+    return [float(np.log(table[row][metric] / table[base][metric])) for table in rows]
 
 
 def hypotheses(
@@ -164,6 +178,7 @@ def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
             lines.append(line | {"verdict": verdict(result, -size / 2)})
         joint = joint_verdict([line["verdict"] for line in lines[-2:]])
         lines.append({"hypothesis": name, "claim": BOTH, "verdict": joint})
+        lines += _splits(ordered) if name == "F1′" else []
     titles = ("in shuffled rows", "and how far it rises in the order of time")
     predictions = ("-0.3 [-0.5, -0.05]", "+1.0 [-2, +4]")
     effects = full_tables.time_effects(ordered, mixed)
@@ -174,9 +189,31 @@ def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
         lines.append(line | {"power": power_text(effect, unit=0.01), "verdict": verdict(effect)})
     joint = joint_verdict([line["verdict"] for line in lines[-2:]])
     lines.append({"hypothesis": "S1", "claim": "Both parts", "verdict": joint})
+    for title, groups in (("in shuffled rows", mixed), ("in the order of time", ordered)):
+        in_time = {name: groups[name] for name in full_tables.IN_TIME if name in groups}
+        effect = mean_log_ratio(in_time, ROW, PLATT, full_tables.ERRORS["Field-RCE"])
+        lines.append(_estimate(f"S1 in the paper's measure, raw Field-RCE, {title}: ratio", effect))
     if full_tables.is_complete(ordered) and full_tables.is_complete(mixed, full_tables.IN_TIME):
         return lines
     return [line | {"verdict": "runs under way"} for line in lines]
+
+
+def _splits(groups: Mapping[str, Group]) -> list[dict[str, str]]:
+    """F1′ on the tables that had been seen when it was registered, and on the new ones."""
+    seen = {name: group for name, group in groups.items() if name in development_rows.DATA_SETS}
+    new = {name: group for name, group in groups.items() if name not in seen}
+    lines = []
+    for title, some in (("six tables seen before", seen), ("three new tables", new)):
+        for error in list(full_tables.ERRORS)[:2]:
+            effect = mean_log_ratio(some, ROW, BASE, full_tables.ERRORS[error])
+            lines.append(_estimate(f"F1′ on {title}: {error}", effect))
+    return lines
+
+
+def _estimate(claim: str, effect: Effect | None) -> dict[str, str]:
+    """A line without a verdict."""
+    line = {"hypothesis": "", "claim": claim, "here": ratio_text(effect)}
+    return line | {"p": p_text(effect), "verdict": "estimate"}
 
 
 def _both_orders(ledger: Ledger) -> tuple[dict[str, Group], dict[str, Group]]:
@@ -212,6 +249,17 @@ def _measures(groups: Mapping[str, Group]) -> str:
             wins = sum(value < 0 for value in ratios.values())
             line.append(ratio_text(mean_log_ratio(groups, row, base, errors)))
             line.append(f"{wins} of {len(ratios)}")
+        lines.append(line)
+    for metric in FLOOR_METRICS:
+        line = [f"published {COLUMNS[metric].title.removesuffix(', %')}"]
+        for row, base in (
+            (ROW, "Base (Model-1)"),
+            (ROW, "Platt Scaling"),
+            ("Platt Scaling", "Base (Model-1)"),
+        ):
+            logs = published_log_ratios(metric, row, base)
+            line.append(ratio_text(mean_over_tables([-value for value in logs])))
+            line.append(f"{sum(value < 0 for value in logs)} of {len(logs)}")
         lines.append(line)
     head = ["error"]
     for pair in (f"{ROW} : {BASE}", f"{ROW} : {PLATT}", f"{PLATT} : {BASE}"):

@@ -114,37 +114,17 @@ def parse_arguments() -> argparse.Namespace:
     """The command-line arguments."""
     root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--data",
-        type=Path,
-        nargs="+",
-        default=[root / name for name in DATA_SETS],
-        help=f"folders with a meta.json (default: {len(DATA_SETS)} data sets)",
-    )
-    parser.add_argument("--field", help="the field z (default: the first of meta.json's fields)")
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        default=["all"],
-        help=f"rows by name, or {', '.join(GROUPS)} (default: all)",
-    )
-    parser.add_argument("--seeds", type=int, default=10, help="of each row (default: 10)")
-    parser.add_argument("--embedding-dim", type=int, default=256, help="(default: 256)")
-    parser.add_argument(
-        "--rows", type=int, help="use only the last ROWS rows of each table (default: all)"
-    )
-    parser.add_argument(
-        "--hidden-units", type=int, nargs="+", default=[200, 200], help="(default: 200 200)"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, help="(default: 512, or less for an epoch of 150 steps)"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("output") / "field_aware_calibration",
-        help="folder of the ledger (default: %(default)s)",
-    )
+    add = parser.add_argument
+    folders = [root / name for name in DATA_SETS]
+    add("--data", type=Path, nargs="+", default=folders, help="(default: 13 data sets)")
+    add("--field", help="the field z (default: the first of meta.json's fields)")
+    add("--methods", nargs="+", default=["all"], help=f"rows by name, or {', '.join(GROUPS)}")
+    add("--seeds", type=int, default=10, help="of each row (default: 10)")
+    add("--embedding-dim", type=int, default=256, help="(default: 256)")
+    add("--rows", type=int, help="use only the last ROWS rows of each table (default: all)")
+    add("--hidden-units", type=int, nargs="+", default=[200, 200], help="(default: 200 200)")
+    add("--batch-size", type=int, help="(default: 512, or less for an epoch of 150 steps)")
+    add("--output", type=Path, default=Path("output") / "field_aware_calibration", help="ledger")
     return parser.parse_args()
 
 

@@ -40,9 +40,8 @@ COLUMNS = {
 }
 LEGEND = """
 Means over the seeds ± half of the 95 % interval, which covers the noise of training alone. The
-interval of *minus Model-1* also covers the choice of the test rows. Seconds are those of the clock,
-on a machine that did other work too. In parentheses: the paper's figures, on far more rows, so
-compare the order of the rows and not the size of the figures.
+interval of *minus Model-1* also covers the choice of the test rows. In parentheses: the paper's
+figures, on far more rows, so compare the order of the rows and not the size of the figures.
 
 - *ILPS* and *Neural Calibration* have the paper's schedule, one epoch; here it leaves the curve
   near the identity. Rows *to the end* have ours: a curve gets 3,000 steps, and a random tenth of
@@ -143,27 +142,23 @@ def section(group: Group) -> str:
     settings, data = group.settings, group.data
     seeds = max(len(runs) for runs in group.runs.values())
     names = [name for name, runs in group.runs.items() if len(runs) == seeds]
-    seconds = sum(m["seconds"] for runs in group.runs.values() for m in runs.values())
-    # All rows of a seed share one base model.
-    base = {seed: m["base_seconds"] for runs in group.runs.values() for seed, m in runs.items()}
     text = (
         f"{data['num_train']:,} training, {data['num_development']:,} development and "
         f"{data['num_test']:,} test rows, {data['positive_rate']:.1%} of these positive; "
         f"{data['num_columns']} columns; z is `{data['field']}` with {data['num_field_values']:,} "
         f"values. {size_of(settings)}; batches of {data['batch_size']}; {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'}; {seconds + sum(base.values()):,.0f} s in all."
+        f"{'seed' if seeds == 1 else 'seeds'}."
     )
     paper = published_figures(settings["data"])
     if fewer := [f"{n} ({len(runs)})" for n, runs in group.runs.items() if n not in names]:
         text += f" Left out, because they have fewer seeds: {', '.join(fewer)}."
     titles = [column.title for column in COLUMNS.values()]
-    head = ["", *titles, "log loss minus Model-1", "seconds"]
+    head = ["", *titles, "log loss minus Model-1"]
     rows = [
         [
             name,
             *(cell(group, name, metric, paper) for metric in COLUMNS),
             difference_from_base(group, name),
-            f"{group.mean(name, 'seconds'):.1f}",
         ]
         for name in names
     ]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ABOUT = {
     "study": "stocks/range",
     "command": "python stocks.py",
-    "commit": "0123456789abcdef",
+    "commits": ["0123456789abcdef"],
     "machine": "a processor, 2 cores, 8 GiB",
     "wall_seconds": 90.0,
 }
@@ -64,7 +64,28 @@ def test_an_unpacked_ledger_has_the_runs_at_the_kept_epochs(folder, tmp_path, mo
     assert after[0]["configuration"] == {"data": "clicks", "l2": 0.0, "sizes": [1, 2]}
     assert after[0]["versions"] == {"keras": "3"}
     assert len(Ledger(tmp_path / "again").runs(status="finished")) == 3
-    # What identifies a machine is left out, or refused.
+
+
+def test_the_first_line_says_when_the_runs_were_and_from_which_commits(folder, tmp_path):
+    times = sorted(run["created"] for run in Ledger(folder).runs())
+    file = tmp_path / "s.jsonl.xz"
+    ledger_archive.pack(folder, file, {k: v for k, v in ABOUT.items() if k != "commits"})
+    about = ledger_archive.read(file).about
+    assert [about["first_run"], about["last_run"]] == [times[0], times[-1]]
+    # The runs are new, and so is the newest commit.
+    head = ledger_archive.commit_at(times[-1])
+    assert about["commits"] == [head, head]
+    earlier = {**about, "first_run": "2026-01-01T10:20:30Z", "commits": ["a" * 40, "b" * 40]}
+    (line,) = ledger_archive.about_studies([about, earlier]).splitlines()[2:-2]
+    cells = [cell.strip() for cell in line.split("|")]
+    assert cells[5] == "2026-01-01 10:20"
+    assert cells[7] == f"aaaaaaaaa to {head[:9]}"
+
+
+def test_what_identifies_a_machine_is_left_out_or_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "node", lambda: "workstation-7")
+    file = tmp_path / "s.jsonl.xz"
+    ledger_archive.pack(folder, file, ABOUT)
     text = lzma.decompress(file.read_bytes()).decode()
     assert "home" not in text
     assert "f" * 64 not in text

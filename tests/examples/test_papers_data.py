@@ -15,13 +15,13 @@ def test_files_are_found_and_read_as_data_folders(tmp_path, monkeypatch, capsys)
     (tmp_path / "criteo" / "train.txt").write_text("\n".join(rows))
     output = tmp_path / "output"
     arguments = ["papers_data.py", str(tmp_path), "--output", str(output), "--rows", "30"]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--only", "avazu", "criteo_clicks"])
+    monkeypatch.setattr(sys, "argv", [*arguments, "--only", "avazu", "criteo_dlrm"])
     papers_data.main()
     printed = capsys.readouterr().out
     assert "avazu: Pan et al., table 3\n  not found: expected" in printed
     assert "clicks.py --data" in printed
     assert "--held-out 4 " in printed
-    table = read_data_folder(output / "data" / "criteo_clicks")
+    table = read_data_folder(output / "data" / "criteo_dlrm")
     assert len(table.labels) == 30
     assert len(table.numeric) == 13
 

@@ -1,6 +1,7 @@
 """V1, A1, D1 and E1 on simulated runs: under no effect and under one, and against loops."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import primary_verdicts as primary
@@ -175,3 +176,56 @@ def test_pairs_that_are_too_near_do_not_count():
     folds = world(np.random.default_rng(3), means=(0.0, 0.5, 0.0, 0.0))
     assert decide(folds, 0, 1) == decide(folds, 0, 1, 0.55) == (0, 1)
     assert decide(folds, 0, 1, 0.9) is None
+
+
+def test_the_second_plan_has_folds_and_seeds_of_its_own():
+    plan = PLANS["second"]
+    assert list(plan.folds) == [2, 3, 4]
+    assert not set(plan.folds) & set(PLANS["share"].folds)
+    assert plan.first_seed > PLANS["share"].first_seed + 60
+
+
+def test_three_folds_are_points_as_the_two_others_decide():
+    plan, generator = PLANS["third"], np.random.default_rng(5)
+    names = list(plan.pipelines)
+    shape = (len(names), 12, 10)
+    means = 0.5 * np.arange(len(names))[:, None, None]
+    folds = []
+    for _ in range(3):
+        calibrated = means + generator.normal(size=(*shape[:2], 1)) + np.zeros(shape)
+        folds.append(Fold(calibrated + 2 * generator.normal(size=(*shape[:2], 1)), calibrated))
+    others = [pair for pair in share_page.all_pairs(plan) if share_page.NORMALIZED not in pair]
+    assert len(others) == 9
+    *_, last = share_page.points_of("adult_49k", 128, folds, plan, others)
+    shares, gains = [], []
+    for plain, calibrated in (fold_losses(fold) for fold in folds[:2]):
+        for k in set(range(len(names))) - {names.index(share_page.NORMALIZED)}:
+            a, b = plain[k], calibrated[k]
+            shares.append(np.cov(a, a - b)[0, 1] / a.var(ddof=1))
+    assert last.share == pytest.approx(np.mean(shares))
+    for pair in others:
+        decided = decide(folds[:2], names.index(pair.first), names.index(pair.second))
+        if decided:
+            won = [wins(*losses[list(decided)]) for losses in fold_losses(folds[2])]
+            gains.append(100 * (won[1] - won[0]))
+    assert last.num_pairs == len(gains) > 3
+    assert last.gain == pytest.approx(np.mean(gains))
+
+
+def fold_losses(fold):
+    """Both losses of a fold, means over its blocks."""
+    return [losses.mean(axis=-1) for losses in fold]
+
+
+def test_the_third_plan_is_not_run_before_it_has_all_points(monkeypatch):
+    def read(folder, plan, pairs):
+        drawn = points(np.random.default_rng(1), slope_of=12.0)
+        return [point for point in drawn if point.batch_size in plan.batch_sizes]
+
+    monkeypatch.setattr(share_page, "read_points", read)
+    # Two points a condition: a fold of each is missing.
+    lines = share_page.hypotheses_third(Path())
+    assert [line["verdict"] for line in lines[:2]] == ["not run yet"] * 2
+    assert {line["verdict"] for line in lines[2:]} == {"estimate"}
+    monkeypatch.setitem(PLANS, "third", PLANS["third"]._replace(num_folds=2))
+    assert share_page.hypotheses_third(Path())[0]["verdict"] == "reproduced"
