@@ -100,7 +100,8 @@ def test_a_picture_of_the_reference(picture, run_page):
 
 
 # Those with a test of their own below.
-CHECKED = {f"guides/{name}.md" for name in ("lightgbm", "sampling", "scores", "serve")}
+WITH_CHECKS = ("exposure", "groups", "lightgbm", "sampling", "scores", "serve")
+CHECKED = {f"guides/{name}.md" for name in WITH_CHECKS}
 QUICK = {"guides/monitor.md", "coming_from/netcal.md", "coming_from/tensorflow_lattice.md"}
 GUIDES = {
     path.relative_to(ROOT / "docs").as_posix()
@@ -146,6 +147,56 @@ def test_the_page_on_sampling(run_page):
     sites = {"site_id": x["site_id"]}
     error = kc.scoring.multicalibration_error(y, base.predict(x, verbose=0), sites)
     assert error.p_value > 0.1
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_page_on_exposure(run_page):
+    """Both ways have the total of each length and region; each row twice is the same fit."""
+    names = run_page("guides/exposure.md")
+    table, days, claims = (names[name] for name in ("table", "days", "claims"))
+    logit = np.log(np.expm1(names["rate"] / 365))
+    groups = table.drop(columns="years").groupby(names["region"] == "south").sum()
+    assert groups["before"][True] < 0.6 * groups["observed"][True]
+    for way in ("per day", "log exposure"):
+        np.testing.assert_allclose(groups[way], groups["observed"], rtol=0.06)
+        by_length = table.groupby("years", observed=True)[[way, "observed"]].sum()
+        away = (by_length[way] - by_length["observed"]) / np.sqrt(by_length["observed"])
+        assert np.abs(away).max() < 3
+    twice = kc.layers.FieldBias({"region": 3})
+    twice.fit(
+        np.tile(logit, 2),
+        np.repeat([1, 0], len(claims)),
+        {"region": np.tile(names["ids"], 2)},
+        np.concatenate([claims, days - claims]),
+        weights_are="counts",
+    )
+    offsets = names["head"].get_offsets("region")
+    np.testing.assert_allclose(twice.get_offsets("region"), offsets, atol=1e-3)
+    assert np.ptp(offsets) > 0.5
+    as_importances = kc.layers.FieldBias({"region": 3})
+    with pytest.warns(UserWarning, match="look like counts"):
+        as_importances.fit(logit, claims / days, {"region": names["ids"]}, days)
+    assert np.ptp(as_importances.get_offsets("region")) < 0.7 * np.ptp(offsets)
+    with pytest.raises(ValueError, match="abels"):
+        kc.layers.BiasCorrection().fit(logit[:2], [2.5, 0], sample_weight=[0.4, 0.4])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_page_on_groups(run_page):
+    """By rows the gain is reported too high, by far more than its error; by groups it is not."""
+    by_rows, by_groups = run_page("guides/groups.md")["figures"].values()
+    for figures, is_right in ((by_rows, False), (by_groups, True)):
+        gain, error = map(float, figures["reported change"].split(" ± "))
+        away = float(figures["change on fresh customers"]) - gain
+        assert (away < 2 * error) == is_right
+        assert away > -2 * error
+    fresh = [float(figures["change on fresh customers"]) for figures in (by_rows, by_groups)]
+    assert fresh[1] < fresh[0] - 0.005
+    weights = [figures["weight of offsets by shop"] for figures in (by_rows, by_groups)]
+    assert weights[0] > 0.9
+    assert weights[1] < 0.1
 
 
 @pytest.mark.tensorflow
