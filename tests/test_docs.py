@@ -4,8 +4,10 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import keras
 import matplotlib
 import matplotlib.pyplot
 import numpy as np
@@ -115,6 +117,33 @@ GUIDES = {
 @pytest.mark.parametrize("page", slow_except(QUICK, sorted(GUIDES - CHECKED)))
 def test_a_page_runs(page, run_page):
     run_page(page)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_network_over_strings_of_the_page_on_heads():
+    """The lines that replace some of README's program fit, learn the field, and are saved."""
+    text = (ROOT / "docs" / "guides" / "2_head.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    rng = np.random.default_rng(0)
+    rows = {name: rng.choice(["a", "b", "é"], 600).astype(object) for name in ("carrier", "dest")}
+    late = rng.random(600) < np.where(rows["carrier"] == "é", 0.7, 0.2)
+    names = {"keras": keras, "kc": kc, "fields": list(rows)}
+    names["inputs"] = {name: keras.Input((1,), dtype="string", name=name) for name in rows}
+    names["ids"] = {name: keras.layers.StringLookup(vocabulary=["a", "é"]) for name in rows}
+    exec(compile(program, "2_head.md", "exec"), names)
+    model = names["model"]
+    model.compile("adam", "binary_crossentropy")
+    model.fit(rows, late, batch_size=50, verbose=0)
+    settings = kc.layers.FitSettings(folds=2, max_epochs=20, batch_size=50)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Fields have values that are not in their vocabulary")
+        summary = kc.fit_head(model, rows, late, settings=settings, verbose=0)
+    assert summary.change < 0
+    asked = {name: np.array(["é", "b", "new"], object) for name in rows}
+    first, second, unknown = model.predict(asked, verbose=0)[:, 0]
+    assert first > second + 0.2
+    assert unknown == pytest.approx(second)
 
 
 @pytest.mark.tensorflow
