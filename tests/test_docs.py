@@ -18,6 +18,7 @@ from tiers import slow_except
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["docs/architecture.md", "docs/data_flow.md", "docs/field_solver.md", "CONTRIBUTING.md"]
+PAGES += ["docs/add.md"]
 
 
 def test_the_architecture_page_lists_every_room():
