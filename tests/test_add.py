@@ -81,7 +81,7 @@ def test_the_templates_keep_what_they_promise(run_page, tmp_path):  # noqa: F811
     bend = np.exp(float(head._log_slope)) - 1
     residuals = labels - expit(np.asarray(head(logits), np.float64))
     slopes = residuals @ np.stack([np.ones(4000), np.maximum(logits, 0)], axis=1)
-    np.testing.assert_allclose(slopes, [0, 0.1 * bend], atol=0.02)
+    np.testing.assert_allclose(slopes, [0, 0.01 * bend], atol=0.02)
     assert bend == pytest.approx(-0.6, abs=0.2)
     lower, upper = head.interval(np.array([2.0]))
     assert lower < expit(0.3 + 2 * 0.4) < upper
