@@ -75,14 +75,15 @@ def test_the_templates_keep_what_they_promise(run_page, tmp_path):  # noqa: F811
     labels = rng.random(4000) < expit(
         logits + 0.3 - 0.6 * np.maximum(logits, 0) + 0.4 * (site == 2)
     )
-    # Where the slopes of the log loss by c and b are 0, but for the prior.
-    head = names["BentLine"]()
+    # Where the derivatives of the log loss by c, a and b are those of the prior.
+    head = names["TwoSlopes"]()
     head.fit(logits, labels)
-    bend = np.exp(float(head._log_slope)) - 1
+    slopes = np.exp([float(head._log_slope_below), float(head._log_slope_above)])
     residuals = labels - expit(np.asarray(head(logits), np.float64))
-    slopes = residuals @ np.stack([np.ones(4000), np.maximum(logits, 0)], axis=1)
-    np.testing.assert_allclose(slopes, [0, 0.01 * bend], atol=0.02)
-    assert bend == pytest.approx(-0.6, abs=0.2)
+    columns = [np.ones(4000), np.minimum(logits, 0), np.maximum(logits, 0)]
+    expected = [0, *(0.01 * (slopes - 1))]
+    np.testing.assert_allclose(columns @ residuals, expected, atol=0.02)
+    np.testing.assert_allclose(slopes, [1, 0.4], atol=0.15)
     lower, upper = head.interval(np.array([2.0]))
     assert lower < expit(0.3 + 2 * 0.4) < upper
     by_site = names["SiteOffsets"](5)
