@@ -1,11 +1,35 @@
 """Every head with a direct fit, and how it is made: for tests of what all of them must keep."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from keras_calibration import layers
 from keras_calibration.layers.histogram_head import HistogramHead
 
 NUM_SITES, NUM_CLASSES = 5, 3
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The curve of a calibrator, `columns @ parameters + fixed`, and its prior.
+
+    Args:
+        columns: Of logits (n,): the columns that are multiplied by the parameters.
+        parameters: Of a fitted layer.
+        precision: Of the prior of each parameter, 0 for none.
+        centre: Where the prior has its mean.
+        lowest: Bound of each parameter that has a prior.
+        fixed: Of logits (n,): what is added.
+    """
+
+    columns: Callable
+    parameters: Callable
+    precision: list
+    centre: float = 1.0
+    lowest: float = 1e-6
+    fixed: Callable = np.zeros_like
 
 
 def trees(inner, fields, numeric):
@@ -53,13 +77,17 @@ CALIBRATORS = sorted(
     key=lambda kind: kind.__name__,
 )
 STREAMING = [kind for kind in CALIBRATORS if issubclass(kind, HistogramHead)]
-# Calibrators of a few parameters: the columns of the curve, and the prior's precision about 1.
 FORMULAS = {
-    layers.BiasCorrection: (lambda x: [np.ones_like(x)], [0.0]),
-    layers.TemperatureScaling: (lambda x: [x], [0.0]),
-    layers.PlattScaling: (lambda x: [x, np.ones_like(x)], [0.0, 0.0]),
-    layers.BetaCalibration: (
+    layers.BiasCorrection: Formula(
+        lambda x: [np.ones_like(x)], lambda layer: [layer.bias], [0.0], fixed=np.array
+    ),
+    layers.TemperatureScaling: Formula(lambda x: [x], lambda layer: [1 / layer.temperature], [0.0]),
+    layers.PlattScaling: Formula(
+        lambda x: [x, np.ones_like(x)], lambda layer: [layer.scale, layer.bias], [0.0, 0.0]
+    ),
+    layers.BetaCalibration: Formula(
         lambda x: [-np.logaddexp(0, -x), np.logaddexp(0, x), np.ones_like(x)],
+        lambda layer: [layer.slope_below, layer.slope_above, layer.bias],
         [0.1, 0.1, 0.0],
     ),
 }

@@ -57,6 +57,8 @@ QUESTIONS = {
     "Which sites are off?": "guides/3_segments",
     "My model is a LightGBM.": "guides/scores",
     "I down-sampled the negatives.": "guides/sampling",
+    "My rows are claims per year.": "guides/exposure",
+    "A customer has ten rows.": "guides/groups",
     "My labels come late.": "not_here",
     "Is +0.1 % real, or luck of the seed?": "guides/4_compare",
     "How do I ship it?": "guides/5_ship",

@@ -93,6 +93,22 @@ def test_repeated_rows_take_the_place_of_counted_ones():
         np.testing.assert_array_equal(values[numbers], values[order])
 
 
+def test_equal_rows_of_two_groups_stay_apart(monkeypatch):
+    monkeypatch.setattr(row_order, "_MAX_ROWS", 20)
+    groups = RNG.integers(0, 7, 60)
+    labels = RNG.integers(0, 2, 60)
+    rows = Rows(np.zeros(60), labels, np.full(60, 5.0), groups=groups)
+    apart, numbers, source = rows_apart(rows)
+    assert len(numbers) < 60
+    np.testing.assert_array_equal(groups[source], groups)
+    np.testing.assert_array_equal(labels[source], labels)
+    np.testing.assert_array_equal(apart.groups, groups[numbers])
+    for group in range(7):
+        received = np.bincount(apart.labels, apart.row_weights * (apart.groups == group))
+        expected = np.bincount(labels, 5.0 * (groups == group))
+        np.testing.assert_array_equal(received, expected)
+
+
 @pytest.mark.filterwarnings("ignore:The .* rows of the development set are")  # counted ones
 @pytest.mark.parametrize("most", [1, 90, 5000])
 def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):

@@ -16,17 +16,14 @@ def test_every_calibrator_of_a_few_parameters_is_listed():
 
 
 def parameters_of(layer):
-    if isinstance(layer, layers.TemperatureScaling):
-        return np.array([1 / layer.temperature])
-    names = ("slope_below", "slope_above", "scale", "bias")
-    return np.array([getattr(layer, name) for name in names if hasattr(layer, name)])
+    return np.array(FORMULAS[type(layer)].parameters(layer))
 
 
 def rows_of(parameters=(0.7, 0.7, -0.3), mean=-1.0, spread=1.5, num_rows=20_000, seed=0):
     """Rows whose truth is a beta curve; with equal slopes, a line."""
     generator = np.random.default_rng(seed)
     logits = generator.normal(mean, spread, num_rows)
-    truth = np.array(parameters) @ FORMULAS[layers.BetaCalibration][0](logits)
+    truth = np.array(parameters) @ FORMULAS[layers.BetaCalibration].columns(logits)
     return logits, (generator.random(num_rows) < sigmoid(truth)).astype(float)
 
 
@@ -57,17 +54,20 @@ def test_fit_is_the_optimum_on_the_rows(layer_class, weighted, form):
     layer = layer_class()
     summary = layer.fit(logits, labels, sample_weight=weights if weighted else None)
     weights = weights * (weights.sum() / (weights @ weights))  # rows that say as much
-    columns, precision = FORMULAS[layer_class]
-    columns, precision = np.stack(columns(logits), axis=1), np.array(precision)
-    fixed = logits if layer_class is layers.BiasCorrection else 0.0
+    formula = FORMULAS[layer_class]
+    columns = np.stack(formula.columns(logits), axis=1)
+    precision = np.array(formula.precision)
+    fixed = formula.fixed(logits)
 
     def value_and_gradient(theta):
-        curve, away = columns @ theta + fixed, precision * (theta - 1)
-        loss = log_loss(curve, labels, weights) + 0.5 * away @ (theta - 1) / weights.sum()
+        curve = columns @ theta + fixed
+        away = precision * (theta - formula.centre)
+        prior = 0.5 * away @ (theta - formula.centre) / weights.sum()
+        loss = log_loss(curve, labels, weights) + prior
         gradient = columns.T @ (weights * (sigmoid(curve) - labels)) + away
         return loss, gradient / weights.sum()
 
-    bounds = [(1e-6 if has_prior else None, None) for has_prior in precision]
+    bounds = [(formula.lowest if has_prior else None, None) for has_prior in precision]
     options = {"ftol": 0.0, "gtol": 1e-12, "maxiter": 2000}
     start = np.full(len(precision), 0.5 if layer_class in SLOPES else 0.0)
     best = scipy.optimize.minimize(

@@ -65,8 +65,8 @@ def regression_of(layer, logits):
     """Columns of the logistic regression that a calibrator is, and the precision of its prior."""
     if isinstance(layer, ILPS):
         return ilps_columns(layer, logits), ilps_precision(layer)
-    columns, precision = FORMULAS[type(layer)]
-    return np.stack(columns(logits), axis=1), np.diag(precision)
+    formula = FORMULAS[type(layer)]
+    return np.stack(formula.columns(logits), axis=1), np.diag(formula.precision)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -99,11 +99,8 @@ class BaseLogits(keras.layers.Layer):
         """Freezes every layer of the base model."""
         # One by one: TensorFlow skips the setter of a layer that is already frozen, and so the
         # layers inside it.
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(trainable_flags_kept(self.base_model))
-            for layer in flatten_layers(self):
-                layer.trainable = False
-            stack.pop_all()  # interrupted before, none stays frozen
+        for layer in flatten_layers(self):
+            layer.trainable = False
 
     def _function_from(
         self, source: LogitSource
