@@ -12,20 +12,21 @@ from printed import check_numbers
 
 
 def numbers_of_report(judged, forced=None, level=()):
-    """All numbers, from the table to the last note; `level` has those of a level over time."""
+    """All numbers, from the verdict to the last note; `level` has those of a level over time."""
     rows = [judged.row(logits) for logits in judged.of.values()]
     weights = sorted(judged.weights.values(), reverse=True)
-    notes = [judged.num_rows, judged.num_folds]
-    notes += weights if len(weights) > 1 else []
+    verdict = weights if len(weights) > 1 else []
     if forced is None:
-        notes += [judged.evidence, judged.needed]
+        verdict += [judged.evidence, judged.needed]
         if judged.chosen == "identity":
-            notes += [notes[0], judged.smallest]
+            verdict += [judged.smallest]
         else:
-            notes += [*[judged.share] * int(judged.share < 1), judged.expected]
+            verdict += [judged.expected, *[judged.share] * int(judged.share < 1)]
     before = judged.chance(judged.of["identity"])[1]
     floor, after = judged.chance(judged.of[judged.chosen])
-    return [rows, notes, floor, before, after, [*level], judged.still_off()]
+    after = [] if judged.chosen == "identity" else after
+    table = [rows, judged.num_rows, judged.num_folds]
+    return [verdict, table, floor, before, after, [*level], judged.still_off()]
 
 
 def check_bias(report, judged):

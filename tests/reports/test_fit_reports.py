@@ -174,7 +174,7 @@ def test_trees_on_given_folds(capsys):
     text, steps = capsys.readouterr().out, (500, 499)
     # A line of the folds' progress comes first, if there is one.
     text = text[text.index("1,500 rows") :]
-    check_numbers(text, [1500, before, both, list(changes), steps, without, both, list(gain)])
+    check_numbers(text, [1500, before, both, list(changes), steps, list(gain), without, both])
 
 
 def numbers_in(tree, path=()):

@@ -231,8 +231,35 @@ class CalibrationReport(ShownAsText):
     def __str__(self) -> str:
         shown = next(iter(self.before.field_ece), None)
         table = grid([_HEADER, *(self._cells(score, shown) for score in self.scores)])
-        notes = [line for note in self._notes(shown) for line in wrap(note, len(table[0]))]
-        return "\n".join([*table, *notes])
+        width = len(table[0])
+        verdict = [line for sentence in self._verdict() for line in wrap(sentence, width)]
+        notes = [line for note in self._notes(shown) for line in wrap(note, width)]
+        return "\n".join([*verdict, "", *table, *notes])
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the model is left as it was passed."""
+        return self.chosen == self.before.name
+
+    def _verdict(self) -> list[str]:
+        """Whether the model changes, to what, and the figures that decided it."""
+        parts = sorted(self.weights.items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
+        chosen = f"{self.chosen} ({shares})" if len(parts) > 1 else self.chosen
+        verdict = "The model stays as it is." if self._stays else f"The model changes: {chosen}."
+        verdict = f"{verdict} {self.reason}"
+        if np.isnan(self.evidence):
+            return [verdict]
+        needed = f"{self.evidence_needed:.1f} are needed"
+        figures = f"Evidence for a change: {self.evidence:.1f} standard errors; {needed}"
+        if self._stays:
+            but = ", but the gain is within its error" * (self.evidence >= self.evidence_needed)
+            enough = f"A gain of {self.smallest_gain:.5f} nats per row would have been enough."
+            return [verdict, f"{figures}{but}. {enough}"]
+        expected = f"On new rows, expect the log loss to change by {self.expected_change[0]:+z.5f}"
+        if self.share < 1:
+            expected += f": {self.share:.0%} of the change is used, since the rest may be chance"
+        return [verdict, f"{figures}. {expected}."]
 
     def _cells(self, score: CandidateScore, field_name: str | None) -> list[str]:
         """A row of the table."""
@@ -259,23 +286,21 @@ class CalibrationReport(ShownAsText):
                 "after the first is scored by a fit on all earlier blocks and weighted by that "
                 "fit's number of rows"
             )
-        chosen = self.chosen
-        if len(self.weights) > 1:
-            parts = sorted(self.weights.items(), key=lambda part: -part[1])
-            chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
-        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason, *self._decision()]
+        notes = [f"{method}{by_field}; s: seconds of all fits of a candidate."]
         if self.present is not None:
             seen = ", which was fitted to these rows: it is scored by fits of it to the other folds"
             seen = seen if self.is_present_cross_fitted else ""
             notes.append(f"'identity' is the model with its head {self.present!r}{seen}.")
         if field_name in self.chance_after:
             chance = self.chance_after[field_name]
-            (before, before_error), (after, error) = self.beyond_chance(field_name)
+            before, after = (
+                f"{ece:.4f} ± {error:.4f}" for ece, error in self.beyond_chance(field_name)
+            )
+            beyond = before if self._stays else f"{before} before, {after} after"
             notes.append(
                 f"F-ECE is the mean of the folds. Chance alone would give {chance.field_ece:.4f} "
                 f"± {chance.field_ece_deviation:.4f} if the chosen probabilities were correct. "
-                f"Beyond chance: {before:.4f} ± {before_error:.4f} before, {after:.4f} ± "
-                f"{error:.4f} after."
+                f"Beyond chance: {beyond}."
             )
         if self.level is not None:
             (slope, error), unit = self.level.drift, self.time_unit or "unit of time"
@@ -290,19 +315,3 @@ class CalibrationReport(ShownAsText):
             more = f"; and {len(others)} more, see `still_off`." if others else ""
             notes.append(f"Still off beyond chance, most of all: {most}{more}")
         return notes
-
-    def _decision(self) -> list[str]:
-        """The sentences on what decided whether the model changes."""
-        if np.isnan(self.evidence):
-            return []
-        figures = f"evidence {self.evidence:.1f}, needed {self.evidence_needed:.1f}"
-        if self.smallest_gain:
-            return [
-                f"The model stays as it is: {figures} (standard errors). These {self.num_rows:,} "
-                f"rows could have shown a gain of {self.smallest_gain:.5f} nats per row."
-            ]
-        part = "" if self.share == 1 else f", and {self.share:.0%} of the change is used"
-        return [
-            f"The model changes: {figures} (standard errors){part}. Without the part that may be "
-            f"chance, expect a change of {self.expected_change[0]:+z.5f} nats per row on new rows."
-        ]

@@ -159,11 +159,10 @@ class FitSummary(ShownAsText):
         if np.isnan(self.cross_fitted_both):
             return text
         gain = self.cross_fitted_both - self.cross_fitted_head
-        added, verb = ("the network", "is") if self.epochs else ("the trees", "are")
+        added = "The network is" if self.epochs else "The trees are"
         is_kept = self.network_kept if self.epochs else bool(self.num_iterations)
         return (
-            f"{text}; cross-fitted log loss {self.cross_fitted_head:.6f} without and "
-            f"{self.cross_fitted_both:.6f} with {added} "
-            f"({gain:+.6f} ± {self.standard_error:.6f}): {added} {verb} "
-            f"{'kept' if is_kept else 'left out'}"
+            f"{text}\n{added} {'kept' if is_kept else 'left out'}: beside the head alone, the "
+            f"cross-fitted log loss changes by {gain:+.6f} ± {self.standard_error:.6f} "
+            f"({self.cross_fitted_head:.6f} to {self.cross_fitted_both:.6f})"
         )
