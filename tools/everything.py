@@ -44,7 +44,7 @@ COMMANDS = {
         ("README.md", "src", "requirements.lock"),
     ),
     "site": ([DEV, "docs"], (".",)),
-    "release": ([DEV, "release"], (".",)),
+    "release": ([DEV, "release", "--trial"], (".",)),
     "39 cells": benchmark("calibrators.py"),
     "report on right models": benchmark("report_honesty.py"),
     "coverage of intervals": benchmark("interval_coverage.py"),

@@ -4,6 +4,7 @@
                              versions, on every Python that is supported, all of them on the newest
                              and all but the slow ones on the others; these also with the lowest
     ./dev release --quick    the same with a selection of the tests, on the Pythons that are found
+    ./dev release --trial    the same before the changelog has a date for the version
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
 and with the newest versions that pyproject.toml allows. The lowest versions are tested on the
@@ -64,9 +65,11 @@ def main() -> None:
     """Runs every check; the first that fails ends the program with an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only a selection of the tests")
-    quick = parser.parse_args().quick
+    parser.add_argument("--trial", action="store_true", help="the changelog needs no date yet")
+    options = parser.parse_args()
+    quick = options.quick
     wheel, source = next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))
-    version = check_versions()
+    version = check_versions(options.trial)
     oldest, later = find_pythons(needs_all=not quick)
     files = {wheel: files_of_wheel(wheel), source: files_of_source(source)}
     for archive, contents in files.items():
@@ -88,13 +91,15 @@ def main() -> None:
     print(f"Ready: {wheel.name}, {source.name}")
 
 
-def check_versions() -> str:
+def check_versions(is_trial: bool) -> str:
     """The version, which four files must share, with a dated section in the changelog."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     for file, pattern in {
         "src/calibration_records/__init__.py": f'^__version__ = "{re.escape(version)}"$',
         "CITATION.cff": f"^version: {re.escape(version)}$",
-        "CHANGELOG.md": rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$",
+        "CHANGELOG.md": r"^## \[Unreleased\]$"
+        if is_trial
+        else rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$",
         "docs/citation.md": rf"version += \{{{re.escape(version)}\}}",
     }.items():
         if not re.search(pattern, (ROOT / file).read_text("utf-8"), re.MULTILINE):

@@ -70,6 +70,7 @@ def test_fields_that_always_coincide_say_what_one_of_them_says():
         both.fit(logits, labels, {**features, "page": page})  # a warning is an error here
 
 
+@pytest.mark.filterwarnings("ignore:On the rows of the fit, each value of the field")
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_few_clicks(data):

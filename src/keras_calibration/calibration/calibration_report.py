@@ -140,10 +140,11 @@ class CalibrationReport(ShownAsText):
         >>> report.before.log_loss == report.after.log_loss
         True
         >>> print(report)  # doctest: +NORMALIZE_WHITESPACE
+        The model stays as it is. Nothing is better.
+        <BLANKLINE>
         method      log loss        change ± se    Brier     AUC   F-ECE  pred/obs ± se    s
         * identity   0.30000  0.00000 ± 0.00000  0.09000  0.7000  0.0100  1.100 ± 0.100  0.0
-        Cross-fitted on 100 rows in 5 folds; F-ECE by 'site'. Chosen: identity.
-        Nothing is better.
+        Cross-fitted on 100 rows in 5 folds; F-ECE by 'site'; s: seconds of all fits of a candidate.
     """
 
     num_rows: int

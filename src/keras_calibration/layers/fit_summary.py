@@ -75,8 +75,9 @@ class FitSummary(ShownAsText):
         converged in 5 steps
         >>> print(FitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
         900 rows: log loss 0.310000 before, 0.280000 on the rows of the fit (-0.030000); converged
-        in 40 steps; cross-fitted log loss 0.300000 without and 0.290000 with the trees (-0.010000 ±
-        0.002000): the trees are kept
+        in 40 steps
+        The trees are kept: beside the head alone, the cross-fitted log loss changes by -0.010000 ±
+        0.002000 (0.300000 to 0.290000)
     """
 
     num_rows: int

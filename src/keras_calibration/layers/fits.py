@@ -159,7 +159,7 @@ def as_fit(head: Head, rows: Rows) -> Fit:
 def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
     """Gives built heads their fits: all of them, or none if it is interrupted."""
     heads = [part for head, _ in fits for part in heads_in(head)]
-    weights = [(weight, np.array(weight)) for head, _ in fits for weight in head.weights]
+    weights = [(weight, np.asarray(weight).copy()) for head, _ in fits for weight in head.weights]
     records = [(head.histogram, head.fit_summary, head._fitted_weights) for head in heads]
 
     def set_back() -> None:
