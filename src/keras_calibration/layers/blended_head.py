@@ -38,9 +38,9 @@ class BlendedHead(Head):
 
     A direct fit fits each head, and then the bias c, one number or one for each class. Where rates
     are low, a mean of logits has a lower mean probability than its parts. With c, the predicted
-    total is the observed one: `Σ w σ(η) = Σ w y`. Heads that are flexible predict the rows of their
-    fit too well, so these are the predictions of fits to the other folds, if the rows are enough.
-    With heads that follow time, whose total is not that of the rows, c gives the mean the total of
+    total is the observed one: `Σ w σ(η) = Σ w y`. Flexible heads predict the rows of their fit too
+    well, so c comes from cross-fitted predictions if there are enough rows for folds. Heads that
+    follow time predict the level to come, not the total of the rows: their mean gets the total of
     its parts.
 
     Args:
@@ -109,6 +109,7 @@ class BlendedHead(Head):
         parts = zip(self.head_weights, self.heads, strict=True)
         terms = [share * head(columns, features) for share, head in parts]
         rest = 1 - sum(self.head_weights)
+        # If the weights add up to 1 except for rounding, leave the logit out.
         if rest > _ROUNDING:
             terms.append(rest * ops.cast(columns, self.compute_dtype))
         return sum(terms, self._bias)
@@ -126,8 +127,10 @@ class BlendedHead(Head):
         if not self.follows_time and enough_for(_NUM_FOLDS, rows):
             folds = _NUM_FOLDS if settings.folds is None else settings.folds
             fold = fold_of_rows(folds, rows, settings.seed)
+            # The total must be right on new rows, so the bias comes from fits that did not see the
+            # row.
             scored = parts_of(fold, range(int(fold.max()) + 1))
-            # A head that makes folds makes its own.
+            # Fold numbers of all rows do not fit a part of them: each head draws its own folds.
             settings = replace(settings, folds=None)
             with warnings.catch_warnings():  # the fit to all rows has warned
                 warnings.simplefilter("ignore")
@@ -137,6 +140,7 @@ class BlendedHead(Head):
                 ]
         else:
             parts = [fit.logits(rows) for fit in fits]
+        # The uncalibrated logit first: it has the rest of the weight.
         columns = np.stack([rows.logits, *parts])
         bias = bias_of_mean(self._shares(), columns, rows, self.follows_time)
         fit = self.blend_of(rows, fits, bias)

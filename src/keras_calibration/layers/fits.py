@@ -82,7 +82,7 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
 
 
 def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSettings:
-    """The settings of a fit, checked; warns of those of a network for a head that has none."""
+    """The settings of a fit, checked; warns if a head has neither network nor trees to use them."""
     if settings is None:
         return FitSettings(verbose=int(bool(verbose)))
     instance("settings", settings, FitSettings, "a FitSettings", "Pass FitSettings(max_epochs=20).")
@@ -130,8 +130,8 @@ def fit_to(
     Args:
         head: The head, which stays as it is.
         rows: Rows with the features that the head reads.
-        settings: Folds in it are those of the rows given to `Head.fit`.
-        start: A fit to rows of which these are a part, see `Head.fitted`.
+        settings: Its folds, if it has one for each row, are of the rows passed to `Head.fit`.
+        start: A fit to all rows, if `rows` are a part of them, see `Head.fitted`.
     """
     if head.follows_time:
         check_fit(head, rows.times)
@@ -140,6 +140,8 @@ def fit_to(
     rows = with_folds(rows, settings.folds)
     if not draws_by_chance(head):
         return head.fitted(rows, settings, start)
+    # Draw folds and batches from rows in one order and form, so that they depend neither on the
+    # order of the rows nor on whether counts or repeated rows were passed.
     apart, *places = rows_apart(rows, settings.folds)
     settings = replace(settings, folds=folds_of(settings.folds, apart))
     fit = head.fitted(apart, settings, start)
@@ -147,7 +149,7 @@ def fit_to(
 
 
 def as_fit(head: Head, rows: Rows) -> Fit:
-    """A head as it is, as a fit: with figures for rows, and without any weight to assign."""
+    """The present head as a fit, with figures for rows; `assign` of this fit changes nothing."""
 
     def logits(rows: Rows) -> np.ndarray:
         return head_logits(head, rows.logits, rows.features)
@@ -159,6 +161,7 @@ def as_fit(head: Head, rows: Rows) -> Fit:
 def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
     """Gives built heads their fits: all of them, or none if it is interrupted."""
     heads = [part for head, _ in fits for part in heads_in(head)]
+    # Copies of everything that `assign` may change, to restore them after an interruption.
     weights = [(weight, np.array(weight)) for head, _ in fits for weight in head.weights]
     records = [(head.histogram, head.fit_summary, head._fitted_weights) for head in heads]
 
@@ -168,7 +171,7 @@ def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
                 weight.assign(value)
             for head, record in zip(heads, records, strict=True):
                 head.histogram, head.fit_summary, head._fitted_weights = record
-        except KeyboardInterrupt:  # a second one
+        except KeyboardInterrupt:  # a second one, while restoring: restore first, then stop
             set_back()
             raise
 
@@ -207,6 +210,7 @@ def _pairs_of(target: Any, value: Any) -> list[tuple[keras.Variable, Any]]:
     """The variables of a weight, of a layer or of a list of these, with their values."""
     if isinstance(target, keras.Variable):
         return [(target, value)]
+    # The value of a layer or a list is a list in the same order, down to single variables.
     inner = target.weights if isinstance(target, keras.layers.Layer) else target
     return [pair for parts in zip(inner, value, strict=True) for pair in _pairs_of(*parts)]
 

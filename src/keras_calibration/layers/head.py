@@ -68,7 +68,8 @@ class Head(keras.layers.Layer):
         histogram: For a head with `update`, the sums of the rows of all fits and updates.
         posterior: For a built head with intervals, the `Posterior` of the last fit; else None.
         effect_names: The features whose effects on the logit `effects(features)` returns.
-        draws_by_chance: Whether `fitted` draws folds or batches; it then gets separate rows.
+        draws_by_chance: Whether `fitted` draws folds or batches. A row with a count of 2 is then
+            passed to it as two rows, so that both forms get the same draws.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
@@ -139,7 +140,7 @@ class Head(keras.layers.Layer):
 
     # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def parts(self) -> Sequence[Head]:
-        """The heads inside this one, which define what it does not define."""
+        """The heads inside this one. It takes from them what it does not define itself."""
         return ()
 
     @property
@@ -159,7 +160,7 @@ class Head(keras.layers.Layer):
     def check_logits(self, shape: Shape) -> None:
         """Raises for logits of a shape that the head does not accept.
 
-        By default, it accepts what its parts accept; without parts, one logit per row.
+        By default, a head accepts what its parts accept; without parts, one logit per row.
         """
         if not self.parts():
             check_column(shape, type(self).__name__, "logits")
@@ -262,8 +263,8 @@ class Head(keras.layers.Layer):
             rows: They have `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K);
                 and `features`, name → array with n rows, with each of `feature_names`.
             settings: How to train a network, if there is one.
-            start: A fit of this head to rows of which these are a part: from there, a fit may take
-                less time. Its result must be nearly the same.
+            start: A fit of this head to all rows, if `rows` are a part of them. A fit may start
+                there to be faster, as cross-fitting does; its result must be nearly the same.
 
         Returns:
             A `Fit`, for example that of `fit_of`.
@@ -278,7 +279,7 @@ class Head(keras.layers.Layer):
         num_iterations: int = 1,
         converged: bool = True,
     ) -> Fit:
-        """A fit to rows, for `fitted` to return: the call of the head, with other weights.
+        """A fit for `fitted` to return, which predicts by the call of the head with these weights.
 
         Args:
             rows: The rows of the fit.

@@ -77,7 +77,7 @@ class HistogramHead(Head):
         (8, -1.0986)
     """
 
-    # Whether scaled logits, and shifted logits, get the same probabilities.
+    # Whether a fit to scaled logits, and to shifted logits, gives the same probabilities.
     has_free_scale = has_free_shift = False
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -104,7 +104,8 @@ class HistogramHead(Head):
         ends = histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
         if self._is_affine_in_bins() and np.abs(ends).max() <= LARGEST_LOGIT:
             return fit
-        # Logits beyond the last bin count as those at its end.
+        # The histogram takes logits beyond its last bin for logits at its end, and a curve that
+        # bends within a bin for a line. Compute the log loss of the rows themselves then.
         steps = fit.summary.num_iterations, fit.summary.converged
         return replace(fit, summary=FitSummary.of(rows, fit.logits(rows), *steps))
 
@@ -191,13 +192,15 @@ class HistogramHead(Head):
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows summed in a histogram."""
         self._check_update(forget)
-        # Forgetting gives fractions of counts, which do not make an interval too narrow.
+        # The sum is of counts only if both parts are, in the same unit. Forgetting makes fractions
+        # of counts: they count for less than the rows, which makes no interval too narrow.
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
             warn_of_other_unit(self.histogram, histogram)
             are_equal = math.isclose(self.histogram.unit, histogram.unit)
             was_counts = self.posterior is None or self.posterior.is_of_counts
             are_counts = are_counts and was_counts and are_equal
+            # Histograms add up only on the same bins: those of the first fit.
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
         return self._assigned(self.fitted_to_sums(histogram, are_counts))
 
@@ -233,7 +236,7 @@ class HistogramHead(Head):
     def posterior_spread(self, logits: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,), if the layer keeps a posterior."""
         logits = ops.cast(logits, self.compute_dtype)
-        finite = ops.where(is_not_finite(logits), 0.0, logits)  # else 0 times infinity
+        finite = ops.where(is_not_finite(logits), 0.0, logits)  # 0 times infinity would be NaN
         spread = self.logit_spread(finite, cast(Posterior, self.posterior)["factor"])
         # Far out, terms of both signs may be infinite, and their sum is NaN.
         overflows = ops.isnan(spread) & (ops.abs(finite) > 1e9)[:, None]
@@ -241,7 +244,8 @@ class HistogramHead(Head):
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""
-        # Not by `matmul`, which may round to fewer digits on a GPU.
+        # The delta method: the variance of η at a row is |dη/dθ F|², if F Fᵀ is that of θ. Not by
+        # `matmul`, which may round to fewer digits on a GPU.
         columns = zip(self.derivatives(logits), ops.unstack(factor), strict=True)
         return sum(ops.expand_dims(column, 1) * row for column, row in columns)
 
@@ -277,12 +281,14 @@ class HistogramHead(Head):
         if not self.built:
             return False
         fresh = type(self).from_config(self.get_config())
+        # A fit or training moves the curve somewhere; compare it with that of a new layer on a
+        # grid.
         logits = np.linspace(-8, 8, 65)
         before, now = (np.asarray(layer(logits)) for layer in (fresh, self))
         return not np.allclose(before, now, rtol=0, atol=1e-4)
 
     def _is_affine_in_bins(self) -> bool:
-        """Whether the log loss of the histogram is that of the rows."""
+        """Whether η is nearly straight in each bin: the histogram then has the rows' log loss."""
         return True
 
     def _check_update(self, forget: float) -> None:

@@ -86,6 +86,7 @@ class SamplingCorrection(Head):
         read = select_features(features or {}, self.feature_names, type(self).__name__)
         check_column(read[self.rate].shape, type(self).__name__, f"feature {self.rate!r}")
         rates = as_column(ops.cast(read[self.rate], self.compute_dtype))
+        # A graph cannot raise: a rate that is not possible makes the prediction NaN.
         possible = ops.logical_and(rates > 0, rates <= 1)
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
 

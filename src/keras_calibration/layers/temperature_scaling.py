@@ -119,6 +119,7 @@ class TemperatureScaling(HistogramHead):
         start = [starting_scale(histogram, with_bias=False)]
         fit = fit_logistic(histogram, design, start, lower=SMALLEST_SCALE)
         scale, unit = check_scale(fit, histogram, "TemperatureScaling"), histogram.line.scale
+        # The fit saw logits times `unit`: 1/T is its scale times `unit`, and so is its deviation.
         solved = dataclasses.replace(fit, factor=unit * fit.factor)
         return FittedCurve(solved, lambda logits: scale * unit * logits, _weights(scale, unit))
 
