@@ -27,8 +27,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 
         under_xla = tf.function(function, jit_compile=True, autograph=False)
-        # Always called from a separate graph: TensorFlow would compile once for calls from a graph
-        # and once more for eager calls.
+        # Call it from a graph of its own in any case: TensorFlow would compile it once for calls
+        # from a graph, and once more for eager calls.
         in_graph = tf.function(lambda *arguments: under_xla(*arguments), autograph=False)
 
         @functools.wraps(function)

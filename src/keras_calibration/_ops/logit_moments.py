@@ -110,7 +110,7 @@ def bias_root(summary: Tensor) -> Tensor:
 def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tensor:
     """The state with a bracket of two intervals of the grid, with the root near its middle.
 
-    One interval would be too narrow: beside its ends, Newton steps would leave it.
+    A single interval would be too narrow: near its ends, Newton's steps would leave it.
     """
     search = _search(state)
     size = len(_GRID)

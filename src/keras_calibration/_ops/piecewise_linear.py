@@ -311,8 +311,8 @@ def _num_parts(line: Tensor, num_lines: int) -> int:
 def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
     """Sums over the rows of each hat function, (K,), as `hat_basis` but with ends that continue.
 
-    The distance of a logit from the right end of a segment, 0 at its right and 1 at its left, is
-    the sum of the hats of all knots up to the left end.
+    The share of a segment that lies right of a logit, 1 before and 0 behind the segment, is the sum
+    of the hats of all knots up to its left end. The difference of two such sums is a single hat.
     """
     gaps = knots[1:] - knots[:-1]
     per_unit = 1 / ops.maximum(gaps, np.finfo("float32").tiny)  # an empty gap gives a step

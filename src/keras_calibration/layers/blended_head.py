@@ -96,6 +96,7 @@ class BlendedHead(Head):
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Builds the heads."""
+        # (batch,) becomes (batch, 1); (batch, K) stays.
         columns_shape = (*(logits_shape or (None,)), 1)[:2]
         for head in self.heads:
             head.ensure_built(columns_shape, features_shape)
@@ -124,6 +125,7 @@ class BlendedHead(Head):
         """Fits each head to the rows by its direct fit, and then the bias."""
         fits = [head.fitted(rows, settings) for head in self.heads]
         fold = None
+        # Folds at random would let a head that follows time see the future of the rows it scores.
         if not self.follows_time and enough_for(_NUM_FOLDS, rows):
             folds = _NUM_FOLDS if settings.folds is None else settings.folds
             fold = fold_of_rows(folds, rows, settings.seed)

@@ -162,6 +162,7 @@ class BoostedTrees(Head):
             "leaves": (num_trees, NUM_CODES),
         }
         dtypes = ("int32", "int32", "float32", "float32")
+        # Not trainable: trees have no gradient. Leaves of 0 make a new layer the inner head.
         self._categories, self._splits, self._thresholds, self._leaves = (
             self.add_weight(
                 name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
@@ -184,6 +185,7 @@ class BoostedTrees(Head):
         effects = [self.head.effects(features)] if self.head.effect_names else []
         categories = ops.convert_to_tensor(self._categories)
         seen = self._tree_columns([columns, inner, *effects], features, categories)
+        # All trees are tables, so the layer needs no LightGBM.
         sums = tree_sums(seen, self._splits, self._thresholds, self._leaves)
         return inner + ops.cast(sums, inner.dtype)
 
@@ -211,6 +213,7 @@ class BoostedTrees(Head):
         scored = range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ()
         parts = parts_of(fold, scored, self.follows_time)
         inner = self.head.fitted(rows, settings)
+        # Too few rows to tell whether trees help: h alone.
         if not parts:
             return self.with_trees(rows, inner, None)
         crossed = cross_fitted(self.head, rows, parts, inner, settings)
@@ -249,6 +252,7 @@ class BoostedTrees(Head):
         def without(pair: frozenset[int]) -> CrossFitted:
             """Logits and effects of two folds, by a fit to the others, which serves both folds."""
             scored = np.concatenate([folds[number] for number in pair])
+            # The pair of a scored fold and the fold of a row: this fit saw neither.
             fitted = np.setdiff1d(np.arange(len(rows)), scored)
             return cross_fitted(self.head, rows, [(fitted, scored)], inner, settings)
 
@@ -263,6 +267,7 @@ class BoostedTrees(Head):
                 effects[fold] = others.effects[fold]
             return logits, columns_with(logits, effects)
 
+        # With time, the first block has no logits from another fit: no tree is fitted to it.
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
         # Comparing an offset fitted without a fold to one fitted with it reveals the labels of that
         # fold. Trees that saw both would look better on the fold than on new rows. So `training`

@@ -33,6 +33,7 @@ def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
 
 def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarray]:
     """Numeric columns (n,) as float64, rounded to a dtype; very large numbers become infinite."""
+    # The call reads numbers in the dtype of the layer: the fit must see the same ones.
     rounded = [column.reshape(-1).astype(dtype).astype("float64") for column in columns]
     return [np.where(np.abs(v) > LARGEST_NUMBER, np.copysign(np.inf, v), v) for v in rounded]
 
@@ -139,6 +140,8 @@ class AdditiveFit:
             kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
         if self.knots:
             kept["curves"] = by_columns(posterior.curve_variances[: len(self.knots)], num_knots)
+        # The part of the spread of η that a line in η explains is in the factor already: fit it by
+        # least squares, so that `logit_standard_deviation` can subtract it.
         if self.inner is not None and self.inner.spread is not None:
             information = self.solved.information(data)
             kept["curve"] = line_of_spread(self.inner, rows.logits, information)

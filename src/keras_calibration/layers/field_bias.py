@@ -205,6 +205,7 @@ class FieldBias(FieldHead):
         (`benchmarks/interval_coverage.py`). The spreads of several fields are often estimated too
         small. Then the intervals of unknown values are too narrow.
         """
+        # η without a posterior: its error is unknown, so there is no interval.
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
         check_features(features, self.feature_names, type(self).__name__)
@@ -254,6 +255,7 @@ class FieldBias(FieldHead):
         """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""
         self.ensure_built()
         number = self.numeric.index(name)
+        # Copies of the last knot fill up the table.
         knots = np.unique(np.asarray(self._knots)[number])
         values = np.asarray(self._curves)[number]
         return knots, values[: len(knots)], float(values[-1])
@@ -312,12 +314,15 @@ class FieldBias(FieldHead):
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         with_level = columns if level is None else [*columns, level[1]]
         data = OffsetRows(curve, rows.labels, rows.weights, ids=ids, columns=with_level)
+        # Only for the fit to all rows: fits to a part of them get a `start`.
         if start is None:
             self._warn_of_coinciding(ids)
         # Draw folds by the original columns, not by computed ones: equal rows are then equal to the
         # last digit, and get the same folds as one row with a count.
         given = enumerate([*ids, *numbers])
         seen = replace(rows, features={str(number): column for number, column in given})
+        # A mixed model, by penalized quasi-likelihood (a Laplace approximation). The folds are for
+        # several fields, whose standard deviations may get a factor by cross-validation.
         solved = fit_field_offsets(
             data,
             list(self.num_values.values()),

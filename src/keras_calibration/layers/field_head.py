@@ -122,6 +122,8 @@ class FieldHead(Head):
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self.ensure_built()
+        # `FieldILPS` has a column for levels, one for slopes and one for bends; `FieldBias` has
+        # levels alone.
         deviations = np.asarray(self._deviations)
         of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
@@ -146,6 +148,7 @@ class FieldHead(Head):
         """The rows of a field's values in the table of all fields; builds the layer."""
         self.ensure_built()
         known("Argument `field` must be one of the fields", [field], self.fields)
+        # Without the last row of the field, which is "other".
         start = self._starts()[list(self.fields).index(field)]
         return slice(start, start + self.num_values[field])
 

@@ -48,7 +48,7 @@ def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
 
 @dataclass(frozen=True)
 class Reads:
-    """What a head or a network reads of its features, aside from features of any kind.
+    """The features that a head or a network reads as fields or as numbers.
 
     Args:
         fields: Field name → number of ids or lookup layer.
@@ -111,6 +111,7 @@ def called_features(features: Any, names: Iterable[str] | None, reads: Reads, re
     if not isinstance(columns, Mapping):
         return features  # The layer reports the error.
     read = select_features(columns, columns if names is None else names, reader)
+    # A Functional model is being built: symbolic tensors hold nothing to convert.
     if all(isinstance(part, keras.KerasTensor) for part in columns.values()):
         return features
     ids = reads.ids
@@ -254,6 +255,7 @@ def _serialize_lookup(lookup: keras.layers.Layer) -> dict[str, Any]:
     serialized = keras.saving.serialize_keras_object(lookup)
     if callable(getattr(lookup, "get_vocabulary", None)):
         vocabulary = lookup.get_vocabulary(include_special_tokens=False)
+        # Strings, or numbers of Python: JSON knows no numbers of NumPy.
         serialized["config"]["vocabulary"] = [
             entry if isinstance(entry, str) else int(entry) for entry in vocabulary
         ]

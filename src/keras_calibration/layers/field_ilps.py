@@ -153,6 +153,7 @@ class FieldILPS(FieldHead):
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Levels of a field's values, shape (num_values,), in logits: means of d over the knots."""
+        # The other components, slopes and bends, have the mean 0 over the knots.
         return self._deviations_of(field).mean(axis=1)
 
     def get_config(self) -> dict[str, Any]:

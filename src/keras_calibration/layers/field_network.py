@@ -113,6 +113,8 @@ class FieldNetwork(keras.layers.Layer):
         if (num_numeric_knots, num_coarse_knots) != (64, 16) and not self.numeric:
             warn("Numbers of knots have no effect without `numeric` columns.")
         with throwaway_layers():
+            # A generator gives each layer a seed of its own; one integer would start equal layers
+            # alike.
             initializers = keras.random.SeedGenerator(seed)
             # A seed generator is part of the layer's state: created only if dropout is used.
             self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
@@ -169,6 +171,7 @@ class FieldNetwork(keras.layers.Layer):
         check_features(features, self.feature_names, type(self).__name__)
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
+        # (batch, width): embeddings, then the encoding of each numeric column.
         hidden = ops.concatenate(encoded, axis=1)
         for layer in self._hidden:
             hidden = layer(hidden)

@@ -126,6 +126,7 @@ class FitSummary(ShownAsText):
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> Self:
         """The summary of `to_dict`, also after it was JSON."""
+        # JSON has lists in place of tuples, and `to_dict` also gives figures that are computed.
         given = {f.name: figures[f.name] for f in fields(cls) if f.name in figures}
         return cls(**given | {"epochs": tuple(given["epochs"])})
 
@@ -147,6 +148,7 @@ class FitSummary(ShownAsText):
         return replace(self, cross_fitted_logits=means.reshape(shape))
 
     def __str__(self) -> str:
+        # Without a comparison, there is only the log loss on the rows of the fit.
         if np.isnan(self.change):
             difference = self.log_loss_in_sample - self.log_loss_before
             then = f"{self.log_loss_in_sample:.6f} on the rows of the fit ({difference:+.6f})"

@@ -51,6 +51,7 @@ def columns_to_adapt(
 ) -> tuple[dict[str, np.ndarray], Counted]:
     """The columns that a head reads, for `Head.adapt`, and which rows count."""
     counted = counted_rows(sample_weight)
+    # Rows of weight 0 do not count, in the logits and in the features alike.
     sizes = {"logits": len(np.atleast_1d(counted.of(logits, "logits")))}
     return columns_of(features, wanted_by(head), counted, sizes), counted
 
@@ -95,6 +96,7 @@ def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSetti
 
 def remember_fit(head: Head, summary: FitSummary | None) -> None:
     """Sets `fit_summary`, and records that the present weights are those of the fit."""
+    # If training changes the weights later, their hash no longer fits, and the summary is void.
     head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
 
 
@@ -102,7 +104,7 @@ def save_fit(head: Head, store: MutableMapping[str, Any]) -> None:
     """Adds the record of a fit, if there is one, to what a head saves: JSON, as bytes."""
     if head.fit_summary is not None:
         record = {"weights": head._fitted_weights, "summary": head.fit_summary.to_dict()}
-        # Numbers of NumPy become those of Python.
+        # JSON knows no numbers of NumPy: `item` gives those of Python.
         text = json.dumps(record, default=lambda value: value.item())
         store[_STORED] = np.frombuffer(text.encode(), "uint8")
 
@@ -186,6 +188,7 @@ def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
 def build_for(head: Head, rows: Rows) -> None:
     """Creates the weights of a head by a call on one of these rows, unless they exist."""
     if not head.built:
+        # A call on one row gives `build` the shapes of the features, by Keras' own rules.
         head(rows.logits[:1], take(rows.features, slice(1)))
 
 
@@ -201,6 +204,7 @@ def values_of(
     """The variables of a built head and of its parts, and their values in a fit, as tensors."""
     pairs = own_values(head, weights)
     values = [(v, keras.ops.convert_to_tensor(value, v.dtype)) for v, value in pairs]
+    # The variables of parts belong to their own fits.
     for part, inner in zip(head.parts(), parts, strict=True):
         values += values_of(part, inner.weights or {}, inner.parts)
     return values

@@ -135,6 +135,7 @@ class ILPS(HistogramHead):
         self.smoothness = smoothness if isinstance(smoothness, str) else float(smoothness)
         self.penalty = float(penalty)
         self._check_arguments()
+        # Knots that the fit places move with the scores; fixed knots do not.
         self.has_free_scale = self.has_free_shift = self.knots in ("balanced", "quantile")
 
     @classmethod
@@ -253,6 +254,7 @@ class ILPS(HistogramHead):
         """Places the knots and solves for the values."""
         line = histogram.line
         if self.has_free_scale:
+            # Knots on edges of the bins: η is then a line in each bin, and the histogram is exact.
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
         else:
             knots = line(self._first_knots().astype("float64"))
@@ -310,6 +312,7 @@ class ILPS(HistogramHead):
     def _is_affine_in_bins(self) -> bool:
         if self.has_free_scale:  # `fit` places the knots on edges
             return True
+        # A fixed knot inside of a bin bends the curve there.
         return bool(np.isin(self._first_knots(), EDGES.astype(self.variable_dtype)).all())
 
     def _values(self) -> Tensor:
@@ -350,6 +353,7 @@ def _line_plot(
     knots = knots.astype("float64")
     values = values.astype("float64")
     logits = np.clip(logits, *knots[[0, -1]]) if extrapolation == "constant" else logits
+    # The segment of each logit; beyond the knots, the first or the last one.
     segment = np.clip(np.searchsorted(knots, logits) - 1, 0, len(knots) - 2)
     slopes = np.diff(values) / np.diff(knots)
     return np.asarray(values[segment] + slopes[segment] * (logits - knots[segment]))

@@ -230,6 +230,7 @@ class NeuralCalibration(Head):
         """`η(l) + g(x)` as a function of rows, with networks of these weights; without any, η."""
         network = copy_of(self.field_network) if networks else None
         if network is not None:
+            # A call on one row creates the variables, which get the weights of each member in turn.
             network(take(rows.features, slice(1)))
 
         def unbiased(rows: Rows) -> np.ndarray:
@@ -251,6 +252,7 @@ class NeuralCalibration(Head):
         """Cross-fits η and the network; None without a network or with too few rows."""
         if self.field_network is None:
             return None
+        # Each member is the network of one fold, so there are as many folds as members.
         usual = self.num_members if self.num_members > 1 else _NUM_FOLDS
         folds = usual if settings.folds is None else settings.folds
         fold = fold_of_rows(folds, rows, settings.seed)
@@ -282,6 +284,7 @@ def _weights_of_zero(
         built = network if network.built else fresh
         trained = {id(weight) for weight in built.trainable_weights}
         return [np.array(w) * (id(w) not in trained) for w in built.weights]
+    # Place its knots all the same, so that the head can later be trained by gradient.
     if isinstance(fresh, FieldNetwork):
         fresh.adapt(columns)
     return weights_of(fresh)

@@ -134,4 +134,5 @@ def _checksum(weights: Iterable[keras.Variable]) -> float:
         # Flat, because NumPy warns of Keras' conversion of a scalar.
         values = np.asarray(ops.reshape(weight, (-1,)))
         checksum = zlib.crc32(values.astype("float32").tobytes(), checksum)
+    # 0 is left for a layer without a fit.
     return float(1 + checksum % 2**24)

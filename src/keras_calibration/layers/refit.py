@@ -63,8 +63,8 @@ def refit(
             `describe_logits`; None takes that of its last fit.
 
     Returns:
-        The fit. In its summary, `log_loss_before` is that of the present head; without `is_used`,
-        the head is to stay as it is.
+        The fit. In its summary, `log_loss_before` is the log loss of the present head. If `is_used`
+        is false, keep the present head.
     """
     refuse_divided_groups(settings and settings.folds, rows)
     if not draws_by_chance(head):
@@ -141,7 +141,7 @@ def _cross_fitted_change(
 ) -> tuple[float, float] | None:
     """The change of the log loss by the direct fit on rows that it did not see, and its error.
 
-    None if the rows, or those of a fold, are too few.
+    None if there are too few rows for folds, or the fit to a part of them fails.
     """
     # A head with a network, trees or a blend has cross-fitted its fit already.
     if len(fit.summary.cross_fitted_logits):

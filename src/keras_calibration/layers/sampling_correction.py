@@ -92,6 +92,7 @@ class SamplingCorrection(Head):
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits nothing: its figures are the log losses before and after."""
+        # Here, unlike in a graph, an impossible rate is an error that names the row.
         for name in self.feature_names:
             rates = np.asarray(rows.features[name], np.float64).reshape(-1)
             message = f"Feature {name!r} must hold rates in (0, 1]."

@@ -97,6 +97,8 @@ class TemperatureScaling(HistogramHead):
             return super().fitted(rows, settings, start)
         line = class_line(rows)
         fit = fit_temperature(rows.seen(line))
+        # The fit saw the logits mapped by a line. Its shift is one constant for all classes, to
+        # which the softmax is blind; its scale is part of 1/T.
         scale = float(fit.scales)
         warn_of_no_ranking(scale, "TemperatureScaling")
 

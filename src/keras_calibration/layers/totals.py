@@ -16,7 +16,7 @@ from keras_calibration.layers.head_logits import outcome_columns
 # class; it is right within this many errors or this share.
 _FAR_ERRORS, _FAR_SHARE = 4.0, 0.2
 _RIGHT_ERRORS, _RIGHT_SHARE = 3.0, 0.05
-# Scores that were calibrated have moved by this share of what the head moves them, or by more.
+# Scores that this head has calibrated have moved by at least this share of its correction.
 _MOVED_SHARE = 0.25
 
 
@@ -47,8 +47,8 @@ def totals_of(logits: np.ndarray, rows: Rows) -> Totals:
     """The mean predictions and mean labels of rows with these calibrated logits."""
     outcomes, predictions = outcome_columns(rows.labels, logits)
     weights = rows.row_weights
-    # The variance of Σ w y is Σ w² p (1 - p) for independent rows. A count w stands for w rows, of
-    # which each has the variance p (1 - p).
+    # The variance of Σ w y is Σ w² p (1 - p) for independent rows. A count w stands for w rows,
+    # each with the variance p (1 - p).
     squares = weights if are_counts(weights) else weights**2
     errors = np.sqrt(squares @ (predictions * (1 - predictions))) / weights.sum()
     predicted, observed = (

@@ -55,6 +55,8 @@ def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) 
     # Of class labels, test only the last class: in a binary model, it is the positive one.
     outcomes = outcome_columns(unknown.labels, fit.logits(unknown))
     labels, predicted = (column[:, -1] for column in outcomes)
+    # Weighted sums by value: rows, labels, predictions, and the variance of the labels if the
+    # predictions are right.
     count, positives, expected, variance = (
         np.bincount(place, unknown.row_weights * term)
         for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))

@@ -157,7 +157,7 @@ class FieldError(AdditiveMetric):
         return self.error(self._sums.value())
 
     def per_field(self, confidence: float = 0.95) -> dict[str, np.ndarray]:
-        """A table of the field values that have rows; `is_off` marks those off beyond chance.
+        """A table of the field values that have rows; `is_off` marks errors beyond chance.
 
         A field value is off beyond chance if its mean prediction is outside the Jeffreys interval
         of its observed rate. If all predictions are right, a share of `1 - confidence` of the

@@ -176,7 +176,7 @@ def rates_by_bin(rows: ScoredRows, num_bins: int = 15) -> dict[str, Rates]:
 def rates_by_value(
     rows: ScoredRows, field: str, num_values_shown: int = 12
 ) -> tuple[tuple[str, ...], dict[str, Rates]]:
-    """The most frequent values of a field, and name of the probabilities → the rates of these."""
+    """Names of a field's most frequent values, and their rates by the name of the probabilities."""
     names, groups = distinct_values(rows.columns[field].reshape(-1))
     shown = np.argsort(-np.bincount(groups), kind="stable")[:num_values_shown]
     rates = {

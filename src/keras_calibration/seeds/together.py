@@ -62,7 +62,7 @@ def _first_batch(task: SeedTask) -> Rows:
 
 
 def _model_of(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:
-    """A new model of a seed with the variables of its training; its program must be the first's."""
+    """A new model of a seed, built for training; raises if its program is not that of the first."""
     model = new_model(task.build_model, seed)
     described = describe_model(model)
     if other := [name for name in program if described[name] != program[name]]:

@@ -75,7 +75,7 @@ def to_onnx(
         counted_searches(),
         label_encoders(layers) as lookups,
     ):
-        # tf2onnx's own code uses deprecated parts of NumPy, of which users need no warning.
+        # Users need no warnings of tf2onnx's own use of NumPy.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
         converted, _ = tf2onnx.convert.from_function(

@@ -164,7 +164,7 @@ def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> N
             nodes.append(helper.make_node("Concat", [rows, size], [shape], shape, axis=0))
         checked = f"{CHECK}/{name}/values"
         _rename(graph, name, checked)
-        # Without `allowzero`, a size of 0 means that of the input.
+        # `allowzero`: a size of 0 is 0 rows. By default, ONNX takes it for the size of the input.
         nodes.append(
             helper.make_node("Reshape", [name, shapes[key]], [checked], checked, allowzero=1)
         )
