@@ -162,8 +162,8 @@ def as_fit(head: Head, rows: Rows) -> Fit:
 
 def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
     """Gives built heads their fits: all of them, or none if it is interrupted."""
+    # Keep copies of everything that `assign` may change, to restore them after an interruption.
     heads = [part for head, _ in fits for part in heads_in(head)]
-    # Copies of everything that `assign` may change, to restore them after an interruption.
     weights = [(weight, np.array(weight)) for head, _ in fits for weight in head.weights]
     records = [(head.histogram, head.fit_summary, head._fitted_weights) for head in heads]
 
