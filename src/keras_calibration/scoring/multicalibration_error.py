@@ -273,8 +273,8 @@ def _error_of(
         figures = figures_of(ids, min_rows=min_rows, min_positives=min_positives)
         parts = [[column.names[i] for i in column.ids[figures.first_row]] for column in chosen]
         segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
-    # The worst in standard deviations first. Its ECCE / σ, times the σ of all rows, is the error;
-    # Bonferroni's correction multiplies its p-value by the number of segments.
+    # The worst in standard deviations first. Its ECCE / σ, times the σ of all rows, is the error.
+    # Bonferroni's correction multiplies the smallest p-value by the number of segments.
     segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
     most = segments[0].deviations
     deviation = float(all_rows.deviation[0])
