@@ -97,8 +97,8 @@ class BaseLogits(keras.layers.Layer):
 
     def freeze(self) -> None:
         """Freezes every layer of the base model."""
-        # One by one: TensorFlow skips the setter of a layer that is already frozen, and so the
-        # layers inside it.
+        # One by one: on TensorFlow, the setter of a layer that is already frozen does nothing, so
+        # that the layers inside it would not be frozen.
         for layer in flatten_layers(self):
             layer.trainable = False
 
@@ -139,6 +139,7 @@ class BaseLogits(keras.layers.Layer):
         """Logits (batch, 1) or (batch, K) in the layer's dtype, or all outputs with them."""
         values, others = self._function(inputs)
         logits = ops.cast(values, self.compute_dtype)
+        # A sigmoid before `Flatten` may have logits of more dimensions, with one value a row.
         logits = as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
         return self._structured(logits, others)
 
@@ -199,15 +200,17 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
         head: The calibration head.
         inputs: Symbolic inputs, in the structure that the base model takes.
     """
+    # The head reads its features from the model's inputs, as in `CalibratedModel`.
     features = inputs_by_name(inputs, inputs)
     if head.feature_names is not None:
         features = {name: features[name] for name in head.feature_names}
     structure = symbolic_output(base.base_model)
     taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
     arguments = base.base_model, base.base_output, base.calibrated_output
-    # If the user has unfrozen the base model since then, it stays unfrozen.
+    # `BaseLogits` freezes the base model. If the user has unfrozen it since, keep it so.
     with trainable_flags_kept(base.base_model):
         layer = BaseLogits(*arguments, all_outputs=True, dtype=base.dtype, name=base.name)
+    # Give each output a last layer of its own: the head with its activation, or an identity.
     outputs = keras.tree.flatten(layer(inputs))
     for position, old in enumerate(keras.tree.flatten(structure)):
         name = free_name(source_of(old)[0].name, taken)

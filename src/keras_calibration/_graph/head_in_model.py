@@ -124,7 +124,7 @@ class HeadInModel:
             ids=self.ids,
             numeric={name for feature, name in self.input_of.items() if feature in numeric},
             label_names=self.label_names,
-            # Numbers have been checked as they were passed.
+            # `numeric` is empty, because the reader has checked the inputs that hold numbers.
             wanted=replace(wanted_by(self.head), names=tuple(self.features), numeric=()),
         )
 
@@ -167,6 +167,7 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
             f"{[names[match.position] for match in heads]}. Received: calibrated_output=None."
         )
     head = heads[0].head
+    # A second call would change with the fit too, without being part of it.
     num_calls = sum(operation is head for operation in _operations(symbolic_output(model)))
     if num_calls > 1:
         raise ValueError(
@@ -197,6 +198,8 @@ def _head_before(
     tensor: keras.KerasTensor, model: keras.Model, position: int
 ) -> HeadInModel | None:
     """The head directly before an output of a model, or before its sigmoid or softmax."""
+    # Walk back from the output, through layers that only reshape and at most one sigmoid or
+    # softmax, to the head.
     operation, node = source_of(tensor)
     has_activation = False
     while not isinstance(operation, Head):
@@ -206,6 +209,7 @@ def _head_before(
             has_activation = True
         tensor = node.input_tensors[0]
         operation, node = source_of(tensor)
+    # The arguments of the call, whether passed by position or by keyword.
     arguments = {"features": {}, **node.arguments.kwargs}
     arguments |= dict(zip(("logits", "features"), node.arguments.args, strict=False))
     features = dict(arguments["features"] or {})
@@ -216,6 +220,7 @@ def _head_before(
 
 def _operations(outputs: Inputs) -> Iterator[keras.Operation]:
     """The operations that compute symbolic tensors, once for each call."""
+    # A depth-first walk from the outputs to the inputs. A layer has a node for each of its calls.
     waiting = list(keras.tree.flatten(outputs))
     seen = set()
     while waiting:

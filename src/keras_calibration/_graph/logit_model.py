@@ -28,7 +28,8 @@ class LogitModel(keras.Model):
         )
         # Each model is traced once, but TensorFlow would warn of retracing after several models.
         with without_notices("tensorflow", logging.ERROR):
-            # The length of a data set is unknown: Keras' bar, which in a file has a line a step.
+            # Only for a data set, whose length is unknown, use Keras' own bar; and not in a file,
+            # where it would write a line for each step.
             verbose = 0 if total or not is_live() else verbose
             return self.predict(inputs, batch_size=_BATCH_SIZE, verbose=verbose, callbacks=[shown])
 

@@ -26,7 +26,8 @@ from keras_calibration.layers.logits import calibration_dtype
 
 # Layers and operations that only reshape, if there is one value per row or the shape stays.
 _RESHAPING = ("ExpandDims", "Flatten", "Identity", "Ravel", "Reshape", "Squeeze")
-# Activations are recognised by their values here: many functions are named sigmoid.
+# Logits at which an activation is compared with the sigmoid and the softmax: a name tells too
+# little, because many functions are named sigmoid.
 _PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
 
 
@@ -88,11 +89,14 @@ def logit_source(
 
 def _source_of_output(output: keras.KerasTensor) -> LogitSource:
     """The source of the logit of an output, and the kind of the output."""
+    # Walk back from the output to the operation that makes its values.
     tensor = output
     operation, node = source_of(tensor)
     while passes_on(operation, tensor):
         tensor = node.input_tensors[0]
         operation, node = source_of(tensor)
+    # If a model inside this one makes the output, find the logit in it, and compute from its
+    # inputs.
     nested = _nested_model(operation, tensor)
     if nested is not None:
         inner = _source_of_output(keras.tree.flatten(symbolic_output(nested))[position_of(tensor)])
@@ -109,6 +113,7 @@ def _source_of_output(output: keras.KerasTensor) -> LogitSource:
     num_columns = math.prod(tensor.shape[1:])
     if num_columns > 1 and _is_sigmoid(operation, num_columns):
         return LogitSource("sigmoids", operation, output)
+    # Start before the sigmoid or softmax. A `Dense` layer contains it: repeat the layer without it.
     if _is_probability(operation, node, num_columns):
         to_logits = (
             functools.partial(_dense_logits, operation)
@@ -179,6 +184,7 @@ def _computes(
     activation = layer.activation
     if isinstance(activation, keras.Operation):
         return False  # It may have weights, which the call would create.
+    # Columns with different values: a softmax of equal logits would be the same for any logit.
     probe = ops.convert_to_tensor(_PROBE * np.arange(1, num_columns + 1, dtype="float32"))
     try:
         values = np.asarray(activation(probe))

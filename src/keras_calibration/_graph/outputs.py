@@ -24,7 +24,7 @@ def symbolic_output(model: keras.Model) -> Inputs:
 
 
 def _is_built_sequential(model: keras.Model) -> bool:
-    # Its `output` exists only after it has been called on a symbolic tensor.
+    # A Sequential model has `outputs` once it is built, but `output` only after a symbolic call.
     return isinstance(model, keras.Sequential) and bool(getattr(model, "outputs", None))
 
 

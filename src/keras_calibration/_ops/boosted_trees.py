@@ -51,6 +51,8 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
     # With a row per column, a gather copies whole rows.
     rows = ops.transpose(columns)
     signed = ops.concatenate([rows, -rows, ops.cast(ops.equal(rows, rows), rows.dtype)])
+    # Each tree starts at its own 128 leaves in the flat table, and each split that the row passes
+    # sets a bit of the code: the code is the place of the leaf, without a walk down the tree.
     codes = ops.arange(num_trees, dtype="int32")[:, None] * NUM_CODES
     for number in range(NUM_SPLITS):
         beyond = ops.take(signed, splits[number], axis=0) > thresholds[number][:, None]

@@ -60,6 +60,8 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
     betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, logits.dtype)
 
     def add_temperature(place: Tensor, sums: Tensor) -> Tensor:
+        # F is a log-sum-exp of numbers of at most 0, so no exponential overflows. Its derivatives
+        # by β are the mean and the variance of d under softmax(β d).
         powers = ops.exp(betas[place] * bounded)
         total = ops.sum(powers, axis=0)
         mean = ops.sum(powers * bounded, axis=0) / total
@@ -78,6 +80,7 @@ def log_partition_sum(sums: Tensor, beta: Tensor) -> Tensor:
     """`F(β)` of each summary at its β in [1/16, 16], shape (g,)."""
     position = (ops.log(beta) + _LOG_LARGEST) / _LOG_STEP
     segment = ops.floor(position)
+    # NaN is no index. It reads segment 0, and comes back by `position - segment`.
     segment = ops.where(ops.isnan(segment), 0.0, ops.clip(segment, 0, NUM_TEMPERATURES - 2))
     return _derivatives(_polynomial(sums, ops.cast(segment, "int32")), position - segment)[0]
 
@@ -93,6 +96,7 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692, on image classification.
     """
+    # F' rises with β: the root is right of the last grid point at which the slope is not positive.
     slope_at_ends = sums[..., 1] - label_logits[:, None]
     below = ops.sum(ops.cast(slope_at_ends <= 0, "int32"), axis=-1)
     segment = ops.clip(below - 1, 0, NUM_TEMPERATURES - 2)
@@ -107,6 +111,8 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
         value = first / beta - label_logits
         low = ops.where(value < 0, place, low)
         high = ops.where(value > 0, place, high)
+        # Newton's step in u: the derivative of F'(β) by u is β F'' times the step of the grid, and
+        # β² F'' is the difference of the derivatives by log β.
         proposed = place - ops.divide_no_nan(value * beta, (second - first) * _LOG_STEP)
         # At the root, or without a slope, the step is 0 and the place is an end of the bracket.
         inside = ops.logical_and(proposed >= low, proposed <= high)
@@ -123,6 +129,8 @@ def _polynomial(sums: Tensor, segment: Tensor) -> tuple[Tensor, ...]:
     """Coefficients of F on a segment of the grid, in powers of u from 0 to 1 along log β."""
     value, first, second = _in_log(sums, segment)
     right = _in_log(sums, segment + 1)
+    # Quintic Hermite interpolation: three coefficients give value and derivatives at the left end.
+    # The other three add what these lack at the right end.
     half = 0.5 * second
     rise = right[0] - value - first - half
     rise_1 = right[1] - first - second
@@ -151,6 +159,7 @@ def _in_log(sums: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F at a grid point, with its derivatives in log β times powers of the step."""
     chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
     beta = ops.take(ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype), index)
+    # The chain rule: dF/d(log β) = β F', and d²F/d(log β)² = β² F'' + β F'.
     first = beta * chosen[:, 1]
     second = ops.square(beta) * chosen[:, 2]
     return chosen[:, 0], first * _LOG_STEP, (second + first) * _LOG_STEP**2

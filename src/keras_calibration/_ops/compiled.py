@@ -27,13 +27,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 
         under_xla = tf.function(function, jit_compile=True, autograph=False)
-        # Always called from a separate graph: TensorFlow would compile once for calls from a graph
-        # and once more for eager calls.
+        # Call it from a graph of its own in any case: TensorFlow would compile it once for calls
+        # from a graph, and once more for eager calls.
         in_graph = tf.function(lambda *arguments: under_xla(*arguments), autograph=False)
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
-            # Only here, a Keras variable is not accepted as a tensor.
+            # Other operations accept a Keras variable; `tf.function` needs its value, a tensor.
             return in_graph(*(tf.convert_to_tensor(a) if tf.is_tensor(a) else a for a in arguments))
 
         return call
@@ -42,6 +42,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
+            # JAX compiles Python values, such as a number of bins, into the program as constants.
             plain = (place for place, a in enumerate(arguments) if not ops.is_tensor(a))
             return jax.jit(function, static_argnums=tuple(plain))(*arguments)
 
@@ -78,6 +79,7 @@ def filled_up(*rows: Tensor) -> tuple[Tensor, ...]:
 
     For functions that sum over rows, where rows of weight 0 add nothing.
     """
+    # `-n % 512` is the distance from n up to the next multiple of 512, and 0 for a multiple.
     num_missing = -ops.shape(rows[0])[0] % _ROWS_TOGETHER
     return tuple(
         ops.pad(tensor, [[0, num_missing], *[[0, 0]] * (len(tensor.shape) - 1)]) for tensor in rows

@@ -49,10 +49,13 @@ def field_sums(
          [0.5  1.   1.   1.   0.25 0.5  0.25]]
     """
     residuals = weights * (labels - predictions)
+    # The last two columns count a row as one, whatever its weight, unless the weight is 0.
     counted = ops.where(weights > 0, predictions, 0.0)
     cell = known_ids(ids, num_values)
     num_cells = num_values + 1
     if not is_weighted:
+        # With weights of 0 and 1, w² = w. Four sums then give all seven: Σ w y is the sum of
+        # Σ w (y - p) and Σ p, and Σ w² p (1 - p) = Σ p - Σ p².
         columns = [residuals, weights, counted, ops.square(counted)]
         sums = sums_by_cell(columns, cell, num_cells)
         residual, rows, predicted, square = ops.unstack(sums, 4, axis=1)
@@ -60,6 +63,7 @@ def field_sums(
         noise = ops.maximum(predicted - square, 0.0)
         columns = [residual, residual + predicted, rows, rows, noise, predicted, square]
         return ops.stack(columns, axis=1)
+    # If p is right, the variance of the residual w (y - p) is w² p (1 - p): the noise of a sum.
     squares = ops.square(weights)
     columns = [residuals, weights * labels, weights, squares]
     columns += [squares * predictions * (1 - predictions), counted, ops.square(counted)]
@@ -99,6 +103,7 @@ def ids_outside(ids: Tensor, num_values: int) -> Tensor:
     """
     is_unknown = known_ids(ids, num_values) == num_values
     dtype = keras.backend.standardize_dtype(ids.dtype)
+    # These dtypes cannot hold -1 or NaN, so none of their ids is "other".
     if dtype == "bool" or dtype.startswith("uint"):
         return is_unknown
     is_other = ids == -1
@@ -128,6 +133,7 @@ def exact_ids(ids: Tensor, num_values: int | Tensor | None = None) -> Tensor:
         )
     if dtype in ("float16", "bfloat16"):
         ids = ops.cast(ids, "float32")  # in which the limits below are exact
+    # From `most` on, neighbouring whole numbers become the same float: such an id is ambiguous.
     is_exact = ops.logical_and(ids == ops.floor(ids), ops.abs(ids) < most)
     return ops.cast(ops.where(is_exact, ids, -1.0), "int64" if dtype == "float64" else "int32")
 

@@ -21,7 +21,10 @@ def hashed_uniform(row_number: Tensor, seed: int) -> Tensor:
     Reference:
         The finaliser of MurmurHash3 (Appleby).
     """
+    # 2³² over the golden ratio spreads the bits of small seeds, so that their hashes are unrelated.
     mixed = ops.cast(row_number, "uint32") ^ ops.cast(seed * 0x9E3779B9 % 2**32, "uint32")
+    # MurmurHash3's fmix32. Products with odd numbers carry each bit upwards, shifts carry it
+    # downwards: in the end, a bit of the row number changes each bit in about half of the cases.
     for shift, multiplier in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         mixed = ops.bitwise_xor(mixed, ops.right_shift(mixed, ops.cast(shift, "uint32")))
         mixed = mixed * ops.cast(multiplier, "uint32")
@@ -35,6 +38,7 @@ def row_groups(
     """The fold of each row, int32; with `bias_fraction`, 0 (to fit on) or 1 (to score)."""
     uniform = hashed_uniform(row_number, seed)
     if bias_fraction is None:
+        # The cast rounds down. The product is below `num_folds`, because the largest u is 1 - 2⁻²⁴.
         return ops.cast(uniform * num_folds, "int32")
     return ops.cast(uniform >= bias_fraction, "int32")
 
@@ -54,6 +58,7 @@ def fitting_sums(sums: Tensor, held_out: bool) -> Tensor:
         return sums[:1]
     num_folds = sums.shape[0]
     if num_folds <= 2:
+        # Of two folds, each gets the sums of the other; a single fold gets its own.
         return ops.flip(sums, axis=0)
     # Not the total minus the fold: next to a heavy fold, a light one would lose its digits.
     # Not by a matrix product, which may round to fewer digits on a GPU.

@@ -39,4 +39,5 @@ def histogram_auc(histogram: Tensor) -> Tensor:
     # Shares instead of counts: products of large counts would overflow in float32.
     positives = positives / ops.sum(positives)
     negatives = negatives / ops.sum(negatives)
+    # The negatives below the middle of each bin: all of the lower bins, and half of its own.
     return ops.sum(positives * (ops.cumsum(negatives) - 0.5 * negatives))

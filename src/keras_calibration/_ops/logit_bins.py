@@ -13,6 +13,7 @@ def bin_numbers(bins: LogitBins, logits: Tensor) -> Tensor:
     _, fine, coarse = _floors(bins, logits)
     fine_ends = FINE_END / bins.fine_width
     ends = FINE_END / bins.width
+    # The number of fine bins between 0 and the logit, up to ±16, plus that of coarse bins beyond.
     place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
     # A cast NaN can be any integer: it must not leave its group.
     number = ops.cast(place, "int32") + bins.num_bins // 2

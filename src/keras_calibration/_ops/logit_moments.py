@@ -110,16 +110,19 @@ def bias_root(summary: Tensor) -> Tensor:
 def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tensor:
     """The state with a bracket of two intervals of the grid, with the root near its middle.
 
-    One interval would be too narrow: beside its ends, Newton steps would leave it.
+    A single interval would be too narrow: near its ends, Newton's steps would leave it.
     """
     search = _search(state)
     size = len(_GRID)
+    # Try 127 biases in each bracket at once: they divide it into 128 intervals.
     low = search.low[:, None]
     high = search.high[:, None]
     biases = ops.reshape(low + (high - low) * ops.cast(_GRID, dtype), (-1,))
     at_biases = _search(ops.repeat(state, size, axis=1))._replace(bias=biases)
     of_0, of_1 = (ops.repeat(terms, size, axis=0) for terms in weights)
     improved = at_biases.improved(ops, _sums, (of_0, of_1), dtype)
+    # The sum of predictions rises with the bias, so the root is between the greatest bias at which
+    # it is too small and the smallest at which it is too large.
     low = ops.max(ops.reshape(improved.low, (-1, size)), axis=1)
     high = ops.min(ops.reshape(improved.high, (-1, size)), axis=1)
     bias = 0.5 * (low + high)
@@ -138,6 +141,7 @@ _ONES = np.tile([1.0, 0.0], (NUM_BINS * NUM_COLUMNS, 1))
 # The start of a `BiasSearch`, without its sums, which are products of the summary with _SUMS.
 _START = np.array([0, -1, 1, 1, 0, 0, 0, 0, 0])[:, None] * LARGEST_BIAS
 _SUMS = np.zeros((len(_START), NUM_BINS, NUM_COLUMNS))
+# The last four fields: Σ w (1 - y) and Σ w y of all bins, and Σ w of the first and the last bin.
 _SUMS[5, :, 0] = _SUMS[6, :, 1] = _SUMS[7, 0, :2] = _SUMS[8, -1, :2] = 1
 _SUMS = _SUMS.reshape(len(_START), 1, -1)
 

@@ -33,6 +33,8 @@ def places_on_knots(values: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
     lowest = knots[:, :1]
     highest = knots[:, -1:]
     inside = ops.clip(ops.where(missing, lowest, values), lowest, highest)
+    # The place is the number of knots at or left of the value, without the first one. They are
+    # counted, because LiteRT has no search.
     is_left = ops.cast(inside[:, :, None] >= knots[:, None, 1:], "int32")
     left = ops.sum(is_left, axis=2)
     at_left = read_columns(knots, left)
@@ -68,7 +70,7 @@ def numeric_curves(places: tuple[Tensor, Tensor], curves: Tensor) -> Tensor:
         [[ 1.5 -1. ]]
     """
     left, share = places
-    # The share is 0 at the last knot.
+    # At the last knot the share is 0, so that it does not matter which value is to its right.
     right = ops.minimum(left + 1, curves.shape[1] - 1)
     value = read_columns(curves, left)
     return value + share * (read_columns(curves, right) - value)

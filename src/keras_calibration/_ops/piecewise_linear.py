@@ -113,6 +113,7 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
             by_value = _sums_of_hats(by_curve, logits, table[0])
             by_slope = ops.zeros_like(by_value)  # `by_value` includes it
         else:
+            # The curve is b + (l - a) s: of its gradient g, b gets Σ g and s gets Σ g (l - a).
             columns = [by_curve, by_curve * (logits - knot)]
             sums = sums_by_cell(columns, line, num_lines, _num_parts(line, num_lines))
             by_value = sums[:, 0]
@@ -145,7 +146,8 @@ def curve_on(logits: Tensor, line: Sequence[Tensor], has_bounds: bool = False) -
 
 
 def _unbounded(value: Tensor) -> Tensor:
-    """The value after the last line: a lower one, as infinity would spoil quantized tables."""
+    """Stands for "no upper bound" after the last knot. Infinity would spoil quantized tables."""
+    # `curve_on` ignores a bound that is below the value at the knot.
     return -2 * ops.abs(value) - 1
 
 
@@ -230,7 +232,7 @@ def _by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
 
 
 def with_following(table: Tensor) -> Tensor:
-    """The lines with the value at the next knot, (4, K); after the last, a lower one."""
+    """The lines with the value at the next knot, (4, K); `_unbounded` after the last."""
     following = ops.append(table[1, 1:], _unbounded(table[1, -1:]))
     return ops.concatenate([table, following[None]])
 
@@ -249,6 +251,7 @@ def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor,
     if num_knots <= _FEW_KNOTS:
         place, (knot,) = _last_passed([ops.unstack(knots, num_knots)], is_past)
         return place, knot
+    # Two short searches in place of a long one: about √K groups of √K knots each.
     size = math.isqrt(num_knots - 1) + 1
     num_groups = -(-num_knots // size)
     missing = ops.full_like(knots[: num_groups * size - num_knots], math.inf)
@@ -278,6 +281,8 @@ def _last_passed(
     place: Tensor = 0
     while len(columns[0]) > 1:
         half = (len(columns[0]) + 1) // 2
+        # Binary search of all rows at once: `where` keeps one half of each column. NaN fills up a
+        # shorter right half, because no logit is past it.
         is_right = is_past(columns[0][half])
         place = place + ops.where(is_right, half, 0)
         columns = [
@@ -306,13 +311,14 @@ def _num_parts(line: Tensor, num_lines: int) -> int:
 def _sums_of_hats(rows: Tensor, logits: Tensor, knots: Tensor) -> Tensor:
     """Sums over the rows of each hat function, (K,), as `hat_basis` but with ends that continue.
 
-    The distance of a logit from the right end of a segment, 0 at its right and 1 at its left, is
-    the sum of the hats of all knots up to the left end.
+    The share of a segment that lies right of a logit, 1 before and 0 behind the segment, is the sum
+    of the hats of all knots up to its left end. The difference of two such sums is a single hat.
     """
     gaps = knots[1:] - knots[:-1]
-    per_unit = 1 / ops.maximum(gaps, np.finfo("float32").tiny)  # of an empty one: a step
+    per_unit = 1 / ops.maximum(gaps, np.finfo("float32").tiny)  # an empty gap gives a step
     least = [0.0] * gaps.shape[0]
     most = [1.0] * gaps.shape[0]
+    # The end segments continue beyond the knots.
     most[0] = ops.where(gaps[0] > 0, math.inf, 1.0)
     least[-1] = ops.where(gaps[-1] > 0, -math.inf, 0.0)
     sums = [

@@ -33,6 +33,7 @@ def mean_residual(sums: Tensor) -> Tensor:
 def squared_error_sum(sums: Tensor, bias: Tensor) -> Tensor:
     """`Σ w (y - p - c)²` of each group at its bias c, shape (g,)."""
     weight, first, second = (sums[:, column] for column in range(3))
+    # Σ w (r - c)² = Σ w r² - 2 c Σ w r + c² Σ w.
     total = second - bias * (2 * first - bias * weight)
     # Rounding can make the error of a perfect fit slightly negative. The comparison keeps NaN.
     return ops.where(total < 0, 0.0, total)

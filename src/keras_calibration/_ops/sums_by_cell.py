@@ -31,6 +31,7 @@ def sums_by_cell(
         rows = ops.transpose(ops.stack(columns, axis=0))
     if not num_parts or num_parts == 1:
         return ops.segment_sum(rows, cell, num_segments=num_cells)
+    # Neighbouring rows, often of one cell, go to different parts: they add to different addresses.
     part = ops.arange(ops.shape(cell)[0], dtype="int32") % num_parts
     sums = ops.segment_sum(rows, cell + part * num_cells, num_segments=num_parts * num_cells)
     return ops.sum(ops.reshape(sums, (num_parts, num_cells, len(columns))), axis=0)

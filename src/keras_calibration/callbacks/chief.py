@@ -20,5 +20,6 @@ def is_chief() -> bool:
     task = config.get("task") or {}
     if not cluster or task.get("type") in ("chief", "master"):
         return True
+    # Worker 0 is the chief only of a cluster without a task of that name.
     first_worker = task.get("type") == "worker" and int(task.get("index", 0)) == 0
     return first_worker and not {"chief", "master"} & set(cluster)

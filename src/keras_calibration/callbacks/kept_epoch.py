@@ -34,6 +34,7 @@ def kept_epoch(checksums: Mapping[int, Checksum], final: Checksum) -> int | str 
     same = [epoch for epoch, checksum in checksums.items() if checksum == final]
     if not same:
         return None
-    # Weights that no longer change, such as NaN, are those of the last epoch too. Otherwise, the
-    # first of several equal epochs is the one that was trained; a callback restored the others.
+    # If the weights stay the same from some epoch to the end, for example as NaN, the kept epoch is
+    # the last. Otherwise, the first of several equal epochs trained them, and a callback restored
+    # them later.
     return LAST if same == [epoch for epoch in checksums if epoch >= same[0]] else same[0]

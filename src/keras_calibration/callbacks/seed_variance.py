@@ -172,6 +172,7 @@ class SeedVariance(keras.callbacks.Callback):
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
         others = [run for run in runs if run["seed"] != self._record["seed"]]
         self._warn_of_equal_weights(others)
+        # Runs are in the order of time: of a seed that was run again, the latest run counts.
         self._others = list(
             {run["seed"]: run for run in others if run["status"] != "started"}.values()
         )
@@ -189,6 +190,8 @@ class SeedVariance(keras.callbacks.Callback):
         }
         name = self.monitor or main_metric(measured)
         measured |= self._fitted_biases(measured)
+        # Keep one value per epoch for each metric, None where the logs lack it: a metric may begin
+        # late, or be validated every few epochs only.
         for metric in measured:
             self._metrics.setdefault(metric, [None] * len(self._epochs))
         for metric, values in self._metrics.items():
@@ -213,7 +216,7 @@ class SeedVariance(keras.callbacks.Callback):
         if self._ends_last:
             self._kept_epoch = kept_epoch(self._checksums, checksum_of(self.model))
         record = {**self._record, **self._values(), "directions": self._directions()}
-        # Only the kept epoch decides.
+        # Values that were not finite at other epochs do not make a run diverged.
         is_finite = all(map(math.isfinite, _kept_values(record).values()))
         record["status"] = "finished" if is_finite else "diverged"
         end_run(self.ledger, self._run_id, record)

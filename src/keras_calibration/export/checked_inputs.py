@@ -13,7 +13,7 @@ from keras_calibration._typing import Features, Tensor
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Runtimes name the failing node: this, and the input.
+# The name of the checking nodes, with that of the input: runtimes show it in their errors.
 CHECK = "shapes_must_fit_the_signature_and_each_other"
 _MOST_ROWS = 2**31 - 1
 # A shape that every runtime refuses.
@@ -49,6 +49,8 @@ def _checked(inputs: Features, specs: Mapping[str, tf.TensorSpec]) -> dict[str, 
         # Number of rows, and 1: at the end, the shape of every column.
         least = tf.constant([_MOST_ROWS, 1])
         for name, shape in shapes.items():
+            # A minimum of two numbers fails for a shape of three or more sizes. (batch,) is
+            # broadcast to it, so that both forms of a column pass.
             sizes = shape if _is_column(specs[name]) else shape[:1]
             least = tf.minimum(least, sizes, name=f"{specs[name].name}/sizes")
         column = tf.maximum(least, [0, 1])  # without rows, both are 0
@@ -69,6 +71,7 @@ def _in_rows(values: Tensor, shape: Tensor, column: Tensor, spec: tf.TensorSpec)
 
     sizes = [shape[n] if size is None else size for n, size in enumerate(spec.shape)][1:]
     if not _is_column(spec):
+        # Where a check cannot be a minimum, a reshape to an impossible shape fails instead.
         fits = tf.reduce_all(tf.equal(shape, tf.stack([column[0], *sizes])))
         column = tf.where(fits, column, _NOTHING)
     # Optimizers trust the shape of the signature, and drop a reshape that seems to change nothing.

@@ -50,5 +50,6 @@ class SavedHead(NamedTuple):
 
     @classmethod
     def _of(cls, model: keras.Model) -> SavedHead:
+        # Besides its inputs, the model has one layer, the head.
         layers = (part for part in model.layers if not isinstance(part, keras.layers.InputLayer))
         return cls(model, next(layers))

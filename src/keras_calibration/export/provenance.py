@@ -51,6 +51,7 @@ def files_sha256(savedmodel: Path) -> str:
     files += sorted(file for folder in folders for file in folder.rglob("*") if file.is_file())
     digest = hashlib.sha256()
     for file in files:
+        # The name is part of the hash, ended by a byte that no name has: files cannot trade places.
         digest.update(f"{file.relative_to(savedmodel).as_posix()}\0".encode())
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())

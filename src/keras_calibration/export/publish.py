@@ -86,6 +86,7 @@ def _differences(
             output = f"{request.signature}/{name}"
             difference = largest_difference(received[name], np.asarray(expected))
             differences[output] = max(differences.get(output, 0.0), difference)
+            # Written so that a difference of NaN fails too.
             if not difference <= tolerance.allowed(name):
                 raise RuntimeError(
                     f"The output {output!r} of the {kind} may differ from the Keras model's by at "

@@ -97,6 +97,8 @@ class Spec:
                 "the base model."
             )
         others = _other_outputs(match)
+        # One model before the head: it computes the parts that logit, other outputs and features
+        # share only once.
         base = keras.Model(symbolic_input(match.model), {**match.base_outputs, **others})
         trained = model if match.base_layer is None else match.base_layer.base_model
         spec = cls(
@@ -222,6 +224,8 @@ class Spec:
         if signature == RAW:
             return Request(signature, by_signature(rows), lambda _: expected)
 
+        # Compare the head on the logits that the export computed. They may differ from Keras' by
+        # rounding, and a step function would jump between the two.
         def with_head(received: Outputs) -> _Columns:
             inputs = {**head_rows, LOGIT_OUTPUT: ops.convert_to_tensor(received[LOGIT_OUTPUT])}
             with self._on_cpu():
@@ -232,6 +236,7 @@ class Spec:
     @property
     def tolerance(self) -> Tolerance:
         """The allowed differences of outputs; dtypes before the head determine the rounding."""
+        # A half-precision layer before the logit makes it differ by more than float32 would.
         before = keras.Model(symbolic_input(self.match.model), self.match.logit)
         dtypes = {layer.compute_dtype for layer in flatten_layers(before)}
         others = {name: self.expected[name] for name in self.other_outputs}
@@ -270,6 +275,7 @@ def _with_other_outputs(match: HeadInModel) -> HeadInModel:
     is_one_of_several = base is not None and len(output_names(base.base_model)) > 1
     if base is None or not is_one_of_several or len(output_names(match.model)) > 1:
         return match
+    # A `CalibratedModel` returns one output; its exports return the others of the base model too.
     model = with_all_outputs(base, match.head, symbolic_input(match.model))
     return find_head(model, match.label_names[0])
 

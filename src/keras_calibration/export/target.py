@@ -59,6 +59,7 @@ class Target:
         """
         if self.is_file:
             sync(source)
+        # All contents reach the disk before the name does: a crash leaves no half-written version.
         for folder, _, files in os.walk(source):
             for path in (Path(folder), *(Path(folder, file) for file in files)):
                 sync(path)
@@ -67,6 +68,8 @@ class Target:
             name = number if self.version == NEXT else self.version
             target = self.path if self.version is None else self.path / str(name)
             try:
+                # Creating the file fails if it exists, so that only one process gets the place; the
+                # replacement then overwrites its own empty file.
                 if self.is_file:
                     target.touch(exist_ok=False)
                     os.replace(source, target)
@@ -76,6 +79,7 @@ class Target:
             except OSError as error:
                 if not os.path.lexists(target):
                     raise
+                # Another process took the number: try the next one.
                 if self.version != NEXT:
                     raise self._exists(target) from error
                 continue

@@ -74,7 +74,7 @@ def tolerance_for(
     """
     base = max([_FLOAT32_TOLERANCE, *(_HALF_TOLERANCES.get(dtype, 0.0) for dtype in base_dtypes)])
     arrays = {name: np.asarray(values) for name, values in (others or {}).items()}
-    # Others must be equal: integers, booleans, strings.
+    # Integers, booleans and strings do not round: they must be equal, and have no tolerance.
     largest = {name: _largest(v) for name, v in arrays.items() if not _is_exact(v)}
     return Tolerance(base, _FLOAT32_TOLERANCE, _largest(np.asarray(logits)), largest)
 
@@ -128,6 +128,8 @@ def largest_difference(received: np.ndarray, expected: np.ndarray) -> float:
         return 0.0 if np.array_equal(received, expected) else float("inf")
     a = received.astype("float64")
     b = expected.astype("float64")
+    # Two infinities of one sign, and NaN with NaN, are equal; anything else with NaN is infinitely
+    # far off.
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         differences = np.where(same, 0.0, np.abs(a - b))

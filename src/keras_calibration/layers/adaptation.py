@@ -23,6 +23,7 @@ def known_value(variable: keras.Variable) -> float | None:
         >>> known_value(keras.Variable(3.0))
         3.0
     """
+    # While TensorFlow traces a step, the variable outside of the graph still has its value.
     if keras.backend.backend() == "tensorflow":
         with outside_of_graphs():
             return float(np.asarray(variable))
@@ -43,8 +44,12 @@ def on_gradient(values: Tensor, action: Callable[[], None], factor: Tensor | flo
 
     def identity(values: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
+            # In a compiled step, this runs while the step is traced, else at every step: in both
+            # cases before a weight changes.
             action()
             (by_values,) = upstream or by_keyword.values()
+            # The factor is an argument, because a custom gradient of JAX cannot close over a traced
+            # value.
             return by_values * factor, ops.zeros_like(factor)
 
         return values, gradient

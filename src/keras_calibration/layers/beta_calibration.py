@@ -77,6 +77,7 @@ class BetaCalibration(HistogramHead):
         # A line of the smaller slope plus a rising bend, `a l + (b - a) softplus(l)` or
         # `b l + (b - a) softplus(-l)`: rounding preserves the order of rising terms.
         bends_up = above >= below
+        # An infinite logit stays infinite by the line alone; its bend is that of 0.
         infinite = is_not_finite(logits)
         finite = ops.where(infinite, 0.0, logits)
         line = ops.where(infinite, logits, finite * ops.where(bends_up, below, above))
@@ -93,6 +94,7 @@ class BetaCalibration(HistogramHead):
         atoms = histogram.atoms()
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
+            # `means` holds means of the atoms, which increase: find the spread of each one's bin.
             spreads = atoms.spreads[np.searchsorted(atoms.means, means)]
             above = _affine_softplus(logits, means, spreads)
             below = -_affine_softplus(-logits, -means, spreads)
@@ -143,8 +145,10 @@ class BetaCalibration(HistogramHead):
 def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
     """Softplus, linearized within each bin so that its sum over the rows of the bin is right.
 
-    Right to second order: slope at the mean, plus half the curvature times the variance.
+    A Taylor series to second order: value and slope at the mean of the bin, and half the curvature
+    times the variance of the logits in the bin.
     """
+    # softplus' = σ, and softplus'' = σ (1 - σ).
     slopes = special.expit(means)
     correction = 0.5 * slopes * (1 - slopes) * spreads**2
     return np.logaddexp(0.0, means) + correction + slopes * (logits - means)

@@ -62,6 +62,8 @@ class BiasCorrection(HistogramHead):
             return np.ones((len(logits), 1))
 
         start = [starting_bias(histogram, 1.0)]
+        # `offset=1.0` adds the logit itself, with a fixed slope of 1, to the design: only c is
+        # fitted.
         fit = fit_logistic(histogram, design, start, offset=1.0)
         bias = fit.parameters[0]
         return FittedCurve(fit, lambda logits: logits + bias, {"_bias": bias})

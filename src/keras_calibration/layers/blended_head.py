@@ -38,9 +38,9 @@ class BlendedHead(Head):
 
     A direct fit fits each head, and then the bias c, one number or one for each class. Where rates
     are low, a mean of logits has a lower mean probability than its parts. With c, the predicted
-    total is the observed one: `Σ w σ(η) = Σ w y`. Heads that are flexible predict the rows of their
-    fit too well, so these are the predictions of fits to the other folds, if the rows are enough.
-    With heads that follow time, whose total is not that of the rows, c gives the mean the total of
+    total is the observed one: `Σ w σ(η) = Σ w y`. Flexible heads predict the rows of their fit too
+    well, so c comes from cross-fitted predictions if there are enough rows for folds. Heads that
+    follow time predict the level to come, not the total of the rows: their mean gets the total of
     its parts.
 
     Args:
@@ -96,6 +96,7 @@ class BlendedHead(Head):
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Builds the heads."""
+        # (batch,) becomes (batch, 1); (batch, K) stays.
         columns_shape = (*(logits_shape or (None,)), 1)[:2]
         for head in self.heads:
             head.ensure_built(columns_shape, features_shape)
@@ -109,6 +110,7 @@ class BlendedHead(Head):
         parts = zip(self.head_weights, self.heads, strict=True)
         terms = [share * head(columns, features) for share, head in parts]
         rest = 1 - sum(self.head_weights)
+        # If the weights add up to 1 except for rounding, leave the logit out.
         if rest > _ROUNDING:
             terms.append(rest * ops.cast(columns, self.compute_dtype))
         return sum(terms, self._bias)
@@ -123,11 +125,14 @@ class BlendedHead(Head):
         """Fits each head to the rows by its direct fit, and then the bias."""
         fits = [head.fitted(rows, settings) for head in self.heads]
         fold = None
+        # Folds at random would let a head that follows time see the future of the rows it scores.
         if not self.follows_time and enough_for(_NUM_FOLDS, rows):
             folds = _NUM_FOLDS if settings.folds is None else settings.folds
             fold = fold_of_rows(folds, rows, settings.seed)
+            # The total must be right on new rows, so the bias comes from fits that did not see the
+            # row.
             scored = parts_of(fold, range(int(fold.max()) + 1))
-            # A head that makes folds makes its own.
+            # Fold numbers of all rows do not fit a part of them: each head draws its own folds.
             settings = replace(settings, folds=None)
             with warnings.catch_warnings():  # the fit to all rows has warned
                 warnings.simplefilter("ignore")
@@ -137,6 +142,7 @@ class BlendedHead(Head):
                 ]
         else:
             parts = [fit.logits(rows) for fit in fits]
+        # The uncalibrated logit first: it has the rest of the weight.
         columns = np.stack([rows.logits, *parts])
         bias = bias_of_mean(self._shares(), columns, rows, self.follows_time)
         fit = self.blend_of(rows, fits, bias)

@@ -65,8 +65,8 @@ class BoostedTrees(Head):
     2. LightGBM adds trees of eight leaves to these logits, on the rows outside each fold, and
        scores the rows of the fold after every round. A fold is scored with the number of rounds
        that has the lowest mean log loss over the other folds. This number is 0 if the loss is not
-       lower than without trees by a standard error. These trees get offsets from fits without the
-       row's fold and the scored fold, because others would reveal the labels of the scored fold.
+       lower than without trees by a standard error. These trees get offsets from fits that saw
+       neither the row's fold nor the scored fold: other offsets reveal the scored fold's labels.
     3. h is fitted to all rows, and trees to the cross-fitted logits of all rows, with the mean of
        these numbers of rounds. A bias gives the cross-fitted logits the observed total.
 
@@ -162,6 +162,7 @@ class BoostedTrees(Head):
             "leaves": (num_trees, NUM_CODES),
         }
         dtypes = ("int32", "int32", "float32", "float32")
+        # Not trainable: trees have no gradient. Leaves of 0 make a new layer the inner head.
         self._categories, self._splits, self._thresholds, self._leaves = (
             self.add_weight(
                 name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
@@ -184,6 +185,7 @@ class BoostedTrees(Head):
         effects = [self.head.effects(features)] if self.head.effect_names else []
         categories = ops.convert_to_tensor(self._categories)
         seen = self._tree_columns([columns, inner, *effects], features, categories)
+        # All trees are tables, so the layer needs no LightGBM.
         sums = tree_sums(seen, self._splits, self._thresholds, self._leaves)
         return inner + ops.cast(sums, inner.dtype)
 
@@ -193,6 +195,7 @@ class BoostedTrees(Head):
         """What the trees see, (batch, C), float32; first the logits l and h, and h's effects."""
         for number, name in enumerate(self._categorical()):
             ids = self._ids_of(features, name)
+            # One indicator for each frequent value: the trees can then split on a value.
             columns.append(ids[:, None] == all_categories[number])
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(column, "float32") for column in columns], axis=1)
@@ -201,13 +204,16 @@ class BoostedTrees(Head):
         """Fits h, and trees on top of its cross-fitted logits."""
         folds = _NUM_FOLDS if settings.folds is None else settings.folds
         if self.follows_time:
-            # h predicts rows well only if they come after the rows of its fit.
+            # A level over time predicts what comes after the rows of its fit, so folds are blocks
+            # of time, and each is scored by a fit to the earlier ones.
             folds = blocks_of_time(np.asarray(rows.times))
         fold = fold_of_rows(folds, rows, settings.seed)
         num_folds = int(fold.max()) + 1
+        # With time, the first block is not scored: no rows come before it.
         scored = range(self.follows_time, num_folds) if enough_for(num_folds, rows) else ()
         parts = parts_of(fold, scored, self.follows_time)
         inner = self.head.fitted(rows, settings)
+        # Too few rows to tell whether trees help: h alone.
         if not parts:
             return self.with_trees(rows, inner, None)
         crossed = cross_fitted(self.head, rows, parts, inner, settings)
@@ -232,7 +238,7 @@ class BoostedTrees(Head):
             inner: The fit of h to all rows, where fits to a part of the rows start; None if there
                 is none.
             crossed: Logits and effects of h, from `cross_fitted`.
-            settings: Its seed counts.
+            settings: Its seed is used for the trees; h is fitted with these settings.
             clusters: Which rows are dependent (n,), for the standard error.
         """
         folds = [scored for _, scored in parts]
@@ -244,14 +250,16 @@ class BoostedTrees(Head):
 
         @functools.cache
         def without(pair: frozenset[int]) -> CrossFitted:
-            """Logits and effects of two folds, by a fit to all others."""
+            """Logits and effects of two folds, by a fit to the others, which serves both folds."""
             scored = np.concatenate([folds[number] for number in pair])
+            # The pair of a scored fold and the fold of a row: this fit saw neither.
             fitted = np.setdiff1d(np.arange(len(rows)), scored)
             return cross_fitted(self.head, rows, [(fitted, scored)], inner, settings)
 
         def training(part: int) -> tuple[np.ndarray, np.ndarray]:
             logits = np.zeros_like(crossed.logits)
             effects = np.zeros_like(crossed.effects)
+            # Each other fold by the fit that leaves out both this fold and the scored one.
             for number in set(range(len(folds))) - {part}:
                 fold = folds[number]
                 others = without(frozenset({part, number}))
@@ -259,9 +267,11 @@ class BoostedTrees(Head):
                 effects[fold] = others.effects[fold]
             return logits, columns_with(logits, effects)
 
+        # With time, the first block has no logits from another fit: no tree is fitted to it.
         is_scored = np.isin(np.arange(len(rows)), np.concatenate(folds))
-        # An offset that did not see a fold tells, beside one that did, what the labels there are:
-        # trees that had both would look better on the fold than on new rows.
+        # Comparing an offset fitted without a fold to one fitted with it reveals the labels of that
+        # fold. Trees that saw both would look better on the fold than on new rows. So `training`
+        # returns offsets fitted without the scored fold and without the row's own fold.
         is_cross_fit = all(len(fitted) + len(scored) == len(rows) for fitted, scored in parts)
         is_told = is_cross_fit and bool(self.head.effect_names) and len(folds) > 2
         return boost(
@@ -287,7 +297,7 @@ class BoostedTrees(Head):
                 return h
             effects = [] if inner.effects is None else [inner.effects(rows)]
             sums = np.empty(len(rows))
-            # A row has a number for each tree.
+            # In parts, because `tree_sums` makes an array with an entry for each row and tree.
             for part in row_parts(len(rows)):
                 columns = [rows.logits[part, None], h[part, None], *(e[part] for e in effects)]
                 seen = self._tree_columns(columns, take(rows.features, part), categories)
@@ -316,6 +326,7 @@ class BoostedTrees(Head):
         return ids_of_field(features[name], self.fields[name], self.num_values[name])
 
     def _num_trees(self) -> int:
+        # `tree_sums` needs a multiple of 16. Trees beyond `num_rounds` stay 0.
         return -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
 
     def _categories_of(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -324,6 +335,8 @@ class BoostedTrees(Head):
         for number, name in enumerate(self._categorical()):
             ids = np.asarray(self._ids_of(features, name))
             values, counts = np.unique(ids, return_counts=True)
+            # A stable sort: of equally frequent ids, the lower come first, in every order of the
+            # rows.
             most = values[np.argsort(-counts, kind="stable")][:_NUM_CATEGORIES]
             categories[number, : len(most)] = most
         return categories

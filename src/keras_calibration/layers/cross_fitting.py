@@ -60,6 +60,7 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
         True
     """
+    # A count of k is k rows, but a row of a large importance is only one.
     weights = rows.row_weights if are_counts(rows.weights) else np.ones(len(rows))
     totals = weights @ rows.shares
     others = float(totals.sum() - totals.max())
@@ -127,6 +128,7 @@ def cross_fit(
     for fold in range(num_folds):
         fitted = np.flatnonzero(folds != fold)
         held_out = np.flatnonzero(folds == fold)
+        # η, like the network, must not see the labels of the fold that it is scored on.
         curve = rows.logits
         if calibrator is not None:
             curve = fit_to(calibrator, rows.take(fitted)).logits(rows)
@@ -136,15 +138,19 @@ def cross_fit(
         progress.add()
     curve_loss, both_loss = (row_log_losses(rows.labels, eta) for eta in (curves, both))
     change, standard_error = mean_and_error(both_loss - curve_loss, weights, clusters_of(rows))
+    # The network is kept if it lowers the cross-fitted log loss by more than one standard error.
     helps = change < -standard_error
     corrections = None
     if helps and isinstance(calibrator, ILPS):
+        # η was fitted without g. Fit it once more under the cross-fitted g, and keep that if the
+        # cross-fitted log loss falls.
         refitted = _cross_fitted_under(calibrator, rows, both - curves, folds)
         refitted_loss = row_log_losses(rows.labels, refitted)
         if weights @ refitted_loss < weights @ both_loss:
             corrections, both, both_loss = both - curves, refitted, refitted_loss
     if helps:
-        # The networks of the folds have totals of their own.
+        # The network of each fold has its own error of the mean. One bias for all rows gives the
+        # cross-fitted predictions the total of the labels.
         both = both + bias_of_total(both, rows)
         both_loss = row_log_losses(rows.labels, both)
     return CrossFit(
@@ -162,8 +168,8 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> FittedCurve:
     """The η in `η(l) + g(x)` for given corrections g.
 
     g was trained on top of a calibrated η. If g moves some logits more than others, η is no longer
-    optimal. g must be cross-fitted: on its own training rows it is overconfident, and η would adapt
-    to that.
+    optimal. Pass cross-fitted g: on its own training rows, a network is overconfident, and η would
+    adapt to that.
     """
     columns = rows.logits, rows.labels, rows.row_weights, corrections
     return curve.fit_curve(offset_histogram(*columns, bins_of(rows.logits, rows.weights)))

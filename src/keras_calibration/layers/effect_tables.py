@@ -27,11 +27,13 @@ def by_columns(curves: Sequence[np.ndarray], num_knots: int) -> np.ndarray:
 
     The value at the last knot is repeated.
     """
+    # v has the values at the knots, then the value for missing numbers.
     return np.stack([np.r_[v[:-1], np.full(num_knots - len(v) + 1, v[-2]), v[-1]] for v in curves])
 
 
 def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarray]:
     """Numeric columns (n,) as float64, rounded to a dtype; very large numbers become infinite."""
+    # The call reads numbers in the dtype of the layer: the fit must see the same ones.
     rounded = [column.reshape(-1).astype(dtype).astype("float64") for column in columns]
     return [np.where(np.abs(v) > LARGEST_NUMBER, np.copysign(np.inf, v), v) for v in rounded]
 
@@ -39,10 +41,12 @@ def rounded_numbers(columns: Iterable[np.ndarray], dtype: str) -> list[np.ndarra
 def knots_of(
     numbers: Sequence[np.ndarray], weights: np.ndarray | None, num_knots: int
 ) -> list[np.ndarray]:
-    """Knots of numeric columns: of all columns together, at most half as many as rows."""
+    """Knots of numeric columns: at most one for two rows in all columns together, or 16 each."""
+    # A count of k is k rows, but a row of a large importance is only one.
     counts = weights if weights is not None and are_counts(weights) else np.ones(len(numbers[0]))
     limit = max(int(counts.sum()) // (2 * len(numbers)), FEWEST_KNOTS)
     knots = [separate_quantile_knots(column, min(num_knots, limit), weights) for column in numbers]
+    # A column without any number gets a knot at 0: its curve is flat.
     return [column_knots if len(column_knots) else np.zeros(1) for column_knots in knots]
 
 
@@ -57,6 +61,7 @@ def level_of_table(table: np.ndarray) -> Level | None:
     times = table[0]
     if not times.any():
         return None
+    # Times are differences to the last time, which is 0. The zeros after it fill up the table.
     places = slice(1 + int(np.argmax(np.append(times, 0.0) == 0.0)))
     return Level(*(row[places] for row in table[:3]), *map(float, table[3, :3]))
 
@@ -68,7 +73,7 @@ class AdditiveFit:
     Args:
         solved: The fit to the values of η.
         knots: The knots of each numeric column.
-        line: Maps the logits to those of η where there is no η.
+        line: Without η, the line that maps the logits to those of the fit; else not used.
         inner: The fit of η, if there is one.
         last: The last value of the level over time, 0 without times.
     """
@@ -88,6 +93,7 @@ class AdditiveFit:
         if ids:
             logits += self.offsets(ids).sum(axis=1)
         for x, k, v in zip(numbers, self.knots, self.solved.curves, strict=False):
+            # `np.interp` is linear between the knots and constant outside, like the layer.
             logits += np.where(np.isnan(x), v[-1], np.interp(x, k, v[:-1]))
         return logits
 
@@ -101,6 +107,7 @@ class AdditiveFit:
         fit, line = self.solved, self.line
         num_features = len(fit.offsets) + len(self.knots)
         weights: dict[str, Any] = {
+            # The fit saw a' l' + c' with l' = a l + c: written out in l.
             "_slope": fit.slope * line.scale,
             "_bias": fit.bias + self.last + fit.slope * line.shift,
             "_deviations": fit.deviations[:num_features],
@@ -125,12 +132,16 @@ class AdditiveFit:
             return None
         by_line, by_one = posterior.factor
         kept: dict[str, Any] = {"is_of_counts": float(are_counts(rows.weights))}
+        # The same line for F: (l', 1) F' = (l, 1) F.
         kept["factor"] = np.stack([line.scale * by_line, by_one + line.shift * by_line])
         if self.solved.offsets:
             pairs = zip(posterior.variances, posterior.spreads, strict=True)
+            # The last entry of each field is for unknown values: the variance E[s²] of the prior.
             kept["offsets"] = np.concatenate([np.append(t, spread**2) for t, spread in pairs])
         if self.knots:
             kept["curves"] = by_columns(posterior.curve_variances[: len(self.knots)], num_knots)
+        # The part of the spread of η that a line in η explains is in the factor already: fit it by
+        # least squares, so that `logit_standard_deviation` can subtract it.
         if self.inner is not None and self.inner.spread is not None:
             information = self.solved.information(data)
             kept["curve"] = line_of_spread(self.inner, rows.logits, information)
@@ -147,12 +158,13 @@ def line_of_spread(curve: Fit, logits: np.ndarray, weights: np.ndarray) -> np.nd
 
     `curve` is the fit of η, which has a spread.
     """
-    # Within a bin, η and its spread are straight lines, or nearly.
+    # Sum the rows by bin first: within a bin, η and its spread are straight lines, or nearly.
     bins = bin_numbers(logits if curve.histogram is None else curve.histogram.bins(logits))
     sums = np.stack([np.bincount(bins, term, NUM_BINS) for term in (weights, weights * logits)])
     totals, sums = sums[:, sums[0] > 0]
     means = sums / totals
     columns = np.stack([np.ones(len(means)), curve.logits(Rows(means, None, None))])
+    # The normal equations of weighted least squares, X' W X b = X' W s, with X = (1, η).
     weighted = columns * totals
     spread = cast(Any, curve.spread)(means)
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -205,12 +205,14 @@ class FieldBias(FieldHead):
         (`benchmarks/interval_coverage.py`). The spreads of several fields are often estimated too
         small. Then the intervals of unknown values are too narrow.
         """
+        # η without a posterior: its error is unknown, so there is no interval.
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
         check_features(features, self.feature_names, type(self).__name__)
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = self._curve(column)
+        # An infinite logit has no finite error; a large one would be infinite times 0.
         line = ops.where(is_not_finite(line), 0.0, line)
         factor = self.posterior["factor"]
         variance = ops.sum(ops.square(line[:, None] * factor[0] + factor[1]), axis=1)
@@ -221,6 +223,8 @@ class FieldBias(FieldHead):
         if self._follows_time:
             variance = variance + self.posterior["last"]
         if self.calibrator is not None:
+            # The factor already has the variance of a line in η. Add what is left of the spread of
+            # η after the part that a line in η explains, scaled by the slope.
             line_spread = self.posterior["curve"]
             shape = self.calibrator.posterior_spread(column) - line_spread[0]
             shape = self._slope * (shape - line[:, None] * line_spread[1])
@@ -251,6 +255,7 @@ class FieldBias(FieldHead):
         """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""
         self.ensure_built()
         number = self.numeric.index(name)
+        # Copies of the last knot fill up the table.
         knots = np.unique(np.asarray(self._knots)[number])
         values = np.asarray(self._curves)[number]
         return knots, values[: len(knots)], float(values[-1])
@@ -288,7 +293,7 @@ class FieldBias(FieldHead):
         self.posterior = Posterior(self, **shapes)
 
     def _sum_at_values(self, table: Tensor, features: Features | None) -> Tensor:
-        """Sums of the numbers of each row's values in the table of all fields (batch,)."""
+        """Sums over the fields of the entry of each row's value in the table, (batch,)."""
         # `take` without an axis flattens first, which makes the gradient dense.
         return ops.sum(ops.take(table, self._places(features)), axis=0)
 
@@ -309,11 +314,15 @@ class FieldBias(FieldHead):
         level = level_column(np.asarray(rows.times), rows.weights) if self._follows_time else None
         with_level = columns if level is None else [*columns, level[1]]
         data = OffsetRows(curve, rows.labels, rows.weights, ids=ids, columns=with_level)
+        # Only for the fit to all rows: fits to a part of them get a `start`.
         if start is None:
             self._warn_of_coinciding(ids)
-        # What tells rows apart is given, not computed: of equal rows it is equal to the last digit.
+        # Draw folds by the original columns, not by computed ones: equal rows are then equal to the
+        # last digit, and get the same folds as one row with a count.
         given = enumerate([*ids, *numbers])
         seen = replace(rows, features={str(number): column for number, column in given})
+        # A mixed model, by penalized quasi-likelihood (a Laplace approximation). The folds are for
+        # several fields, whose standard deviations may get a factor by cross-validation.
         solved = fit_field_offsets(
             data,
             list(self.num_values.values()),
@@ -324,15 +333,19 @@ class FieldBias(FieldHead):
         fit = AdditiveFit(solved, knots, line, inner)
         kept: dict[str, Any] = {}
         if level is not None:
+            # Serve only the part of the level that lasts. Then map the logits, so that the mean
+            # prediction stays right although the deviations to come are unknown.
             mapped = with_lasting_level(solved, data)
             mapped = mapped.mapped(line_of_fit(mapped, data))
             shown = level_of(*level, mapped)
             fit = replace(fit, solved=mapped, last=float(mapped.curves[-1][-1]))
             kept["level"] = table_of_level(shown)
             if mapped.posterior is not None:
-                # Deviations that do not persist also occur in the future, and are unknown.
+                # Deviations that do not persist also occur in the future. Nobody knows them then,
+                # so their variance is added to that of the level.
                 kept["last"] = mapped.posterior.curve_variances[-1][-1] + shown.noise**2
-        # With a level over time, predictions use its last value, and the fit that of the row.
+        # The fit gave each row the level of its time; a prediction uses the last one, and so does
+        # the summary.
         predicted = fit.solved.logits(replace(data, columns=columns)) + fit.last
         posterior = fit.posterior(data, rows, self._most_knots())
 

@@ -33,8 +33,8 @@ from keras_calibration.layers.logits import check_column
 class FieldHead(Head):
     """Base of the heads that add effects of field values to a curve of the logit.
 
-    A subclass creates its weights in `_add_weights` and fits them in `_fit_effects`. One of them is
-    `_deviations`, whose first column holds the prior standard deviation of each feature's levels.
+    A subclass creates its weights in `_add_weights` and fits them in `_fitted_effects`. Its weight
+    `_deviations` holds the prior standard deviation of each feature's levels in the first column.
 
     Args:
         fields: Field name → number of ids, or a Keras lookup layer.
@@ -88,8 +88,8 @@ class FieldHead(Head):
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits η, then the effects of field values on top of it.
 
-        Without η, a line makes the logits nearly calibrated, and the effects are converted back to
-        the logits.
+        Without η, a line makes the logits nearly calibrated first, so that the priors are in logits
+        whatever the unit of the scores. The weights are then converted back to the scores.
         """
         if self.calibrator is None:
             line = reference_line(rows)
@@ -98,13 +98,13 @@ class FieldHead(Head):
         return self._fitted_effects(rows, inner.logits(rows), IDENTITY, inner, start)
 
     def _add_weights(self) -> None:
-        """Creates the weights; the numbers of values are known."""
+        """Creates the weights, after `build` has set the number of values of each field."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_add_weights`.")
 
     def _fitted_effects(
         self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
     ) -> Fit:
-        """The fit of the effects on top of the values of η (n,), which `inner` has fitted."""
+        """The fit of the effects on top of `curve` (n,), the values of η from the fit `inner`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_fitted_effects`.")
 
     @property
@@ -116,11 +116,14 @@ class FieldHead(Head):
         """The ids of each field (n,), int64, of the features of rows."""
         if not self.fields:
             return []
+        # `_places` counts rows in the table of all fields; each field starts at its own row.
         return list(np.asarray(self._places(features)) - self._starts()[:, None])
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self.ensure_built()
+        # `FieldILPS` has a column for levels, one for slopes and one for bends; `FieldBias` has
+        # levels alone.
         deviations = np.asarray(self._deviations)
         of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
@@ -145,6 +148,7 @@ class FieldHead(Head):
         """The rows of a field's values in the table of all fields; builds the layer."""
         self.ensure_built()
         known("Argument `field` must be one of the fields", [field], self.fields)
+        # Without the last row of the field, which is "other".
         start = self._starts()[list(self.fields).index(field)]
         return slice(start, start + self.num_values[field])
 

@@ -48,7 +48,7 @@ def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
 
 @dataclass(frozen=True)
 class Reads:
-    """What a head or a network reads of its features, aside from features of any kind.
+    """The features that a head or a network reads as fields or as numbers.
 
     Args:
         fields: Field name → number of ids or lookup layer.
@@ -102,15 +102,16 @@ def checked_numeric(numeric: str | Sequence[str], fields: Iterable[str]) -> tupl
 def called_features(features: Any, names: Iterable[str] | None, reads: Reads, reader: str) -> Any:
     """The features of a call, exactly: arrays, tables and their columns become tensors or arrays.
 
-    Keras would convert an array of floats to float32, which merges ids beyond 2²⁴. If ids are
-    numbered from 0, ids that are not exact are outside the vocabulary, as in a graph, which cannot
-    raise; with a lookup layer, they are refused. Numeric columns become
-    floats, because JAX keeps 32 bits of an integer.
+    Keras would convert an array of floats to float32, which merges ids beyond 2²⁴. So an id that a
+    float may have rounded is unknown if the field is a number of ids: a graph, which cannot raise,
+    treats it the same way. If the field has a lookup layer, such an id is an error. Numeric columns
+    become floats, because JAX keeps only 32 bits of an integer.
     """
     columns = by_name({} if features is None else features)
     if not isinstance(columns, Mapping):
         return features  # The layer reports the error.
     read = select_features(columns, columns if names is None else names, reader)
+    # A Functional model is being built: symbolic tensors hold nothing to convert.
     if all(isinstance(part, keras.KerasTensor) for part in columns.values()):
         return features
     ids = reads.ids
@@ -149,13 +150,15 @@ def _numbers(values: Tensor, name: str) -> Tensor:
 
 def _ids(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
     if ops.is_tensor(values):
+        # Only floats can have lost digits, and only ids must be exact: bins may get any number.
         if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
             return values
         is_exact = is_numbered or is_symbolic(values)
         return exact_ids(values) if is_exact else ids_of(values, repr(name))
+    # TensorFlow returns strings as an array of bytes objects, which a lookup layer takes as it is.
     is_object = isinstance(values, np.ndarray) and values.dtype == object and values.size > 0
     if is_object and isinstance(values.flat[0], bytes):
-        return values  # strings of a tensor, of which none is missing
+        return values  # a string tensor has no missing values
     column = column_or_tensor(values, repr(name))
     if is_numbered and column.dtype.kind == "f":
         return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
@@ -170,7 +173,7 @@ def vocabulary_sizes(fields: Fields) -> dict[str, int]:
         >>> vocabulary_sizes({"site": 3, "page": keras.layers.Hashing(num_bins=8)})
         {'site': 3, 'page': 8}
     """
-    # Inside a compiled step, the size of a lookup layer would be a tensor.
+    # Inside of a compiled step, `vocabulary_size` of a lookup layer would return a tensor.
     with outside_of_graphs():
         return {name: _vocabulary_size(vocabulary) for name, vocabulary in fields.items()}
 
@@ -180,6 +183,7 @@ def _vocabulary_size(vocabulary: Vocabulary) -> int:
         return vocabulary
     if hasattr(vocabulary, "vocabulary_size"):
         return int(vocabulary.vocabulary_size())
+    # `Discretization` has one bin more than boundaries; `Hashing` has `num_bins`.
     boundaries = getattr(vocabulary, "bin_boundaries", None)
     return len(boundaries) + 1 if boundaries else int(getattr(vocabulary, "num_bins", 0))
 
@@ -202,6 +206,7 @@ def table_starts(num_values: Iterable[int]) -> np.ndarray:
         >>> table_starts([3, 2])
         array([0, 4], dtype=int32)
     """
+    # Each field has one row more than values, for "other".
     return np.cumsum([0, *(number + 1 for number in num_values)])[:-1].astype("int32")
 
 
@@ -219,6 +224,7 @@ def table_rows(features: Features, fields: Fields, num_values: Mapping[str, int]
          [4 5]]
     """
     starts = table_starts([num_values[name] for name in fields])
+    # Stack the fields of one dtype and rank, so that one operation checks and moves all of them.
     by_dtype: dict[tuple[Hashable, int], list[tuple[int, str, Tensor]]] = {}
     for place, (name, vocabulary) in enumerate(fields.items()):
         ids = features[name] if isinstance(vocabulary, int) else vocabulary(features[name])
@@ -231,6 +237,7 @@ def table_rows(features: Features, fields: Fields, num_values: Mapping[str, int]
         together = ops.stack(ids) if rank == 1 else ops.squeeze(ops.stack(ids), axis=2)
         columns.append(known_ids(together, sizes) + starts[places][:, None])
         order += places
+    # The stacks have the fields in another order: `argsort` of their places restores it.
     several = len(columns) > 1
     return ops.take(ops.concatenate(columns), np.argsort(order), axis=0) if several else columns[0]
 
@@ -248,6 +255,7 @@ def _serialize_lookup(lookup: keras.layers.Layer) -> dict[str, Any]:
     serialized = keras.saving.serialize_keras_object(lookup)
     if callable(getattr(lookup, "get_vocabulary", None)):
         vocabulary = lookup.get_vocabulary(include_special_tokens=False)
+        # Strings, or numbers of Python: JSON knows no numbers of NumPy.
         serialized["config"]["vocabulary"] = [
             entry if isinstance(entry, str) else int(entry) for entry in vocabulary
         ]

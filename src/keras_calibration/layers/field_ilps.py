@@ -97,8 +97,11 @@ class FieldILPS(FieldHead):
         knots = ops.convert_to_tensor(self._knots)
         values = ops.convert_to_tensor(self._values)
         deviations = ops.convert_to_tensor(self._field_deviations)
+        # The segment of each row: the last knot at or left of η, at most the last but one, so that
+        # the end segments extrapolate.
         right_of = ops.searchsorted(knots, ops.reshape(curve, (-1,)), side="right")
         segments = ops.cast(ops.clip(right_of - 1, 0, self.num_knots - 2), "int32")
+        # The deviations are one flat table: K numbers for each value of each field.
         places = self._places(features) * self.num_knots + segments
         segment = segments[:, None]
 
@@ -113,7 +116,7 @@ class FieldILPS(FieldHead):
         right_value = value_at(1)
         share = (curve - left) / (right - left)
         calibrated = left_value + share * (right_value - left_value)
-        # Rounding may carry a segment slightly above the start of the next one.
+        # Rounding may carry the end of a segment above the start of the next: cap it by its ends.
         upper = ops.maximum(left_value, right_value)
         inside = ops.logical_and(share >= 0, share <= 1)
         return ops.where(ops.logical_and(inside, calibrated > upper), upper, calibrated)
@@ -122,6 +125,8 @@ class FieldILPS(FieldHead):
         """Makes every curve non-decreasing, after training in a model."""
         if not self.built:
             return
+        # First the shared curve; then each deviation gets an equal part of its slope as room to
+        # fall.
         values = np.asarray(isotonic_values(self._values))
         deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)
         self._values.assign(values)
@@ -148,6 +153,7 @@ class FieldILPS(FieldHead):
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Levels of a field's values, shape (num_values,), in logits: means of d over the knots."""
+        # The other components, slopes and bends, have the mean 0 over the knots.
         return self._deviations_of(field).mean(axis=1)
 
     def get_config(self) -> dict[str, Any]:
@@ -174,6 +180,8 @@ class FieldILPS(FieldHead):
         self, rows: Rows, curve: np.ndarray, line: Line, inner: Fit | None, start: Fit | None
     ) -> Fit:
         ids = self._ids_in(rows.features)
+        # Place the knots on the values that the fit sees. Without η, the line maps them back to the
+        # logits that the layer gets.
         balanced = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.
         stored = strictly_increasing(line.inverse(balanced).astype(self.variable_dtype))
@@ -189,6 +197,7 @@ class FieldILPS(FieldHead):
         tables = [np.pad(deviations, ((0, 1), (0, 0))) for deviations in fit.deviations]
 
         def curves_at(curve: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
+            # As in `call`, in float64.
             right_of = np.searchsorted(knots, curve, side="right")
             segment = np.clip(right_of - 1, 0, self.num_knots - 2)
 

@@ -113,6 +113,8 @@ class FieldNetwork(keras.layers.Layer):
         if (num_numeric_knots, num_coarse_knots) != (64, 16) and not self.numeric:
             warn("Numbers of knots have no effect without `numeric` columns.")
         with throwaway_layers():
+            # A generator gives each layer a seed of its own; one integer would start equal layers
+            # alike.
             initializers = keras.random.SeedGenerator(seed)
             # A seed generator is part of the layer's state: created only if dropout is used.
             self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
@@ -155,6 +157,8 @@ class FieldNetwork(keras.layers.Layer):
         self._knots = adapted("numeric_knots", len(self.numeric), self.num_numeric_knots)
         self._coarse_knots = adapted("coarse_knots", len(self.numeric), self.num_coarse_knots)
         self._num_rows = adapted("num_rows")
+        # The input: the embeddings; and hats, ramps and the indicator of missing values of each
+        # column.
         width = len(self.fields) * self.embedding_dim
         width += len(self.numeric) * (self.num_numeric_knots + self.num_coarse_knots + 1)
         for layer in (*self._hidden, self._output):
@@ -167,6 +171,7 @@ class FieldNetwork(keras.layers.Layer):
         check_features(features, self.feature_names, type(self).__name__)
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
+        # (batch, width): embeddings, then the encoding of each numeric column.
         hidden = ops.concatenate(encoded, axis=1)
         for layer in self._hidden:
             hidden = layer(hidden)
@@ -224,6 +229,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def embed(self, features: Features) -> Tensor:
         """Concatenated embeddings of all fields, shape (batch, fields · embedding_dim)."""
+        # One table holds the embeddings of all fields: one read gives all of a row.
         rows = ops.transpose(table_rows(features, self.fields, self.num_values))
         # Reading the table through a reshape makes its gradient dense.
         table = ops.reshape(self.embeddings, self.embeddings.shape)
@@ -236,12 +242,13 @@ class FieldNetwork(keras.layers.Layer):
         missing = ops.cast(ops.isnan(values), self.compute_dtype)
         hats = hat_basis(values, ops.convert_to_tensor(self._knots)[row])
         coarse = hat_basis(values, ops.convert_to_tensor(self._coarse_knots)[row])
-        # Cumulative sums of hats from the right; the first is 1 if the value is present.
+        # Ramps are sums of hats from the right: each rises from 0 to 1 between two knots, and stays
+        # 1. The first is 1 if the value is present.
         ramps = ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1)
         return ops.concatenate([hats, missing[:, None], ramps], axis=1)
 
     def _before_adapt(self, output: Tensor) -> Tensor:
-        """The output; with numeric columns and before `adapt`, it raises in training."""
+        """The output; raises in training before `adapt` has placed the knots of numeric columns."""
         if not self.numeric:
             return output
         num_rows = known_value(self._num_rows)
@@ -262,6 +269,7 @@ class FieldNetwork(keras.layers.Layer):
         if self.regularization:
             weights = [layer.kernel for layer in self._hidden]
             weights += [self.embeddings] if self.fields else []
+            # A Gaussian prior, per row. `divide_no_nan` makes it 0 before `adapt` sets the rows.
             squares = sum((ops.sum(ops.square(weight)) for weight in weights), 0.0)
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))

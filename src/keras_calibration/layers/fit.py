@@ -19,17 +19,17 @@ class Fit:
 
     Args:
         summary: The figures of the fit.
-        logits: The fitted head as a function: calibrated logits (n,) or (n, K), float64, of rows.
-            As the call of a head that is given this fit, except for rounding.
+        logits: The fitted head as a function of rows: calibrated logits (n,) or (n, K), float64.
+            Apart from rounding, a head to which this fit is assigned returns the same logits.
         weights: Name of an attribute of the head that holds a weight → the value of this weight.
-            For a layer, or a list, that is held there: the list of the values of its weights.
-            None if the head, with its parts, is to stay as it is.
+            If the attribute holds a layer, or a list, the value is the list of its weights' values.
+            None means that `assign` leaves the head and its parts as they are.
         parts: The fits of the heads inside the head, in the order of `Head.parts()`.
         posterior: The values of the head's `Posterior`, by name; None if the fit has none.
         histogram: The sums of the rows, if the fit needs no more than these.
         spread: `dη/dθ F` (n, p) of logits (n,), if η has a posterior, see `HistogramHead`.
         effects: The effects (n, E) of rows, of a head with `effect_names`.
-        start: Where a fit of the same head to a part of these rows may start.
+        start: From where a fit of the same head to a part of these rows may start, to be faster.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, FitSettings

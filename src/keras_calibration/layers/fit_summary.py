@@ -37,9 +37,9 @@ class FitSummary(ShownAsText):
     too low for new rows.
 
     A head with a network or with trees has cross-fitted figures too, for rows to which neither the
-    inner head nor the network or trees were fitted. Those of a network are for a single member.
-    They are slightly optimistic, because each fold chose its best epoch; the number of trees was
-    chosen on other rows. They are NaN if no network or trees were tried.
+    inner head nor the network or trees were fitted. The figures of a network are for a single
+    member, and slightly optimistic, because each fold chose its own best epoch. Those of trees are
+    not: the number of trees was chosen on other rows. All are NaN if the fit tried neither.
 
     Args:
         num_rows: Number of rows of the fit; with counts as weights, their sum.
@@ -127,16 +127,20 @@ class FitSummary(ShownAsText):
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> Self:
         """The summary of `to_dict`, also after it was JSON."""
+        # JSON has lists in place of tuples, and `to_dict` also gives figures that are computed.
         given = {f.name: figures[f.name] for f in fields(cls) if f.name in figures}
         return cls(**given | {"epochs": tuple(given["epochs"])})
 
     def of_given(self, apart: Rows, numbers: np.ndarray, source: np.ndarray) -> FitSummary:
         """The summary of a fit to separate rows (`rows_apart`), for the rows that were passed.
 
-        Each has the mean of the cross-fitted logits of its separate rows.
+        A passed row of count k was k separate rows, perhaps in different folds: it gets the mean of
+        their cross-fitted logits.
         """
         if not len(self.cross_fitted_logits):
             return self
+        # Sum weights and weighted logits of the separate rows by the number of the passed row.
+        # Equal passed rows may have been added up into one, their `source`.
         totals = np.bincount(numbers, apart.row_weights, len(source))[source]
         columns = self.cross_fitted_logits.reshape(len(apart), -1).T
         sums = [np.bincount(numbers, apart.row_weights * c, len(source))[source] for c in columns]
@@ -145,6 +149,7 @@ class FitSummary(ShownAsText):
         return replace(self, cross_fitted_logits=means.reshape(shape))
 
     def __str__(self) -> str:
+        # Without a comparison, there is only the log loss on the rows of the fit.
         if np.isnan(self.change):
             difference = self.log_loss_in_sample - self.log_loss_before
             then = f"{self.log_loss_in_sample:.6f} on the rows of the fit ({difference:+.6f})"

@@ -51,6 +51,7 @@ def columns_to_adapt(
 ) -> tuple[dict[str, np.ndarray], Counted]:
     """The columns that a head reads, for `Head.adapt`, and which rows count."""
     counted = counted_rows(sample_weight)
+    # Rows of weight 0 do not count, in the logits and in the features alike.
     sizes = {"logits": len(np.atleast_1d(counted.of(logits, "logits")))}
     return columns_of(features, wanted_by(head), counted, sizes), counted
 
@@ -82,7 +83,7 @@ def check_fit(head: Head, time: ArrayLike | str | None) -> None:
 
 
 def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSettings:
-    """The settings of a fit, checked; warns of those of a network for a head that has none."""
+    """The settings of a fit, checked; warns if a head has neither network nor trees to use them."""
     if settings is None:
         return FitSettings(verbose=int(bool(verbose)))
     instance("settings", settings, FitSettings, "a FitSettings", "Pass FitSettings(max_epochs=20).")
@@ -95,6 +96,7 @@ def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSetti
 
 def remember_fit(head: Head, summary: FitSummary | None) -> None:
     """Sets `fit_summary`, and records that the present weights are those of the fit."""
+    # If training changes the weights later, their hash no longer fits, and the summary is void.
     head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
 
 
@@ -102,7 +104,7 @@ def save_fit(head: Head, store: MutableMapping[str, Any]) -> None:
     """Adds the record of a fit, if there is one, to what a head saves: JSON, as bytes."""
     if head.fit_summary is not None:
         record = {"weights": head._fitted_weights, "summary": head.fit_summary.to_dict()}
-        # Numbers of NumPy become those of Python.
+        # JSON knows no numbers of NumPy: `item` gives those of Python.
         text = json.dumps(record, default=lambda value: value.item())
         store[_STORED] = np.frombuffer(text.encode(), "uint8")
 
@@ -130,8 +132,8 @@ def fit_to(
     Args:
         head: The head, which stays as it is.
         rows: Rows with the features that the head reads.
-        settings: Folds in it are those of the rows given to `Head.fit`.
-        start: A fit to rows of which these are a part, see `Head.fitted`.
+        settings: Its folds, if it has one for each row, are of the rows passed to `Head.fit`.
+        start: A fit to all rows, if `rows` are a part of them, see `Head.fitted`.
     """
     if head.follows_time:
         check_fit(head, rows.times)
@@ -140,6 +142,8 @@ def fit_to(
     rows = with_folds(rows, settings.folds)
     if not draws_by_chance(head):
         return head.fitted(rows, settings, start)
+    # Draw folds and batches from rows in one order and form, so that they depend neither on the
+    # order of the rows nor on whether counts or repeated rows were passed.
     apart, *places = rows_apart(rows, settings.folds)
     settings = replace(settings, folds=folds_of(settings.folds, apart))
     fit = head.fitted(apart, settings, start)
@@ -147,7 +151,7 @@ def fit_to(
 
 
 def as_fit(head: Head, rows: Rows) -> Fit:
-    """A head as it is, as a fit: with figures for rows, and without any weight to assign."""
+    """The present head as a fit, with figures for rows; `assign` of this fit changes nothing."""
 
     def logits(rows: Rows) -> np.ndarray:
         return head_logits(head, rows.logits, rows.features)
@@ -158,6 +162,7 @@ def as_fit(head: Head, rows: Rows) -> Fit:
 
 def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
     """Gives built heads their fits: all of them, or none if it is interrupted."""
+    # Keep copies of everything that `assign` may change, to restore them after an interruption.
     heads = [part for head, _ in fits for part in heads_in(head)]
     weights = [(weight, np.asarray(weight).copy()) for head, _ in fits for weight in head.weights]
     records = [(head.histogram, head.fit_summary, head._fitted_weights) for head in heads]
@@ -168,7 +173,7 @@ def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
                 weight.assign(value)
             for head, record in zip(heads, records, strict=True):
                 head.histogram, head.fit_summary, head._fitted_weights = record
-        except KeyboardInterrupt:  # a second one
+        except KeyboardInterrupt:  # a second one, while restoring: restore first, then stop
             set_back()
             raise
 
@@ -183,6 +188,7 @@ def assign_all(fits: Sequence[tuple[Head, Fit]]) -> None:
 def build_for(head: Head, rows: Rows) -> None:
     """Creates the weights of a head by a call on one of these rows, unless they exist."""
     if not head.built:
+        # A call on one row gives `build` the shapes of the features, by Keras' own rules.
         head(rows.logits[:1], take(rows.features, slice(1)))
 
 
@@ -198,6 +204,7 @@ def values_of(
     """The variables of a built head and of its parts, and their values in a fit, as tensors."""
     pairs = own_values(head, weights)
     values = [(v, keras.ops.convert_to_tensor(value, v.dtype)) for v, value in pairs]
+    # The variables of parts belong to their own fits.
     for part, inner in zip(head.parts(), parts, strict=True):
         values += values_of(part, inner.weights or {}, inner.parts)
     return values
@@ -207,6 +214,7 @@ def _pairs_of(target: Any, value: Any) -> list[tuple[keras.Variable, Any]]:
     """The variables of a weight, of a layer or of a list of these, with their values."""
     if isinstance(target, keras.Variable):
         return [(target, value)]
+    # The value of a layer or a list is a list in the same order, down to single variables.
     inner = target.weights if isinstance(target, keras.layers.Layer) else target
     return [pair for parts in zip(inner, value, strict=True) for pair in _pairs_of(*parts)]
 

@@ -68,7 +68,7 @@ class Head(keras.layers.Layer):
         histogram: For a head with `update`, the sums of the rows of all fits and updates.
         posterior: For a built head with intervals, the `Posterior` of the last fit; else None.
         effect_names: The features whose effects on the logit `effects(features)` returns.
-        draws_by_chance: Whether `fitted` draws folds or batches; it then gets separate rows.
+        draws_by_chance: Whether `fitted` draws folds or batches; a count of 2 is then two rows.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
@@ -117,6 +117,7 @@ class Head(keras.layers.Layer):
 
     def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
+        # Check first: Keras would broadcast other shapes, and round large ids to float32.
         if (shape := getattr(logits, "shape", None)) is not None:
             self.check_logits(shape)
         names = self.feature_names
@@ -139,7 +140,7 @@ class Head(keras.layers.Layer):
 
     # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def parts(self) -> Sequence[Head]:
-        """The heads inside this one, which define what it does not define."""
+        """The heads inside this one. It takes from them what it does not define itself."""
         return ()
 
     @property
@@ -157,10 +158,7 @@ class Head(keras.layers.Layer):
         return sum((part.reads() for part in self.parts()), Reads())
 
     def check_logits(self, shape: Shape) -> None:
-        """Raises for logits of a shape that the head does not accept.
-
-        By default, it accepts what its parts accept; without parts, one logit per row.
-        """
+        """Raises for logits of a shape that the head, or a part of it, does not accept."""
         if not self.parts():
             check_column(shape, type(self).__name__, "logits")
             return
@@ -249,6 +247,7 @@ class Head(keras.layers.Layer):
         settings = settings_for([self], settings, verbose)
         of_rows = logits, labels, sample_weight, features, time, None, settings.folds
         rows = rows_to_fit(self, Given(*of_rows, from_logits, weights_are))
+        # Nothing changes before `assign_all`, so an error leaves the head as it was.
         fit = fit_to(self, rows, settings)
         warn_of_unknown(self, rows, fit)
         build_for(self, rows)
@@ -262,8 +261,8 @@ class Head(keras.layers.Layer):
             rows: They have `logits`, `labels` and `row_weights` (n,), float64, of classes (n, K);
                 and `features`, name → array with n rows, with each of `feature_names`.
             settings: How to train a network, if there is one.
-            start: A fit of this head to rows of which these are a part: from there, a fit may take
-                less time. Its result must be nearly the same.
+            start: A fit of this head to all rows, if `rows` are a part of them. A fit may start
+                there to be faster, as cross-fitting does; its result must be nearly the same.
 
         Returns:
             A `Fit`, for example that of `fit_of`.
@@ -278,7 +277,7 @@ class Head(keras.layers.Layer):
         num_iterations: int = 1,
         converged: bool = True,
     ) -> Fit:
-        """A fit to rows, for `fitted` to return: the call of the head, with other weights.
+        """A fit for `fitted` to return, which predicts by the call of the head with these weights.
 
         Args:
             rows: The rows of the fit.
@@ -291,6 +290,7 @@ class Head(keras.layers.Layer):
         values = values_of(self, weights, parts)
 
         def logits(rows: Rows) -> np.ndarray:
+            # The call reads these values; the variables keep theirs.
             with keras.StatelessScope(state_mapping=values):
                 return head_logits(self, rows.logits, rows.features)
 
@@ -306,6 +306,7 @@ class Head(keras.layers.Layer):
             part.assign(inner)
         for variable, value in own_values(self, fit.weights):
             variable.assign(value)
+        # After the weights, because both records hold a checksum of them.
         if self.posterior is not None:
             self.posterior.keep(fit.posterior)
         self.histogram = fit.histogram

@@ -41,7 +41,7 @@ class FittedCurve:
     """The curve of a calibrator, as it was fitted to a histogram.
 
     Args:
-        solved: How the fit ended; its factor is that of the posterior of θ.
+        solved: The end of the fit, with the factor F of the posterior of θ.
         at: The curve: calibrated logits, for logits of any shape, float64.
         weights: The weights of the layer, see `Fit`.
     """
@@ -77,7 +77,7 @@ class HistogramHead(Head):
         (8, -1.0986)
     """
 
-    # Whether scaled logits, and shifted logits, get the same probabilities.
+    # Whether a fit to scaled logits, and to shifted logits, gives the same probabilities.
     has_free_scale = has_free_shift = False
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -104,7 +104,8 @@ class HistogramHead(Head):
         ends = histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
         if self._is_affine_in_bins() and np.abs(ends).max() <= LARGEST_LOGIT:
             return fit
-        # Logits beyond the last bin count as those at its end.
+        # The histogram takes logits beyond its last bin for logits at its end, and a curve that
+        # bends within a bin for a line. Compute the log loss of the rows themselves then.
         steps = fit.summary.num_iterations, fit.summary.converged
         return replace(fit, summary=FitSummary.of(rows, fit.logits(rows), *steps))
 
@@ -120,6 +121,7 @@ class HistogramHead(Head):
         """
         refuse_absent_classes([histogram.negatives, histogram.positives], histogram.num_rows)
         curve = self.fit_curve(histogram)
+        # Both log losses, before and after, come from the sums: the rows are not read again.
         solved, losses = curve.solved, (mean_log_loss(histogram), curve.solved.log_loss)
         steps = solved.num_iterations, solved.converged
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
@@ -146,9 +148,9 @@ class HistogramHead(Head):
     ) -> FitSummary:
         """Adds rows to those of earlier fits and updates, without the earlier rows.
 
-        With `forget=0`, the result is that of one `fit` to all rows, except that the bins of the
-        histogram, on whose edges knots lie, are those of the first fit. The new rows may be of one
-        class, for example an hour without positives.
+        With `forget=0`, the result is that of one `fit` to all rows, with one difference: the
+        histogram keeps the bins of the first fit, and knots lie on their edges. The new rows may be
+        of one class, for example an hour without positives.
 
         Args:
             logits: New uncalibrated logits (n,) or (n, 1), finite.
@@ -158,9 +160,9 @@ class HistogramHead(Head):
             forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
                 updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
             from_logits: As for `fit`.
-            weights_are: As for `fit`. Importances must be in the unit of those of earlier rows: one
-                common factor applies to all rows, so that it does not matter how rows are divided
-                into batches. Rows without weights, and rows of counts, have weight 1.
+            weights_are: As for `fit`. Importances must have the same unit in all calls: a common
+                factor of all rows changes nothing, but a factor of one batch does. A row without
+                weight, and a row with the count 1, have weight 1.
 
         Returns:
             The `FitSummary` of the fit to all rows.
@@ -181,6 +183,7 @@ class HistogramHead(Head):
             both_classes=False,
         )
         rows = rows_of(given)
+        # Only sums on the same bins add up, so the bins of the first fit stay.
         bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
         return self.update_sums(_histogram_of(rows, bins), forget)
 
@@ -191,13 +194,15 @@ class HistogramHead(Head):
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows summed in a histogram."""
         self._check_update(forget)
-        # Forgetting gives fractions of counts, which do not make an interval too narrow.
+        # The sum is of counts only if both parts are, in the same unit. Forgetting makes fractions
+        # of counts: they count for less than the rows, which makes no interval too narrow.
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
             warn_of_other_unit(self.histogram, histogram)
             are_equal = math.isclose(self.histogram.unit, histogram.unit)
             was_counts = self.posterior is None or self.posterior.is_of_counts
             are_counts = are_counts and was_counts and are_equal
+            # Rows that were summed elsewhere may have other bins: move them to the first fit's.
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
         return self._assigned(self.fitted_to_sums(histogram, are_counts))
 
@@ -233,7 +238,7 @@ class HistogramHead(Head):
     def posterior_spread(self, logits: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,), if the layer keeps a posterior."""
         logits = ops.cast(logits, self.compute_dtype)
-        finite = ops.where(is_not_finite(logits), 0.0, logits)  # else 0 times infinity
+        finite = ops.where(is_not_finite(logits), 0.0, logits)  # 0 times infinity would be NaN
         spread = self.logit_spread(finite, cast(Posterior, self.posterior)["factor"])
         # Far out, terms of both signs may be infinite, and their sum is NaN.
         overflows = ops.isnan(spread) & (ops.abs(finite) > 1e9)[:, None]
@@ -241,7 +246,8 @@ class HistogramHead(Head):
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""
-        # Not by `matmul`, which may round to fewer digits on a GPU.
+        # The delta method: the variance of η at a row is |dη/dθ F|², if F Fᵀ is that of θ. Not by
+        # `matmul`, which may round to fewer digits on a GPU.
         columns = zip(self.derivatives(logits), ops.unstack(factor), strict=True)
         return sum(ops.expand_dims(column, 1) * row for column, row in columns)
 
@@ -262,6 +268,7 @@ class HistogramHead(Head):
 
     def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Loads the weights and the histogram, if there is one."""
+        # The histogram is no weight: take its arrays out before Keras counts the weights.
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
@@ -277,17 +284,19 @@ class HistogramHead(Head):
         if not self.built:
             return False
         fresh = type(self).from_config(self.get_config())
+        # A fit, or training, has moved the curve somewhere from where it is in a new layer.
         logits = np.linspace(-8, 8, 65)
         before, now = (np.asarray(layer(logits)) for layer in (fresh, self))
         return not np.allclose(before, now, rtol=0, atol=1e-4)
 
     def _is_affine_in_bins(self) -> bool:
-        """Whether the log loss of the histogram is that of the rows."""
+        """Whether η is nearly straight in each bin: the histogram then has the rows' log loss."""
         return True
 
     def _check_update(self, forget: float) -> None:
         """Raises if `forget` is not a share, or the rows of earlier fits are unknown."""
         share("forget", forget, also=": it is the share of the old weight to drop", ends="01")
+        # Without a histogram, only a layer that is as new can take its first rows here.
         if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "

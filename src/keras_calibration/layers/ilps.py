@@ -135,6 +135,7 @@ class ILPS(HistogramHead):
         self.smoothness = smoothness if isinstance(smoothness, str) else float(smoothness)
         self.penalty = float(penalty)
         self._check_arguments()
+        # Knots that the fit places move with the scores; fixed knots do not.
         self.has_free_scale = self.has_free_shift = self.knots in ("balanced", "quantile")
 
     @classmethod
@@ -165,11 +166,14 @@ class ILPS(HistogramHead):
         """η(l); adds the penalty and the prior to the model's losses."""
         knots = ops.convert_to_tensor(self._knots)
         values = self._values()
+        # Eq. 11 of the paper keeps the free values close to the curve, which uses their isotonic
+        # projection. The labels would not: all values with one projection have the same log loss.
         if self.penalty and self.monotonic == "penalty":
             free_values = ops.convert_to_tensor(self._free_values)
             self.add_loss(self.penalty * decrease_penalty(free_values))
         smoothness = 1.0 if isinstance(self.smoothness, str) else self.smoothness
         if smoothness:
+            # The loss of a model is a mean over rows, so the prior is divided by their number.
             prior = smoothness * slope_change_penalty(knots, values)
             # Left out, as 0, until the number of rows is known.
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
@@ -198,7 +202,8 @@ class ILPS(HistogramHead):
         self.check_logits(np.shape(logits))
         given = counted.of(logits, "logits"), counted.of(labels, "labels")
         rows = check_rows(*given, counted, both_classes=self.knots == "balanced")
-        # The smallest gap between knots is in units of the bins.
+        # Place the knots as `fit` does, in units in which the logits are nearly calibrated: the
+        # smallest gap between knots is in these units.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
         on_bins = bins(rows.logits)
         knots = self.get_knots()
@@ -230,6 +235,8 @@ class ILPS(HistogramHead):
         return self._interpolated(*(ops.convert_to_tensor(v, "float64") for v in values))
 
     def _interpolated(self, logits: Tensor, factor: Tensor, knots: Tensor) -> Tensor:
+        # η is linear in the values: at a logit, the rows of F at the two ends of its segment are
+        # mixed in the same shares as the two values.
         right_of = ops.searchsorted(knots, logits, side="right")
         segment = ops.clip(ops.cast(right_of, "int32") - 1, 0, self.num_knots - 2)
         left = ops.take(knots, segment)
@@ -240,18 +247,19 @@ class ILPS(HistogramHead):
         return (1 - share) * left + share * right
 
     def bins_of(self, rows: Rows) -> Line:
-        """The bins; with fixed knots, they are bins of logits, on whose edges the knots may lie."""
+        """The line from logits to bins; the identity for fixed knots, which may lie on edges."""
         return super().bins_of(rows) if self.has_free_scale else IDENTITY
 
     def fit_histogram(self, histogram: LogitHistogram) -> FittedCurve:
         """Places the knots and solves for the values."""
         line = histogram.line
         if self.has_free_scale:
+            # Knots on edges of the bins: η is then a line in each bin, and the histogram is exact.
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
         else:
             knots = line(self._first_knots().astype("float64"))
         fitted, solved = fit_ilps(histogram, knots, self.smoothness, self.extrapolation)
-        # As the layer holds them.
+        # Round to the dtype of the layer, and separate values that rounding has made equal.
         values = strictly_increasing(fitted.astype(self.variable_dtype))
         stored = self._first_knots()
         if self.has_free_scale:
@@ -302,14 +310,17 @@ class ILPS(HistogramHead):
         return self.add_weight(name=name, shape=value.shape, initializer=start, trainable=trainable)
 
     def _is_affine_in_bins(self) -> bool:
-        if self.has_free_scale:  # then knots lie on edges
+        if self.has_free_scale:  # `fit` places the knots on edges
             return True
+        # A fixed knot inside of a bin bends the curve there.
         return bool(np.isin(self._first_knots(), EDGES.astype(self.variable_dtype)).all())
 
     def _values(self) -> Tensor:
         if self.monotonic == "penalty":
             return isotonic_values(self._free_values)
         knots = ops.convert_to_tensor(self._knots)
+        # Positive slopes, and the sum of their rises from left to right. Raw slopes of 0 give the
+        # slope 1. Without its mean, the sum leaves `level` as the mean of the values.
         rises = ops.softplus(self._raw_slopes + _UNIT_SLOPE) * (knots[1:] - knots[:-1])
         heights = ops.concatenate([ops.zeros((1,), rises.dtype), ops.cumsum(rises)])
         # Compilers may reorder additions, so a cumulative sum can decrease by rounding.
@@ -317,7 +328,7 @@ class ILPS(HistogramHead):
         return self._level + heights - ops.mean(heights)
 
     def _first_knots(self) -> np.ndarray:
-        """The knots of a new layer, which fixed ones always are, in its dtype."""
+        """The knots of a new layer, in its dtype. Fixed knots never change."""
         knots = sigmoid_knots(self.num_knots) if isinstance(self.knots, str) else self.knots
         return np.asarray(knots, self.variable_dtype)
 
@@ -327,7 +338,8 @@ class ILPS(HistogramHead):
         if self.monotonic == "penalty":
             return {**weights, "_free_values": values}
         slopes = np.diff(values.astype("float64")) / np.diff(knots.astype("float64"))
-        # The inverse of softplus; flat segments get a tiny slope.
+        # The inverse of softplus, s + log(1 - exp(-s)), is -infinity at a slope s of 0: flat
+        # segments get a tiny slope.
         slopes = np.maximum(slopes, 1e-6 * slopes.max())
         raw_slopes = slopes + np.log(-np.expm1(-slopes)) - _UNIT_SLOPE
         level = values.mean(dtype="float64")
@@ -341,6 +353,7 @@ def _line_plot(
     knots = knots.astype("float64")
     values = values.astype("float64")
     logits = np.clip(logits, *knots[[0, -1]]) if extrapolation == "constant" else logits
+    # The segment of each logit; beyond the knots, the first or the last one.
     segment = np.clip(np.searchsorted(knots, logits) - 1, 0, len(knots) - 2)
     slopes = np.diff(values) / np.diff(knots)
     return np.asarray(values[segment] + slopes[segment] * (logits - knots[segment]))

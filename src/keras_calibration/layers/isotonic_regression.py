@@ -27,8 +27,8 @@ _TIE_SLOPE = 1e-4
 class IsotonicRegression(Head):
     """Isotonic regression: `argmin_p Σ w (y - p)²` over all non-decreasing p(l).
 
-    The solution, from pooling, also minimizes the log loss over all non-decreasing p. As in
-    scikit-learn, the probability is constant on a step, linear in the logit from the last row of
+    The solution, found by pooling adjacent violators, also minimizes the log loss over these p. As
+    in scikit-learn, the probability is constant on a step, linear in the logit from the last row of
     one step to the first row of the next, and constant outside the rows of the fit.
 
     Constant steps would lose the ranking within a step. `keep_ranking=True` therefore adds a line
@@ -87,7 +87,8 @@ class IsotonicRegression(Head):
         """The logit of the interpolated probability, plus the line; NaN stays NaN."""
         logits = ops.cast(logits, self.compute_dtype)
         thresholds, values = (ops.convert_to_tensor(w) for w in (self._thresholds, self._values))
-        # 1 - p is interpolated separately: computed as a difference, it loses digits for p near 1.
+        # The logit is log p - log(1 - p). Interpolate 1 - p too: as a difference from 1, it would
+        # lose digits for p near 1.
         one = piecewise_linear(logits, thresholds, ops.sigmoid(values), "constant")
         zero = piecewise_linear(logits, thresholds, ops.sigmoid(-values), "constant")
         slope = ops.convert_to_tensor(self._slope)
@@ -97,10 +98,14 @@ class IsotonicRegression(Head):
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Sorts and pools the rows."""
+        # Rows whose logits are equal in the dtype of the layer get one probability, so they become
+        # one row. Pool adjacent violators, and keep both ends of each step.
         tied = tied_rows(rows, self.variable_dtype)
         steps = isotonic_steps(tied, self.max_num_steps)
         slope, centre = 0.0, 0.0
         if self.keep_ranking:
+            # The line counts in standard deviations of the logits, and is 0 at their mean, so that
+            # the mean of the calibrated logits stays.
             share = tied.row_weights / tied.row_weights.sum()
             centre = float(share @ tied.logits)
             slope = _TIE_SLOPE / (float(np.sqrt(share @ (tied.logits - centre) ** 2)) or 1.0)
@@ -110,12 +115,14 @@ class IsotonicRegression(Head):
         values = np.stack([steps.values, steps.values], axis=1)[is_end]
 
         def logits(rows: Rows) -> np.ndarray:
-            # Two thresholds may be neighbours in the dtype of the layer.
+            # Round as the layer does: where two thresholds are neighbours in its dtype, a logit
+            # between them would get another probability.
             seen = rows.logits.astype(self.variable_dtype)
             one = np.interp(seen, thresholds, expit(values))
             zero = np.interp(seen, thresholds, expit(-values))
             return np.log(one) - np.log(zero) + slope * (rows.logits - centre)
 
+        # The weights have a fixed size. Copies of the last threshold fill them up: empty segments.
         unused = (0, 2 * self.max_num_steps - len(values))
         weights = {
             "_thresholds": np.pad(thresholds, unused, mode="edge"),

@@ -111,6 +111,7 @@ def is_not_finite(logits: Tensor) -> Tensor:
         >>> print(is_not_finite(ops.array([2.0, float("-inf"), float("nan")])).numpy())
         [False  True  True]
     """
+    # Infinity minus infinity is NaN; every finite number minus itself is 0.
     return ops.isnan(logits - logits)
 
 

@@ -23,7 +23,7 @@ from keras_calibration.layers.head_logits import head_log_losses
 # About this many batches per epoch, within these bounds of the batch size.
 _BATCHES_AN_EPOCH = 50
 _SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
-# Of more batches, an epoch counts as several epochs without improvement.
+# With more batches than this in an epoch, the patience is for fewer epochs.
 _BATCHES_OF_PATIENCE = 100
 _PREDICTED_TOGETHER = 8192  # rows
 # Weights are averaged over about this many steps, at most half an epoch.
@@ -37,8 +37,8 @@ _Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 class NetworkTrainer:
     """Trains any Keras layer or model as g, by the log loss of `η + g(x)`.
 
-    It uses Adam with averaged weights. All batches are full, and are drawn again in every epoch. On
-    TensorFlow or JAX, one graph or program trains the epochs of all folds.
+    It uses Adam with averaged weights. All batches are full, and each epoch draws new ones. The
+    epochs of all folds use one graph of TensorFlow, or one program of JAX, which is compiled once.
     """
 
     def __init__(self, network: keras.layers.Layer, rows: Rows, settings: FitSettings) -> None:
@@ -48,6 +48,7 @@ class NetworkTrainer:
         # Mean weight 1: the prior of the network and the learning rate assume it.
         self.weights = (weights / weights.mean()).astype("float32")
         self.curve = np.empty((num_rows, 1), "float32")
+        # About 50 batches an epoch, of a power of 2 rows.
         share = 2 ** int(np.log2(max(num_rows / _BATCHES_AN_EPOCH, 1)))
         usual = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
         self.batch_size = settings.batch_size or usual
@@ -58,6 +59,7 @@ class NetworkTrainer:
         if network.built and not isinstance(network, FieldNetwork):  # which starts from 0
             self.network.set_weights(weights_of(network))
         self._start = weights_of(self.network)
+        # An exponential moving average with the momentum 1 - 1/m averages about m steps.
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
         optimizer = keras.optimizers.Adam(
             settings.learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
@@ -68,6 +70,8 @@ class NetworkTrainer:
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         self.model.compile(optimizer, loss, jit_compile=not is_tensorflow)
         optimizer.build(self.model.trainable_variables)
+        # Keep the initial state of the optimizer, because each fold starts from it, as from
+        # `_start`.
         self._fresh_optimizer: dict[str, np.ndarray] = {}
         optimizer.save_own_variables(self._fresh_optimizer)
         self._steps = self._graph_of_steps() if is_tensorflow else self._program_of_steps()
@@ -86,6 +90,7 @@ class NetworkTrainer:
         weights = self.weights[held_out]
         lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
         num_batches = len(chosen) / self.batch_size
+        # Early stopping. Epoch 0 scores the network as it starts, so that no training may be best.
         patience = np.ceil(self.settings.patience * min(_BATCHES_OF_PATIENCE / num_batches, 1))
         for epoch in range(self.settings.max_epochs + 1):
             if epoch:
@@ -108,9 +113,11 @@ class NetworkTrainer:
     def train_epoch(self, chosen: np.ndarray) -> None:
         """One epoch over the rows with these numbers; an incomplete last batch is dropped."""
         size = min(self.batch_size, len(chosen))
+        # Only whole batches: another size would be compiled anew. Each epoch leaves out other rows.
         order = self.generator.permutation(chosen)[: len(chosen) // size * size]
         self._steps(order.reshape(-1, size))
-        # Training continues from the averaged weights.
+        # Keras writes the averaged weights into the network: the epoch is scored with them, and the
+        # next one starts from them.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         for variable in self.model.trainable_variables:
             # A copy: JAX's `predict_on_batch` donates the buffer of the weight, and of its average.
@@ -118,6 +125,7 @@ class NetworkTrainer:
 
     def logits(self, chosen: np.ndarray) -> np.ndarray:
         """`η + g(x)` of the rows with these numbers, (m,), float64."""
+        # Batches of a power of 2 rows, filled up by repeating rows: few sizes, each compiled once.
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
         batches = (self._inputs(rows) for rows in filled.reshape(-1, size))
@@ -138,6 +146,7 @@ class NetworkTrainer:
         columns = list(map(ops.convert_to_tensor, columns))
 
         def train(batches: Tensor, curve: Tensor) -> None:
+            # One gather for the whole epoch; each step then takes a slice.
             epoch = [tf.gather(column, batches) for column in [curve, *columns]]
 
             def step(number: Tensor) -> tuple[Tensor]:
@@ -153,7 +162,7 @@ class NetworkTrainer:
         return lambda batches: graph(batches, self.curve)
 
     def _program_of_steps(self) -> Callable[[np.ndarray], None]:
-        """The same in one program of JAX: to start one takes longer than a small step."""
+        """The same in one program of JAX: starting a program takes longer than a small step."""
         import jax
 
         @jax.jit
@@ -169,6 +178,8 @@ class NetworkTrainer:
             epoch = self._inputs(rows), self.labels[rows], self.weights[rows]
             network = self.model.trainable_variables, self.model.non_trainable_variables
             variables = *network, self.model.optimizer.variables, self.model.metrics_variables
+            # JAX functions take state and return state: read all variables, run, and write them
+            # back.
             state = jax.tree.map(lambda variable: variable.value, variables)
             after = train(state, len(batches), epoch)
             jax.tree.map(lambda variable, value: variable.assign(value), variables, after)
@@ -211,6 +222,7 @@ def _without_sharing(config: Any) -> Any:
 
 def copy_of(network: _Layer, **changes: Any) -> _Layer:
     """A layer or model of the same configuration except for its name, with new weights."""
+    # Register the classes of all inner layers for loading: a user's class may not be registered.
     kinds = {type(layer) for layer in flatten_layers(network)}
     classes = {keras.saving.get_registered_name(kind): kind for kind in kinds}
     try:

@@ -109,6 +109,7 @@ class NeuralCalibration(Head):
             raise refused("num_members", "1 without `field_network`", num_members)
         self.calibrator, self.field_network = calibrator, field_network
         self.draws_by_chance = field_network is not None
+        # The first member is the network of the caller; the others are copies with new weights.
         others = range(num_members - 1) if field_network is not None else ()
         self._other_members = [copy_of(field_network) for _ in others]
 
@@ -163,6 +164,8 @@ class NeuralCalibration(Head):
         corrections = [as_column(member(features)) for member in self.members]
         check_column(corrections[0].shape, type(self).__name__, "corrections")
         corrections = [ops.cast(values, calibrated.dtype) for values in corrections]
+        # The mean of the members' logits. The sum starts with the first one, which saves an
+        # operation.
         return calibrated + sum(corrections[1:], corrections[0]) / len(corrections) + self._bias
 
     def adapt(
@@ -180,7 +183,7 @@ class NeuralCalibration(Head):
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
-        # With only the features that the head reads.
+        # The trainer passes all features to the network: leave out those that it does not read.
         rows = rows.only(self.feature_names)
         training = self._cross_fit(rows, settings)
         curves = [part.fitted(rows, settings) for part in self.parts()]
@@ -189,7 +192,7 @@ class NeuralCalibration(Head):
             num_iterations = sum(training.epochs)
             if training.corrections is not None and isinstance(self.calibrator, ILPS):
                 under = fit_under(self.calibrator, rows, training.corrections)
-                # Its posterior would be that of a curve alone.
+                # Without posterior: its Hessian knows nothing of the error of g.
                 curves = [
                     replace(
                         curves[0],
@@ -202,7 +205,8 @@ class NeuralCalibration(Head):
         networks = () if training is None else training.weights[: self.num_members]
         unbiased = self._sum_of(rows, curves, networks)
         at_rows = unbiased(rows)
-        # The kept networks are of folds: each has a total of its own.
+        # Each kept network was trained on other folds and has its own error of the mean: the bias
+        # gives their mean the total of the labels.
         bias = float(bias_of_total(at_rows, rows)[0]) if networks else 0.0
         summary = FitSummary.of(rows, at_rows + bias, num_iterations, converged)
         if training is not None:
@@ -215,6 +219,7 @@ class NeuralCalibration(Head):
                 network_kept=bool(training.weights),
                 cross_fitted_logits=training.logits,
             )
+        # Without a network that helps, g = 0: the head is η.
         members = networks or [_weights_of_zero(g, rows.features) for g in self.members]
         weights = {"_bias": bias, "members": members}
         return Fit(summary, lambda rows: unbiased(rows) + bias, weights, tuple(curves))
@@ -225,6 +230,7 @@ class NeuralCalibration(Head):
         """`η(l) + g(x)` as a function of rows, with networks of these weights; without any, η."""
         network = copy_of(self.field_network) if networks else None
         if network is not None:
+            # A call on one row creates the variables, which get the weights of each member in turn.
             network(take(rows.features, slice(1)))
 
         def unbiased(rows: Rows) -> np.ndarray:
@@ -246,6 +252,7 @@ class NeuralCalibration(Head):
         """Cross-fits η and the network; None without a network or with too few rows."""
         if self.field_network is None:
             return None
+        # Each member is the network of one fold, so there are as many folds as members.
         usual = self.num_members if self.num_members > 1 else _NUM_FOLDS
         folds = usual if settings.folds is None else settings.folds
         fold = fold_of_rows(folds, rows, settings.seed)
@@ -271,10 +278,13 @@ def _weights_of_zero(
 ) -> list[np.ndarray]:
     """The weights with which g = 0: those of a new network if it returns 0, else zeros."""
     fresh = copy_of(network)
+    # A network that does not start from 0 gets zeros for all trainable weights. Weights that are
+    # not trained stay, for example those of a normalization.
     if np.any(np.asarray(fresh(take(columns, slice(100))))):
         built = network if network.built else fresh
         trained = {id(weight) for weight in built.trainable_weights}
         return [np.array(w) * (id(w) not in trained) for w in built.weights]
+    # Place its knots all the same, so that the head can later be trained by gradient.
     if isinstance(fresh, FieldNetwork):
         fresh.adapt(columns)
     return weights_of(fresh)

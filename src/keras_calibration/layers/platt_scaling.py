@@ -83,11 +83,13 @@ class PlattScaling(HistogramHead):
         fit = fit_logistic(histogram, design, start, lower=[-np.inf, SMALLEST_SCALE])
         line = histogram.line
         slope = check_scale(fit, histogram, "PlattScaling")
-        # Of the logits as they are, which the line maps to those of the fit.
+        # The fit saw l' = s l + t. Write a' l' + c' out in l; F, for (c, a), changes in the same
+        # way.
         scale = slope * line.scale
         bias = fit.parameters[0] + slope * line.shift
         by_bias, by_scale = fit.factor
         factor = np.stack([by_bias + line.shift * by_scale, line.scale * by_scale])
+        # Log of each factor: their product may be beyond the range of floats.
         weights = {"_log_scale": math.log(slope) + math.log(line.scale), "_bias": bias}
         solved = dataclasses.replace(fit, factor=factor)
         return FittedCurve(solved, lambda logits: scale * logits + bias, weights)

@@ -25,10 +25,9 @@ _PREFIX = "posterior_"
 class Posterior:
     """The posterior of the last direct fit of a layer, in weights of the layer.
 
-    A head with intervals creates it at the end of `build`, as its attribute `posterior`, has its
-    values in `Fit.posterior`, and implements `logit_standard_deviation`. `interval`
-    then refuses before the fit, and after weights were changed in another way, for example by
-    training.
+    A head with intervals creates it at the end of `build`, as its attribute `posterior`, returns
+    its values in `Fit.posterior`, and implements `logit_standard_deviation`. `interval` then raises
+    before a fit, and after training or an assignment has changed the weights.
 
     The layer gets the weights `posterior_<name>` of `shapes` and two more: `posterior_of`, a
     checksum of the layer's other weights at the end of the fit, 0 before one; and
@@ -55,6 +54,7 @@ class Posterior:
 
     def keep(self, values: Mapping[str, Any] | None) -> None:
         """Assigns the weights, by name, at the end of a direct fit; None if it has no posterior."""
+        # The checksum ties the posterior to the weights of the fit. 0 belongs to no weights.
         is_of = 0.0 if values is None else _checksum(self._layer.weights)
         for name, value in {"is_of_counts": 1.0, **(values or {}), "of": is_of}.items():
             self._weights[name].assign(value)
@@ -68,12 +68,14 @@ class Posterior:
         """Raises if the posterior does not belong to the layer's weights."""
         name = type(self._layer).__name__
         checksum = float(np.asarray(self["of"]))
+        # Training, or another assignment, changes the weights but not the stored checksum.
         if checksum != _checksum(self._layer.weights):
             state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`, and then be left as it is. "
                 f"Received: a layer whose weights {state}. Call `fit` first."
             )
+        # The Hessian counts a row of weight 2 as two independent rows, which an importance is not.
         if not self.is_of_counts:
             raise ValueError(
                 "The weights of the rows of the fit must be equal, or counts of rows, for "
@@ -93,6 +95,7 @@ def bounds_of(
         pair = head(*inputs), head.logit_standard_deviation(*inputs)
         logit, deviation = (np.asarray(output).astype("float64") for output in pair)
         away = interval_width(level) * deviation
+        # Normal in logits, not in probabilities: so the bounds stay in (0, 1).
         bounds.append((expit(logit - away), expit(logit + away)))
     for inner in heads_in(head):
         if inner.posterior is not None:
@@ -131,4 +134,5 @@ def _checksum(weights: Iterable[keras.Variable]) -> float:
         # Flat, because NumPy warns of Keras' conversion of a scalar.
         values = np.asarray(ops.reshape(weight, (-1,)))
         checksum = zlib.crc32(values.astype("float32").tobytes(), checksum)
+    # 0 is left for a layer without a fit.
     return float(1 + checksum % 2**24)

@@ -48,10 +48,10 @@ def refit(
     """Fits a head to rows by its direct fit, and compares the fit with the head as it is.
 
     The fit is scored on rows that it did not see: each third of the rows by a fit to the other two;
-    for a head that follows time, the last eighth of the time by a fit to the first seven. If that
+    for a head that follows time, the latest of eight blocks by a fit to the earlier ones. If that
     log loss is above the one of the present head, on the same rows, the fit is not used. There is
     no comparison if the rows are too few for folds, or if the present head was fitted to these very
-    rows: it would win because it has seen them. The head stays as it is: see `assign_all`.
+    rows: it would win because it has seen them. `refit` does not change the head: see `assign_all`.
 
     Args:
         head: The head.
@@ -63,13 +63,14 @@ def refit(
             `describe_logits`; None takes that of its last fit.
 
     Returns:
-        The fit. In its summary, `log_loss_before` is that of the present head; without `is_used`,
-        the head is to stay as it is.
+        The fit. In its summary, `log_loss_before` is the log loss of the present head. If `is_used`
+        is false, keep the present head.
     """
     refuse_divided_groups(settings and settings.folds, rows)
     if not draws_by_chance(head):
         return _refitted(head, rows, settings, only_if_better, scores_before)
-    # Its fit scores each separate row.
+    # A fit that draws folds has cross-fitted logits of separate rows. So compare on separate rows
+    # too, and average the logits of each passed row at the end.
     apart, *places = rows_apart(rows, settings and settings.folds)
     fit = _refitted(head, apart, settings, only_if_better, scores_before)
     return replace(fit, summary=fit.summary.of_given(apart, *places))
@@ -82,7 +83,7 @@ def _refitted(
     only_if_better: bool,
     scores_before: Mapping[str, Any] | None,
 ) -> Fit:
-    """`refit` to rows that the fit takes as they are, whose order the summary has."""
+    """`refit`, with the cross-fitted logits of the summary in the order of these rows."""
     rows = with_copies_grouped(rows)
     present = head_logits(head, rows.logits, rows.features)
     losses = head_log_losses(rows.labels, present)
@@ -102,6 +103,8 @@ def _refitted(
     changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, fit)
     if changed is None:
         return fit
+    # Keep the present head if the fit predicts new rows worse. If the caller wants the fit anyway,
+    # warn only of a difference beyond chance.
     change, error = changed
     is_kept = only_if_better and change > 0
     if is_kept or change > error:
@@ -122,7 +125,8 @@ def _refitted(
 def is_fitted_to(head: Head, rows: Rows) -> bool:
     """Whether the last direct fit of a head was to these very rows, with their features.
 
-    They count as the same if their number and the log loss are those of the fit.
+    The rows of a fit are not stored. They are taken to be the same if the head has the weights of
+    the fit, and the number of rows and their log loss are those in its summary.
     """
     summary = head.fit_summary
     if summary is None or summary.num_rows != rows.num_meant or not is_as_fitted(head):
@@ -137,9 +141,10 @@ def _cross_fitted_change(
 ) -> tuple[float, float] | None:
     """The change of the log loss by the direct fit on rows that it did not see, and its error.
 
-    None if the rows, or those of a fold, are too few.
+    None if there are too few rows for folds, or the fit to a part of them fails.
     """
-    if len(fit.summary.cross_fitted_logits):  # the fit was cross-fitted already
+    # A head with a network, trees or a blend has cross-fitted its fit already.
+    if len(fit.summary.cross_fitted_logits):
         losses = head_log_losses(rows.labels, fit.summary.cross_fitted_logits)
         return mean_and_error(losses - before, rows.weights, clusters_of(rows))
     # Separate rows, so that random folds do not depend on the form of the rows.
@@ -163,11 +168,14 @@ def _cross_fitted_change(
 def _folds(rows: Rows, follows_time: bool) -> tuple[np.ndarray, list[int]]:
     """The fold of each row (n,), and the scored folds: all, or with time the last."""
     if rows.times is not None and follows_time:
+        # Score only the last block of time, by a fit to all earlier ones: a level over time is used
+        # to predict what comes after it.
         fold = blocks_of_time(rows.times)
         last = int(fold.max())
         num_classes = np.count_nonzero(rows.take(fold < last).shares.any(axis=0))
         return fold, [last] if num_classes > 1 else []
     counts = num_independent(rows)
+    # The rarest class must have a row, or a group, in every fold; else a fit could lack a class.
     number = min(_NUM_FOLDS, int(counts[counts > 0].min()))
     if number < 2:
         return np.zeros(len(rows), int), []

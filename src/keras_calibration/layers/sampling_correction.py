@@ -86,11 +86,13 @@ class SamplingCorrection(Head):
         read = select_features(features or {}, self.feature_names, type(self).__name__)
         check_column(read[self.rate].shape, type(self).__name__, f"feature {self.rate!r}")
         rates = as_column(ops.cast(read[self.rate], self.compute_dtype))
+        # A graph cannot raise: a rate that is not possible makes the prediction NaN.
         possible = ops.logical_and(rates > 0, rates <= 1)
         return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits nothing: its figures are the log losses before and after."""
+        # Here, unlike in a graph, an impossible rate is an error that names the row.
         for name in self.feature_names:
             rates = np.asarray(rows.features[name], np.float64).reshape(-1)
             message = f"Feature {name!r} must hold rates in (0, 1]."

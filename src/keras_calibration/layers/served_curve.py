@@ -29,8 +29,9 @@ def tables_of(head: Head) -> list[np.ndarray]:
 def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
     """Makes a head read its curves from tables inside the block; yields these tables.
 
-    The layer computes its lines from its knots and values in every call: some forty operations,
-    which take as long for one row as for a thousand. The curve is the same to the last bit.
+    Without it, the layer computes its lines from its knots and values in every call: some forty
+    operations, which take as long for one row as for a thousand. The curve is the same to the last
+    bit.
     """
     import tensorflow as tf
 
@@ -38,6 +39,7 @@ def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
     tables = [tf.Variable(table, trainable=False) for table in tables_of(head)]
     for curve, table in zip(curves, tables, strict=True):
         read = functools.partial(_read, table=table, extrapolation=curve.extrapolation)
+        # Keras' `__setattr__` would track the attribute, which is there only inside of the block.
         object.__setattr__(curve, "calibrate", read)
     try:
         yield tables
@@ -64,9 +66,11 @@ def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:
     rows = tf.reshape(logits, (1, -1))
     line_of_knot = tf.convert_to_tensor(table)
     if extrapolation == "constant":
+        # Keeps NaN, which a clip may turn into an end of the range.
         inside = tf.clip_by_value(rows, line_of_knot[0, 0], line_of_knot[-1, 0])
         rows = tf.where(tf.math.is_nan(rows), rows, inside)
-    # `tf.searchsorted` would add ten operations on shapes.
+    # The number of knots at or left of the logit, without the first one. The raw operation saves
+    # the ten operations on shapes that `tf.searchsorted` adds.
     line = tf.raw_ops.UpperBound(
         sorted_inputs=line_of_knot[None, 1:, 0], values=rows, out_type=tf.int32
     )

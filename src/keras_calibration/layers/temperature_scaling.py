@@ -97,6 +97,8 @@ class TemperatureScaling(HistogramHead):
             return super().fitted(rows, settings, start)
         line = class_line(rows)
         fit = fit_temperature(rows.seen(line))
+        # The fit saw the logits mapped by a line. Its shift is one constant for all classes, to
+        # which the softmax is blind; its scale is part of 1/T.
         scale = float(fit.scales)
         warn_of_no_ranking(scale, "TemperatureScaling")
 
@@ -119,6 +121,7 @@ class TemperatureScaling(HistogramHead):
         start = [starting_scale(histogram, with_bias=False)]
         fit = fit_logistic(histogram, design, start, lower=SMALLEST_SCALE)
         scale, unit = check_scale(fit, histogram, "TemperatureScaling"), histogram.line.scale
+        # The fit saw logits times `unit`: 1/T is its scale times `unit`, and so is its deviation.
         solved = dataclasses.replace(fit, factor=unit * fit.factor)
         return FittedCurve(solved, lambda logits: scale * unit * logits, _weights(scale, unit))
 

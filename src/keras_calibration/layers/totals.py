@@ -16,7 +16,7 @@ from keras_calibration.layers.head_logits import outcome_columns
 # class; it is right within this many errors or this share.
 _FAR_ERRORS, _FAR_SHARE = 4.0, 0.2
 _RIGHT_ERRORS, _RIGHT_SHARE = 3.0, 0.05
-# Scores that were calibrated have moved by this share of what the head moves them, or by more.
+# Scores that this head has calibrated have moved by at least this share of its correction.
 _MOVED_SHARE = 0.25
 
 
@@ -39,7 +39,7 @@ class Totals(NamedTuple):
         return np.abs(self.predicted - self.observed)
 
     def share(self, part: float) -> np.ndarray:
-        """This part of the smaller class, or of the class and all others."""
+        """A part of the rate of each class, or of its complement if that is smaller."""
         return part * np.minimum(self.observed, 1 - self.observed)
 
 
@@ -47,6 +47,8 @@ def totals_of(logits: np.ndarray, rows: Rows) -> Totals:
     """The mean predictions and mean labels of rows with these calibrated logits."""
     outcomes, predictions = outcome_columns(rows.labels, logits)
     weights = rows.row_weights
+    # The variance of Σ w y is Σ w² p (1 - p) for independent rows. A count w stands for w rows,
+    # each with the variance p (1 - p).
     squares = weights if are_counts(weights) else weights**2
     errors = np.sqrt(squares @ (predictions * (1 - predictions))) / weights.sum()
     predicted, observed = (
@@ -70,9 +72,11 @@ def warn_of_calibrated_scores(
             rates have changed.
     """
     corrected, alone = (totals_of(logits, rows) for logits in (calibrated, rows.logits))
-    # Bernstein's inequality: a normal error would be too small where few positives are expected.
+    # Bernstein's inequality adds a term for the largest row to the variance: a normal error would
+    # be too small where few positives are expected.
     one_row = rows.row_weights.max() / rows.row_weights.sum()
     errors = np.sqrt(corrected.errors**2 + corrected.differences * one_row / 3)
+    # Chance must not explain the difference, and it must be large enough to matter.
     far = np.maximum(_FAR_ERRORS * errors, alone.share(_FAR_SHARE))
     right = np.maximum(_RIGHT_ERRORS * alone.errors, alone.share(_RIGHT_SHARE))
     is_right_alone = bool((alone.differences <= right).all())
@@ -81,6 +85,8 @@ def warn_of_calibrated_scores(
     if before and rows.logits.ndim == 1 and before["num_rows"]:
         weights = rows.weights
         move = np.average(calibrated - rows.logits, weights=weights)
+        # The head moves the mean logit by `move`; the scores have moved by `moved` since its fit.
+        # If these are calibrated scores, both have the same sign and a similar size.
         moved = np.average(rows.logits, weights=weights) - before["mean"]
         if moved * move <= _MOVED_SHARE * move**2:
             return

@@ -24,10 +24,10 @@ _LARGE_SHARE, _CHANCE = 0.01, 1e-3
 
 
 def warn_of_unknown(head: Head, rows: Rows, fit: Fit, fields: Fields | None = None) -> None:
-    """Warns of a fit if its rows have field values outside the vocabularies of head and `fields`.
+    """Warns of field values outside the vocabularies of a head and of `fields`, on rows of a fit.
 
-    Of a field, they must have more than 1 % of the rows, or one of them a rate that differs from
-    its prediction by more than chance.
+    It warns for a field if unknown values make up more than 1 % of its rows, or if the observed
+    rate of one of them differs significantly from its prediction.
     """
     pairs = {**head.reads().fields, **(fields or {})}.items()
     if text := "; ".join(text for pair in pairs for text in _texts(head, rows, fit, *pair)):
@@ -46,25 +46,29 @@ def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) 
         column = ids_of(column, repr(name))
     numbers = np.flatnonzero(_is_unknown(column, vocabulary))
     texts = np.array([text_of(value, repr(name)) for value in column[numbers].flat], object)
-    # The token of unknown values was passed on purpose.
+    # A row that holds the token for unknown values was marked so on purpose.
     is_value = texts != str(getattr(vocabulary, "oov_token", -1))
     values, place = np.unique(texts[is_value], return_inverse=True)
     if not len(values):
         return
     unknown = rows.take(numbers[is_value])
-    # Of classes, the last.
+    # Of class labels, test only the last class: in a binary model, it is the positive one.
     outcomes = outcome_columns(unknown.labels, fit.logits(unknown))
     labels, predicted = (column[:, -1] for column in outcomes)
+    # Weighted sums by value: rows, labels, predictions, and the variance of the labels if the
+    # predictions are right.
     count, positives, expected, variance = (
         np.bincount(place, unknown.row_weights * term)
         for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))
     )
-    # Bernstein's inequality holds also for few rows and rare labels, here for all values together.
+    # Bernstein's inequality: the probability of a difference d is at most 2 exp(-evidence), also
+    # with few rows and rare labels. With m values, each may have 1/m of the chance (Bonferroni).
     off = np.abs(positives - expected)
     evidence = off**2 / (2 * (variance + off / 3))
     is_off = not head.follows_time and evidence.max() > math.log(2 * len(values) / _CHANCE)
     share = count.sum() / rows.row_weights.sum()
     if share > _LARGE_SHARE or is_off:
+        # The message names one value: the one that is furthest off, or else the most frequent one.
         most = int(np.argmax(evidence if is_off else count))
         rates = f"{positives[most] / count[most]:.3g}", f"{expected[most] / count[most]:.3g}"
         seen = ", of which {} are positive and {} were expected".format(*rates)
@@ -79,6 +83,7 @@ def _is_unknown(column: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     if isinstance(vocabulary, int):
         ids = column.reshape(-1)
         return (ids < 0) | (ids >= vocabulary) if ids.dtype.kind in "iu" else np.zeros(0, bool)
+    # A lookup layer numbers the mask token first, then its indices for unknown values.
     first = int(getattr(vocabulary, "mask_token", None) is not None)
     number = getattr(vocabulary, "num_oov_indices", 0)
     ids = np.asarray(vocabulary(column)).reshape(-1) if number else np.zeros(0)

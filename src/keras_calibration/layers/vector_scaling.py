@@ -79,6 +79,8 @@ class VectorScaling(Head):
         """Fits a and b by Newton's method."""
         line = class_line(rows)
         fit = fit_vector(rows.seen(line))
+        # The fit saw the logits mapped by a line: write a' (s l + t) + b' out in l. The softmax
+        # does not change with a constant added to all biases, so they get the mean 0.
         scales = fit.scales * line.scale
         biases = fit.biases + fit.scales * line.shift
         biases = biases - biases.mean()

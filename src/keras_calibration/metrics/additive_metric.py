@@ -19,7 +19,7 @@ from keras_calibration._rows.metric_rows import accumulator_dtype, scale_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
-# Fewer rows may have logits in [0, 1] by chance.
+# With fewer rows than this, all logits may be in [0, 1] by chance.
 _MANY_ROWS = 100
 
 
@@ -106,7 +106,7 @@ class AdditiveMetric(keras.metrics.Metric):
         self._add_scale(y_true, y_pred, sample_weight)
 
     def _add_scale(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
-        """Adds what tells whether logits are probabilities; without logits, the result is NaN."""
+        """Adds the sums by which `result` recognizes probabilities that were passed as logits."""
         if self._scale is not None:
             self._scale.assign_add(scale_sums(y_true, y_pred, sample_weight, self.dtype))
 
@@ -136,6 +136,8 @@ class AdditiveMetric(keras.metrics.Metric):
         def defined_by(name: str) -> type:
             return next(base for base in type(self).__mro__ if name in vars(base))
 
+        # A subclass that overrides one of these without `log_sums` adds other sums than the log
+        # has.
         others = map(defined_by, ("update_state", "add_rows"))
         return all(issubclass(defined_by("log_sums"), base) for base in others)
 
@@ -212,6 +214,8 @@ class AdditiveMetric(keras.metrics.Metric):
             self._merge(metric)
 
     def _merge(self, other: AdditiveMetric) -> None:
+        # Running sums merge by two-sum, below; all other variables, such as the number of rows, add
+        # up.
         for ours, theirs in zip(self._variables, other._variables, strict=True):
             if not any(ours is part for total in self._running_sums for part in total.variables):
                 ours.assign_add(ops.convert_to_tensor(theirs))
@@ -281,6 +285,7 @@ class RunningSum:
         if self._rest is None:
             self._total.assign_add(values)
             return
+        # Compensated summation: the second variable collects what the first one has rounded off.
         total, rest = two_sum(ops.convert_to_tensor(self._total), values)
         self._total.assign(total)
         self._rest.assign_add(rest)

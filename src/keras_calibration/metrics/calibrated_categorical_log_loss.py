@@ -126,11 +126,13 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
 
 def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
+    """The mean log loss of the scored rows, and β, which is fitted on other rows."""
     fitted = fitting_sums(sums, held_out)
     labels = fitting_sums(label_sums, held_out)
     beta = best_inverse_temperature(fitted, labels[:, 1], labels[:, 0])
     scored = scored_sums(sums, held_out)
     labels = scored_sums(label_sums, held_out)
+    # Σ w log loss of softmax(β l) is F(β) - β Σ w d_y, from the sums alone.
     losses = log_partition_sum(scored, beta) - beta * labels[:, 1]
     return ops.sum(losses) / ops.sum(labels[:, 0]), beta
 

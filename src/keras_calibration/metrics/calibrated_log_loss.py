@@ -155,7 +155,8 @@ def _moments(
     sharing: tuple[int, float | None, int],
     dtype: str,
 ) -> Tensor:
-    # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
+    # Take the logit in the dtype of the probabilities, at least float32: after a cast to float32,
+    # float64 probabilities near 1 would have lost their logits.
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
     groups = row_groups(first_row + numbers_of_rows(weights, all_count), *sharing)
@@ -167,6 +168,7 @@ def _loss(moments: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
     summary = by_group(moments)
     bias = bias_root(fitting_sums(summary, held_out))
     losses, weights = log_loss_and_weight(scored_sums(summary, held_out), bias)
+    # A bias by which a part cannot be scored is not reported either.
     bias = ops.where(ops.isnan(losses), float("nan"), bias)
     return ops.sum(losses) / ops.sum(weights), bias
 

@@ -67,11 +67,12 @@ class CrossFittedMetric(AdditiveMetric):
         sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
         super().__init__(name, dtype, **sharing, **arguments)
         self.num_groups = num_groups_of(num_folds, bias_fraction)
-        # It may overflow and wrap around: only the hash reads it.
+        # The number may overflow and wrap around, because only a hash of it is used.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
 
     def count_rows(self, weights: Tensor) -> Tensor:
         """Counts the next rows and returns the number of the first of them, an int32 scalar."""
+        # `+ 0` copies the number before the next line adds to the variable.
         first_row = ops.convert_to_tensor(self._num_rows) + 0
         self.add_row_count(ops.sum(ops.cast(weights != 0, "int32")))
         return first_row

@@ -69,6 +69,8 @@ class ExpectedCalibrationError(AdditiveMetric):
         labels, probabilities, weights = probability_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
+        # Edges are rounded as the predictions were. Probabilities from logits have the dtype of the
+        # metric.
         dtype = self.dtype if self.from_logits else as_tensor(y_pred, "Predictions").dtype
         edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(dtype))
         bins = equal_width_bins(probabilities, edges)

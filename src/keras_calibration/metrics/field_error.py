@@ -157,7 +157,7 @@ class FieldError(AdditiveMetric):
         return self.error(self._sums.value())
 
     def per_field(self, confidence: float = 0.95) -> dict[str, np.ndarray]:
-        """A table of the field values that have rows; `is_off` marks those off beyond chance.
+        """A table of the field values that have rows; `is_off` marks errors beyond chance.
 
         A field value is off beyond chance if its mean prediction is outside the Jeffreys interval
         of its observed rate. If all predictions are right, a share of `1 - confidence` of the
@@ -183,9 +183,11 @@ class FieldError(AdditiveMetric):
         sums = np.asarray(self._sums.value()).astype(np.float64)
         cells = np.flatnonzero(sums[:, 2] != 0)  # NaN too
         residual, positives, rows, squares = sums[cells, :4].T
+        # Σ w p = Σ w y - Σ w (y - p).
         predicted = positives - residual
         observed_rate = np.clip(positives / rows, 0, 1)
         mean_prediction = np.clip(predicted / rows, 0, 1)
+        # The Jeffreys interval is that of (Σ w)² / Σ w² rows of equal weight.
         # In float32, the square of a weight below 1e-19 is 0, and that of one above 1e19 infinite.
         are_valid = np.logical_and(squares > 0, np.isfinite(squares))
         effective_rows = rows**2 / np.where(are_valid, squares, np.nan)
@@ -239,6 +241,8 @@ def noise_floors_of(
     # Without the squares of the weights, which float32 may not hold, the noise is unknown.
     if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
         return [(math.nan, math.nan)] * len(metrics)
+    # A parametric bootstrap: draw the labels of each value from its predictions, and compute the
+    # error of each draw. Draws are stacked, so that one call computes many.
     draws = drawn_field_sums(sums, num_draws, seed)
     size = max(1, _VALUES_TOGETHER // len(sums))
     errors = [
@@ -254,6 +258,7 @@ def _batch_sums(num_values: int, dtype: str, is_weighted: bool, *rows: Tensor) -
     labels, predictions, weights, ids = rows
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
+    # A row of weight 0 may have any id; 0 is valid. Other invalid ids make the result NaN.
     ids = ops.where(weights != 0, ids, ops.zeros_like(ids))
     predictions = ops.where(ids_outside(ids, num_values), float("nan"), predictions)
     return field_sums(labels, predictions, weights, ids, num_values, is_weighted)

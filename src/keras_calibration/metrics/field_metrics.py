@@ -24,6 +24,7 @@ class FieldMetrics(keras.metrics.Metric):
             self.by_field[field] = list(metrics) if isinstance(metrics, Sequence) else [metrics]
             _check(field, self.by_field[field])
         named = self.named_metrics()
+        # No name twice, and no metric object twice: it would add up the rows of two fields.
         if not len(named) == len(dict(named)) == len({id(metric) for _, metric in named}):
             raise ValueError(
                 "Each field must have its own metrics, with different names within the field. "

@@ -95,6 +95,7 @@ class LogitAUC(AdditiveMetric):
         auc = histogram_auc(histogram)
         if not self.from_logits:
             return auc
+        # The share of (positive, negative) pairs with both logits in the first bin, or in the last.
         ends = histogram[:: RANK_BINS.num_bins - 1] / ops.sum(histogram, axis=0)
         tied = ops.sum(ops.prod(ends, axis=-1))
         return ops.where(tied <= _MOST_TIED, auc, float("nan"))

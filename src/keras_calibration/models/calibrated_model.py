@@ -123,7 +123,7 @@ class CalibratedModel(FieldMetricsModel):
         head: Head,
         base_output: str = "auto",
         calibrated_output: str | int | None = None,
-        *_: Any,  # Keras clones models alone that take any arguments.
+        *_: Any,  # Keras' `clone_model` calls only models that take any arguments.
         **kwargs: Any,
     ) -> None:
         if isinstance(head, keras.KerasTensor):
@@ -158,6 +158,7 @@ class CalibratedModel(FieldMetricsModel):
                 f"{head.name!r}. Rename the input, or pass name= to the head."
             )
         name, output = (free_name(part, [*taken, head.name]) for part in ("base", "probability"))
+        # Freeze the base model only after everything else has worked: an error leaves it as it was.
         with trainable_flags_kept(base_model):
             base = BaseLogits(base_model, base_output, calibrated_output, name=name)
             probability = probability_of(head(base(inputs), features), head, output)
@@ -239,6 +240,7 @@ class CalibratedModel(FieldMetricsModel):
         if vocabulary is not None and field in features:
             (num_values,) = vocabulary_sizes({field: vocabulary}).values()
             ids = ids_of_field(features[field], vocabulary, num_values)
+            # Heads number "other" after all values; metrics give it -1.
             return keras.ops.where(ids >= num_values, -1, ids)
         return super().field_ids(features, field)
 

@@ -83,7 +83,8 @@ class FieldMetricsModel(keras.Model):
                 input may have features that only these read, such as the ids of pairs.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
-        # Bypasses Keras' tracking, which would also keep the metrics of an earlier `compile`.
+        # Past Keras' `__setattr__`, which tracks metrics and would keep those of an earlier
+        # `compile`.
         object.__setattr__(
             self, "_field_metrics", FieldMetrics(field_metrics) if field_metrics else None
         )
@@ -110,6 +111,7 @@ class FieldMetricsModel(keras.Model):
         Keras would convert whole numbers in float64 to float32, which merges ids beyond 2²⁴.
         """
         inputs = symbolic_input(self)
+        # Keras matches a list to a dictionary of inputs by position, so it has no names to read by.
         by_position = isinstance(inputs, Mapping) and isinstance(x, list | tuple)
         if x is None or inputs is None or by_position:
             return x
@@ -132,6 +134,8 @@ class FieldMetricsModel(keras.Model):
         """Updates all metrics and returns their results."""
         if self._field_metrics is not None:
             field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
+            # Keras calls this method at each step of training and evaluation, with x: the place
+            # where a metric can get a feature.
             self._field_metrics.update_state(*_of_one_output(y, y_pred, sample_weight), field_ids)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 

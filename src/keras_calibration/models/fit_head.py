@@ -20,8 +20,8 @@ from keras_calibration.layers.fits import assign_all, check_fit, settings_for
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.totals import Totals, totals_of
 
-# The means of labels and predictions may differ by this many standard errors; a difference below
-# this share of either class is ignored.
+# A warning needs a difference of means by more than this many standard errors, and by more than
+# this share of the smaller class.
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
@@ -117,12 +117,14 @@ def fit_head(
         "weights_are": weights_are,
         "verbose": verbose,
     }
-    # The rows of all heads are read and checked before any head is fitted, and no head changes
-    # before all are fitted.
+    # Read and check the rows of all heads before fitting one, and assign no fit before all are
+    # made: an error leaves the model as it was.
     read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
     fits = [(head, rows, refit(head, rows, settings, only_if_better)) for head, rows in read]
     for head, rows, fit in fits:
-        if fit.summary.is_used and not head.follows_time:  # else it has the level of the last rows
+        # A head that follows time predicts the level to come: its mean may differ from that of the
+        # rows.
+        if fit.summary.is_used and not head.follows_time:
             _warn_of_bias(totals_of(fit.logits(rows), rows))
         if verbose:
             print(fit.summary)
@@ -149,7 +151,7 @@ def _warn_of_bias(totals: Totals) -> None:
     """Warns if mean prediction and mean label differ by more than chance, for any class."""
     is_small = totals.differences <= totals.share(_SMALLEST_SHARE)
     num_errors = np.where(is_small, 0.0, totals.differences / np.maximum(totals.errors, 1e-300))
-    # NaN predictions give a warning too.
+    # NaN is the largest number for `argmax`, and not below any limit: NaN gives a warning too.
     column = int(np.argmax(num_errors))
     if num_errors[column] <= _STANDARD_ERRORS:
         return

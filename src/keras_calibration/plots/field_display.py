@@ -103,6 +103,7 @@ class FieldDisplay(Display):
         num_curves = len(self.curves)
         height = 0.76 / num_curves
         for index, (name, rates) in enumerate(self.curves.items()):
+            # The bars of a value, one for each set of probabilities, are centred on its place.
             at = places + (index - (num_curves - 1) / 2.0) * height
             error = rates.interval_lengths()
             ax.barh(

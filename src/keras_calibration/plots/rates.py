@@ -63,7 +63,7 @@ def wilson_interval(rate: ArrayLike, num_rows: ArrayLike) -> tuple[Floats, Float
     Reference:
         Wilson, *Probable inference, the law of succession, and statistical inference*, JASA 1927.
     """
-    # Multiplied by n, so that 0 rows need no special case. Their rate may be NaN.
+    # The formula multiplied by n, so that 0 rows need no special case but for their rate, NaN.
     num_rows = np.asarray(num_rows, np.float64)
     rate = np.where(num_rows > 0.0, rate, 0.5)
     centre = num_rows * rate + _Z_SQUARED / 2.0
@@ -101,8 +101,11 @@ def bin_by_mass(
     distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
     mass = np.bincount(inverse, sample_weight, minlength=distinct.size).astype(np.float64)
     above = np.cumsum(mass)
+    # The place of each distinct probability in the weight from 0 to 1, by the middle of its own
+    # weight.
     middle = (above - mass / 2.0) / above[-1]
-    # Without 1e-9, rounding, and so a factor of the weights, would move a middle on an edge.
+    # Rounding would move a middle that is on an edge to either side, and a factor of the weights
+    # could change the side: 1e-9 always moves it up.
     bins = np.minimum(num_bins * middle + 1e-9, num_bins - 1).astype(np.int64)
     return np.unique(bins, return_inverse=True)[1][inverse].astype(np.int64)
 
@@ -173,7 +176,7 @@ def rates_by_bin(rows: ScoredRows, num_bins: int = 15) -> dict[str, Rates]:
 def rates_by_value(
     rows: ScoredRows, field: str, num_values_shown: int = 12
 ) -> tuple[tuple[str, ...], dict[str, Rates]]:
-    """The most frequent values of a field, and name of the probabilities → the rates of these."""
+    """Names of a field's most frequent values, and their rates by the name of the probabilities."""
     names, groups = distinct_values(rows.columns[field].reshape(-1))
     shown = np.argsort(-np.bincount(groups), kind="stable")[:num_values_shown]
     rates = {

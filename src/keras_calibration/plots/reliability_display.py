@@ -86,6 +86,7 @@ class ReliabilityDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
+        # A square from 0 to just beyond the largest point or interval; rates may be far below 1.
         ends = 0.0, 1.03 * max(np.nanmax([r.predicted, r.upper]) for r in self.curves.values())
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for (name, rates), style in zip(self.curves.items(), itertools.cycle(STYLES)):

@@ -120,6 +120,7 @@ def _field_error(rows: tuple, metric_class: type[FieldECE | FieldRCE], **argumen
     """The field error of labels, predictions, field and weights."""
     labels, predictions, field, weights = rows
     read = scored_rows(labels, predictions, weights, {"field": field})
+    # Number the distinct field values, because field metrics take ids from 0.
     values, ids = distinct_values(read.columns["field"])
     metric = metric_class(len(values), **arguments)
     batch = (read.labels, *read.predictions.values(), read.counted.weights, {"field": ids})

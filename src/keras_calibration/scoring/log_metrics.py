@@ -70,7 +70,7 @@ def log_queries(
 
 
 def has_sums(metric: keras.metrics.Metric) -> bool:
-    """Whether the state of a metric can be made from sums of a log."""
+    """Whether a metric can take its state from sums of a log."""
     return bool(getattr(metric, "has_log_sums", False))
 
 
@@ -86,6 +86,7 @@ def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
             table = sums.table(TOTALS)
             state[name] = np.array([table[column][0] for column in needed.columns])
     metric.add_sums(state)
+    # The metric counts rows in int32, from which it takes a hash only.
     metric.add_row_count(sums.num_rows % 2**31)
 
 
@@ -105,6 +106,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     metric.check_ids(ids)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
+    # Ids outside of the vocabulary share the last row, so `add.at`, which adds repeated ids.
     np.add.at(
         sums,
         np.asarray(known_ids(ids, metric.num_values)),

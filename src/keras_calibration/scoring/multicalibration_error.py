@@ -224,11 +224,11 @@ def multicalibration_error(
 def error_in_folds(rows: Rows, numeric: Sequence[str], max_depth: int) -> MulticalibrationError:
     """`multicalibration_error` of cross-fitted predictions: the error of a segment in each fold.
 
-    Over folds, the errors of a segment would cancel, because the rows of each fold were in the fits
-    of the others. So each fold has an ECCE and a p-value of its own. A segment has the weighted
-    mean of the errors, and the p-value of all folds together by Fisher's method.
+    The rows of a fold were in the fits of the other folds, so that the errors of a segment in the
+    folds would cancel. So each fold gets its own ECCE and p-value. The error of a segment is the
+    weighted mean over the folds, and Fisher's method combines the p-values.
 
-    The rows have probabilities in place of logits, weights, and the fold of each.
+    Pass rows with probabilities in place of logits, with weights, and with the fold of each row.
     """
     weights = rows.row_weights
     counts = np.rint(weights) if are_counts(weights) else np.ones(len(weights))
@@ -244,6 +244,7 @@ def _error_of(
     min_positives: float = 10.0,
 ) -> MulticalibrationError:
     """The error of rows with probabilities in place of logits, and the count of each (n,)."""
+    # Sort once by the prediction: the rows of each segment are then in the order of its sum C_k.
     order = np.argsort(rows.logits, kind="stable")
     rows = rows.take(order)
     counts = counts[order]
@@ -254,6 +255,7 @@ def _error_of(
         for name, values in rows.features.items()
     ]
     y, p, group = rows.labels, rows.logits, rows.groups
+    # One correlation ρ for all segments, estimated from the pairs of rows within groups.
     dependence = None if group is None else (group, correlation_in_groups(y, p, group, counts))
     figures_of = functools.partial(
         figures_in_folds,
@@ -271,6 +273,8 @@ def _error_of(
         figures = figures_of(ids, min_rows=min_rows, min_positives=min_positives)
         parts = [[column.names[i] for i in column.ids[figures.first_row]] for column in chosen]
         segments += _segments(figures, [", ".join(names) for names in zip(*parts, strict=True)])
+    # The worst in standard deviations first. Its ECCE / σ, times the σ of all rows, is the error.
+    # Bonferroni's correction multiplies the smallest p-value by the number of segments.
     segments.sort(key=lambda segment: (-segment.deviations, -segment.num_rows))
     most = segments[0].deviations
     deviation = float(all_rows.deviation[0])

@@ -62,6 +62,8 @@ def rolling_quadratic_loss(
     expected = "Argument `period` must have no missing value."
     refuse_rows(missing, periods, expected, _DROP, numbers)
     names, number = np.unique(periods, return_inverse=True)
+    # Shift the biases by one period: the first has none, and each other one gets that of the period
+    # before.
     residual, w = y - p, rows.weights
     weight = np.bincount(number, w)
     bias = np.concatenate([[np.nan], np.bincount(number, w * residual) / weight])

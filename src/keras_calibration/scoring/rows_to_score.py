@@ -56,7 +56,8 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
     read: list[Any] = [rows.labels, *rows.predictions.values(), rows.counted.weights]
     ids = {name: np.asarray(field_values(c, repr(name))) for name, c in rows.columns.items()}
     if (numbers := rows.counted.numbers) is not None:
-        # The folds of a metric depend on the numbers of the rows, so that none may be left out.
+        # `scored_rows` has left out the rows of weight 0. Put a copy of a neighbour with weight 0
+        # in their places: metrics see as many rows as were passed, in the same places.
         every = np.arange(rows.counted.num_given)
         place = np.maximum(np.searchsorted(numbers, every, side="right") - 1, 0)
         read, ids = take((read, ids), place)

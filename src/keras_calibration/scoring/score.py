@@ -91,7 +91,7 @@ def score(
         )
     for metric in (*named.values(), by_field):
         metric.reset_state()
-    # Compares names, not results: results are still NaN and would warn.
+    # By names, before any row is read. Results do not exist yet: asking for them would warn of NaN.
     if clash := named.keys() & {name for name, _ in by_field.named_metrics()}:
         raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     if isinstance(rows, ScoredLog | LogSums):

@@ -43,7 +43,7 @@ def update_from_log(
     others = [metric for metric in metrics.values() if not has_sums(metric)]
     by_field.check_sums()
     if others and (isinstance(log, LogSums) or is_ray(log.source)):
-        log_queries(ScoredLog(), others)  # raises an error that names the metric
+        log_queries(ScoredLog(), others)  # raises and names the metric: there are no rows to read
     if isinstance(log, LogSums):
         sums = log
     else:
@@ -60,6 +60,7 @@ def update_from_log(
             add_field(metric, sums.table(FIELD + field))
     if isinstance(log, LogSums):
         return field_errors(sums)
+    # Metrics without sums in the log read its rows: some take probabilities, the others logits.
     for column, from_logits in (("p", False), ("l", True)):
         group = [m for m in others if getattr(m, "from_logits", False) == from_logits]
         if group:
@@ -133,6 +134,8 @@ def score_by_period(
             results[metric.name] = float(fresh.result())
             if getattr(fresh, "has_rolling_loss", False):
                 losses = PeriodLosses(fresh.moments_of_all_rows())
+                # Score this period with the bias of the one before, then keep its own for the next.
+                # A period that determines none leaves the old one in force.
                 bias = biases.get(metric.name, math.nan)
                 results[f"rolling_{metric.name}"] = losses.mean_loss(bias)
                 biases[metric.name] = bias if math.isnan(losses.bias) else losses.bias

@@ -47,12 +47,15 @@ def _hash_of(configuration: Callable[[], str], model: keras.Model) -> str:
 def _of_the_model(config: dict[str, Any]) -> Any:
     """A part of a configuration, without the arguments of `compile` and without code."""
     config.pop("compile_config", None)
-    # Keras writes the bytecode of a lambda, with file name and line numbers.
+    # Keras writes the bytecode of a lambda, with file name and line numbers: an edit elsewhere in
+    # the file would make it another model.
     return "lambda" if config.get("class_name") == "__lambda__" else config
 
 
 def _hash_array(array: Any) -> str:
     if hasattr(array, "tocsr"):
         return str(joblib.hash((array.shape, array.data, array.indices, array.indptr)))
+    # Values in the order of the rows, because joblib also hashes the layout in memory. Arrays of
+    # objects hold pointers: hash what they point to.
     flat = array.tolist() if array.dtype.kind in "OSU" else np.ascontiguousarray(array).reshape(-1)
     return str(joblib.hash((array.shape, flat)))

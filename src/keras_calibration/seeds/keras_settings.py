@@ -20,8 +20,8 @@ _THREADS = (
 def worker_environment() -> dict[str, str]:
     """The environment of a new process: the backend, and one thread for each process.
 
-    Both are fixed when a module of the user is imported. Numbers of threads that the user has set
-    stay.
+    Libraries read these variables when they are imported, so set them before a module of the user
+    is imported. Numbers of threads that the user has set stay.
     """
     return {
         "KERAS_BACKEND": keras.backend.backend(),
@@ -53,6 +53,7 @@ def apply_settings(settings: dict[str, Any]) -> None:
     if settings["is_deterministic"]:
         tf.config.experimental.enable_op_determinism()
     for device in tf.config.list_physical_devices("GPU"):
-        # Several processes share the GPU; TensorFlow may have started already.
+        # Several processes share the GPU, so none may take all of its memory. If TensorFlow has
+        # started already, it refuses the setting.
         with contextlib.suppress(RuntimeError):
             tf.config.experimental.set_memory_growth(device, True)

@@ -41,6 +41,8 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     """
     for name, seed in (("initialization", initialization), ("order", order)):
         check_seed(name, seed)
+    # Keras seeds all generators at once: Python's, NumPy's and the backend's. Then replace only
+    # Python's, from which Keras draws the seeds of layers.
     keras.utils.set_random_seed(order)
     random.seed(initialization)
     return {"initialization": initialization, "order": order}

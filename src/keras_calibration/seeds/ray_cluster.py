@@ -40,6 +40,7 @@ def train_on_ray(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], None
                 "and other objects that cannot be sent inside of the function."
             ) from error
         settings = current_settings()
+        # All tasks at once: Ray starts one for each free core.
         seed_of = {train.remote(shared_task, settings, seed).future(): seed for seed in seeds}
         errors = {}
         for future in as_completed(seed_of):

@@ -68,6 +68,7 @@ class SeedTask:
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""
+        # From seed and epoch alone, so that every engine, and every process, draws the same order.
         return np.random.default_rng([seed, epoch]).permutation(num_rows_of(self.rows))
 
     def batches(self, seed: int) -> Iterator[Rows]:
@@ -89,7 +90,8 @@ def _in_tuples(part: Any) -> Any:
 
 def new_model(build_model: Callable[[], keras.Model], seed: int) -> keras.Model:
     """A compiled model with the initial weights of a seed."""
-    # The names of the model and its metrics are those of a new process.
+    # Number unnamed layers and metrics as a new process would: the records of all seeds then have
+    # the same names of metrics.
     restart_names()
     set_seeds(initialization=seed, order=seed)
     model = build_model()
@@ -159,7 +161,7 @@ def as_rows(name: str, data: Data, model: keras.Model) -> Rows:
 
 def _as_array(values: Any) -> np.ndarray:
     array = as_csr(values) if is_sparse(values) else column_of(as_array(values), "data")
-    # As `fit` does with arrays.
+    # `fit` would convert arrays of float64 in the same way.
     return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
 
 

@@ -42,6 +42,8 @@ class TensorFlowLanes:
     def start(self, models: Sequence[keras.Model]) -> None:
         """Gives the lanes the state of new models, one for each lane or fewer."""
         for lane, model in zip(self.models, models, strict=False):
+            # The graph reads the variables of its own lane, so copy values, weights and optimizer,
+            # into them.
             for old, new in zip(_variables_of(lane), _variables_of(model), strict=True):
                 old.assign(new)
 
@@ -102,6 +104,8 @@ def _refuse_own_logs(model: keras.Model, logs: Mapping[str, Any]) -> None:
 
 def _check_randomness(model: keras.Model, graph: Any) -> None:
     """Refuses programs with state besides the variables of the model: seeds would share it."""
+    # Any other variable in the graph, and any operation with a hidden generator, goes on from seed
+    # to seed.
     ids = {id(variable.value) for variable in (*_variables_of(model), *model.metrics_variables)}
     reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in ids), None)
     definition = graph.graph.as_graph_def()
@@ -132,6 +136,7 @@ def _for_each_batch(
         batch(number, batch_size)
         return (number + 1,)
 
+    # The full batches in a loop; the rest is traced apart, because its shape differs.
     if num_full:
         tf.while_loop(lambda number: number < num_full, body, (0,), maximum_iterations=num_full)
     if rest:
@@ -172,6 +177,7 @@ class _SparseRows:
         """The rows with these numbers."""
         columns = tf.gather(self._columns, chosen)
         values = tf.gather(self._values, chosen)
+        # The chosen rows in coordinates: number of the row in the batch, number of the column.
         cells = tf.stack([columns.value_rowids(), columns.flat_values], axis=1)
         size = tf.constant([chosen.shape[0], self.shape[1]], "int64")
         batch = tf.SparseTensor(cells, values.flat_values, _as_unknown(size, [2]))

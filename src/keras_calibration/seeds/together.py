@@ -44,6 +44,7 @@ def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], No
         for model in models:
             build_for_fit(model, _first_batch(task))
     lanes = TensorFlowLanes(models, task)
+    # The lanes keep their graphs. Each group of seeds gives them new initial weights.
     for begin in range(0, len(seeds), size):
         group = seeds[begin : begin + size]
         with own_random_numbers():
@@ -61,14 +62,15 @@ def _first_batch(task: SeedTask) -> Rows:
 
 
 def _model_of(task: SeedTask, seed: int, first: int, program: dict[str, str]) -> keras.Model:
-    """A new model of a seed with the variables of its training; its program must be the first's."""
+    """A new model of a seed, built for training; raises if its program is not that of the first."""
     model = new_model(task.build_model, seed)
     described = describe_model(model)
     if other := [name for name in program if described[name] != program[name]]:
         _refuse_other_program((first, seed), f"another configuration of {' and '.join(other)}")
     if not model.built:
         build_for_fit(model, _first_batch(task))
-    # Metrics are not built: this would take half of the time of a small training.
+    # Build the optimizer alone. Metrics restart anyway, and building them would take half of the
+    # time of a small training.
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -97,7 +99,7 @@ def _outputs_of(model: keras.Model, batch: Rows) -> list[np.ndarray]:
     if type(model).call is keras.layers.Layer.call or type(model).call is keras.Model.call:
         return []
     x, y, *weight = batch
-    # A layer that draws random numbers goes on from the same state.
+    # Restore the state of random layers at the end, so that the check changes no training.
     states = [(v, np.asarray(v)) for v in model.non_trainable_variables]
     predictions = model(x, training=False)
     outputs = keras.tree.flatten(predictions)
@@ -129,6 +131,8 @@ def _train_group(lanes: TensorFlowLanes, task: SeedTask, seeds: Sequence[int]) -
     for lane in active:
         models[lane].stop_training = False
         callbacks[lane].on_train_begin()
+    # The order of calls is that of `fit`: all lanes train an epoch, then validate, then end it. A
+    # lane whose callback has stopped it leaves the group.
     for epoch in range(task.epochs):
         for lane in active:
             callbacks[lane].on_epoch_begin(epoch)

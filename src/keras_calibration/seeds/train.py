@@ -169,8 +169,9 @@ def train(
             "training": {**training, "engine": engine},
         },
     )
-    # Refuses invalid fields of the record before anything is trained.
+    # Raises for invalid fields of the record before anything is trained.
     task.recorder(seeds[0])
+    # The ledger is the state of an interrupted call: train only what it lacks.
     ended = _ended(ledger, pipeline, seeds)
     _refuse_another_training(ended.values(), {**training, "configuration": configuration})
     missing = [seed for seed in seeds if seed not in ended]

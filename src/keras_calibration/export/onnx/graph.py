@@ -75,7 +75,7 @@ def to_onnx(
         counted_searches(),
         label_encoders(layers) as lookups,
     ):
-        # The converter's code gives warnings about NumPy.
+        # Users need no warnings of tf2onnx's own use of NumPy.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
         converted, _ = tf2onnx.convert.from_function(
@@ -107,6 +107,7 @@ def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -
     """
     from onnx import numpy_helper
 
+    # Name of a captured tensor in the graph → its value outside.
     values = {inner.name: value for value, inner in traced.graph.captures}
     used = set(tensors_read(model.graph))
     kept = []

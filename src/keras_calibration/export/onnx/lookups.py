@@ -41,9 +41,9 @@ def why_not(layer: keras.layers.Layer) -> str | None:
 def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
     """Yields handlers for tf2onnx that write the lookups of a graph traced inside the block.
 
-    The converter cannot see the tables of a Keras model, because functions capture them. So each
-    lookup is traced under a name that identifies its vocabulary, and the encoder does all that the
-    layer does around it (masks, unknown values).
+    The converter cannot see the tables of a Keras model, because functions capture them. So the
+    block traces each lookup under a name that identifies its vocabulary. A `LabelEncoder` replaces
+    the lookup, and also does what the layer does around it (masks, unknown values).
     """
     lookups = list({id(layer): layer for layer in layers if isinstance(layer, _LOOKUPS)}.values())
     tables = [_table(layer) for layer in lookups]
@@ -52,6 +52,7 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
         match = re.search(rf"{_SCOPE}(\d+)_", node.name)
         if match is None:
             raise ValueError(f"the lookup {node.name!r} is no StringLookup or IntegerLookup")
+        # The inputs of a lookup in TensorFlow: the table, the values, and the default.
         values = node.input[1]
         output = list(node.output)
         shape = context.get_shape(values)
@@ -75,6 +76,8 @@ def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
 
 def _table(layer: keras.layers.Layer) -> dict[str, Any]:
     """The attributes of the encoder: the position of each token in the vocabulary."""
+    # The mask token comes first in a vocabulary, then the token for unknown values, which is the
+    # default of the encoder and no key.
     unknown = 0 if layer.mask_token is None else 1
     tokens = {t: place for place, t in enumerate(layer.get_vocabulary()) if place != unknown}
     is_text = isinstance(layer, keras.layers.StringLookup)
@@ -90,7 +93,8 @@ def _table(layer: keras.layers.Layer) -> dict[str, Any]:
 def _traced_as(layer: keras.layers.Layer, name: str) -> Iterator[None]:
     """Names the lookup of a layer inside the block, and drops the operations around it.
 
-    Public: none. `_lookup_dense` is the part of `IndexLookup.call` that turns values into ids.
+    Keras has no public name for it. `_lookup_dense` is the part of `IndexLookup.call` that turns
+    values into ids.
     """
     import tensorflow as tf
 

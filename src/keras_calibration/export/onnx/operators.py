@@ -35,6 +35,7 @@ def counted_searches() -> Iterator[None]:
     def count(
         sorted_sequence: Tensor, values: Tensor, side: str = "left", out_type: Any = "int32"
     ) -> Tensor:
+        # The place of a value in a sorted sequence is the number of entries to its left.
         starts = tf.expand_dims(sorted_sequence, -2)
         rows = tf.expand_dims(values, -1)
         is_left = starts <= rows if side == "right" else starts < rows
@@ -106,6 +107,7 @@ def keep_for_tools(model: onnx.ModelProto, exact: str) -> None:
 
     graph, shared = model.graph, set[str]()
     constants = {tensor.name: tensor for tensor in graph.initializer}
+    # From the end, because inserted nodes move the places of later ones only.
     for place, node in reversed(list(enumerate(graph.node))):
         table = [*node.input, ""][0]
         output = node.output[0]
@@ -113,6 +115,8 @@ def keep_for_tools(model: onnx.ModelProto, exact: str) -> None:
         if is_read and table in constants and re.match(rf"{re.escape(exact)}(_\d+)?/", node.name):
             axis, ids, places = (f"{output}/{part}" for part in ("axis", "whole", "places"))
             graph.initializer.append(helper.make_tensor(axis, _INT64, [1], [-1]))
+            # `GatherND` reads the rows of a table at places (n, 1), int64: the same as `Gather` at
+            # (n,).
             cast = helper.make_node("Cast", [node.input[1]], [ids], ids, to=_INT64)
             column = helper.make_node("Unsqueeze", [ids, axis], [places], places)
             node.CopyFrom(helper.make_node("GatherND", [table, places], [output], node.name))
@@ -147,7 +151,8 @@ def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> N
     shapes: dict[tuple[int | None, ...], str] = {(): rows}
     for name in others:
         width = tuple(inputs[name].shape[1:])
-        # A width that is not fixed is that of the request.
+        # Inputs of one fixed width share a target shape. If a width is not fixed, the input gets a
+        # target of its own, with the width of the request.
         key = width if None not in width else (None, len(shapes))
         if key not in shapes:
             shapes[key] = shape = f"{CHECK}/shape_{len(shapes)}"
@@ -159,7 +164,7 @@ def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> N
             nodes.append(helper.make_node("Concat", [rows, size], [shape], shape, axis=0))
         checked = f"{CHECK}/{name}/values"
         _rename(graph, name, checked)
-        # Without `allowzero`, a size of 0 means that of the input.
+        # `allowzero`: a size of 0 is 0 rows. By default, ONNX takes it for the size of the input.
         nodes.append(
             helper.make_node("Reshape", [name, shapes[key]], [checked], checked, allowzero=1)
         )

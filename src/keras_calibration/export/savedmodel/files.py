@@ -19,6 +19,8 @@ def collection_keys(savedmodel: Path, collection: str) -> list[str]:
     """Checkpoint keys of the weights of a variable collection, in its order."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+    # A checkpoint holds the graph of its objects: walk from the root to the collection, whose
+    # entries are named by their numbers.
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.ParseFromString(_reader(savedmodel).get_tensor(_OBJECT_GRAPH))
 

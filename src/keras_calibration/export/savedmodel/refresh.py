@@ -101,7 +101,7 @@ def refresh_savedmodel(
 
     Returns:
         A `Refresh`: the path of the new version, or of the one before if nothing was written, and
-        the `FitSummary`. Functions that take a path take it as it is.
+        the `FitSummary`. You can pass it to functions that take a path.
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
@@ -114,8 +114,8 @@ def refresh_savedmodel(
             predictions that are right without it, as if they were the served `probability`; if
             logits look like probabilities; if the median of the logits lies outside the range of
             those of the previous version, or their spread is less than half or more than twice as
-            large; if field values that are not in the vocabulary
-            have more than 1 % of the rows, or one has a rate that is off by more than chance.
+            large; if field values outside the vocabulary make up more than 1 % of the rows, or the
+            observed rate of one of them differs significantly from its prediction.
 
     Example:
         >>> import tempfile
@@ -240,6 +240,8 @@ class _Refreshed(SavedModelFormat):
     def write(self, path: Path) -> None:
         """Copies the SavedModel and replaces the weights and the saved head."""
         shutil.copytree(self.source, path)
+        # The graph stays; the checkpoint gets the weights of the head and the tables of its curves,
+        # in the order in which the export listed them.
         weights = served_weights(self.saved.head, self.provenance["interval"])
         values = [*map(np.asarray, weights), *tables_of(self.saved.head)]
         keys = collection_keys(self.source, HEAD_WEIGHTS)
@@ -255,8 +257,8 @@ def _warn_of_other_logits(logits: Any, before: Any) -> None:
         [described["quantiles"][level] for level in ("0.1", "0.5", "0.9")]
         for described in (logits, before)
     )
-    # Drift changes a spread less than another unit does. A sample may be of any few rows, and
-    # logits from 0 to 1 were warned of when they were read.
+    # Another unit changes the spread by a factor, and drift by much less. Do not compare with a
+    # sample, which may be any few rows. Logits from 0 to 1 gave a warning when they were read.
     spread = old_high - old_low
     is_compared = before["rows"] == "fit" and not 0 <= logits["min"] <= logits["max"] <= 1
     if not before["min"] <= median <= before["max"]:

@@ -56,7 +56,7 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
 
 
 def served_weights(head: Head, interval: float | None) -> list[keras.Variable]:
-    """The weights of a head that an export reads; those of intervals only if it has one."""
+    """The weights of a head that an export reads: the posterior only for an interval."""
     return without_posterior(head.weights) if interval is None else head.weights
 
 
