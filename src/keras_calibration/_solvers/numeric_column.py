@@ -46,6 +46,7 @@ class NumericColumn:
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Sums values (n,) by knot (K + 1,): the transpose of `at_rows`."""
         size = len(self.basis)
+        # A row gives its share to the knot on the right, and the rest to the knot on the left.
         right = np.bincount(self.left, values * self.share, size)
         sums = np.bincount(self.left, values, size) - right
         sums[1:] += right[:-1]
@@ -69,9 +70,11 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     missing = np.isnan(values)
     inside = np.clip(np.where(missing, knots[0], values), knots[0], knots[-1])
     left = np.searchsorted(knots, inside, side="right") - 1
+    # The last knot has no gap to the right; any number will do, as its share is 0.
     gaps = np.append(np.diff(knots), 1.0)
     share = (inside - knots[left]) / gaps[left]
     basis = np.zeros((len(knots) + 1, len(knots) + 1))
+    # Columns: the line, the walk's directions, and the effect of missing values, last.
     basis[:-1, 0] = line_basis(knots)
     basis[:-1, 1:-1] = random_walk_basis(knots)
     basis[-1, -1] = 1.0
@@ -120,10 +123,13 @@ def random_walk_basis(knots: np.ndarray) -> np.ndarray:
                [ 1.]])
     """
     places = walk_places(knots)
+    # Brownian motion has the covariance min(s, t). Centring rows and columns takes its mean over
+    # the knots out, and leaves the constant as the eigenvector with eigenvalue 0.
     covariance = np.minimum(places[:, None], places)
     covariance -= covariance.mean(axis=0)
     covariance -= covariance.mean(axis=1, keepdims=True)
     variances, directions = np.linalg.eigh(covariance)
+    # `B = V Λ^½`, without the constant; signs are fixed, as eigenvectors have none of their own.
     basis = directions[:, 1:] * np.sqrt(np.maximum(variances[1:], 0.0))
     basis *= np.sign(basis[-1:])
     return basis / (np.sqrt(np.mean(np.sum(basis**2, axis=1))) or 1.0)
@@ -137,6 +143,8 @@ def sums_by_knots(first: NumericColumn, second: NumericColumn, weights: np.ndarr
     def sums(values: np.ndarray) -> np.ndarray:
         return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)
 
+    # The hat functions at a row are 1 - s and s for its knots in one column, 1 - t and t in the
+    # other; their four products need the sums of 1, s, t and s t by pair of cells.
     left = sums(weights)
     right = sums(weights * first.share)
     left_right = sums(weights * second.share)
