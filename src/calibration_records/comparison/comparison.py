@@ -45,7 +45,7 @@ class Comparison(ShownAsText):
             without it, the observed difference.
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
-        gain_difference: Calibration gain G = LL − CLL of B minus that of A.
+        gain_difference: Calibration gain G = LL − CLL of B minus the gain of A.
         surviving_share: How much of the difference of the plain loss survives calibration, ΔC/ΔL;
             `None` without both losses or with too few runs for a verdict.
         seeds_needed: Name of the plain or calibrated loss → seeds of each pipeline with which it

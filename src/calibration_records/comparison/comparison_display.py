@@ -74,7 +74,7 @@ class ComparisonDisplay(Display):
             ticks.append(f"{'AB'[place]}: {shorten(name, _WIDTH)}\n{len(values)} runs")
         if self.difference is not None:
             value, low, high, confidence, _ = self.difference
-            # Gardner and Altman's plot: the scale of differences is that of the metric, moved so
+            # Gardner and Altman's plot: the scale of differences is the metric's scale, moved so
             # that 0 is the mean of A.
             zero = float(np.mean(next(iter(self.runs.values()))))
             ax.errorbar(

@@ -11,8 +11,8 @@ from calibration_records.runs.run_record import RunRecord
 
 MAX_LOOKS = 50
 # Error rate of training "about k more seeds each" and looking again until the verdict is final:
-# 4 to 5 % with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of one
-# (benchmarks/compare_decisions.py).
+# 4 to 5 % with the level of three looks, 6 to 7 % with the level of two and 10 to 12 % with the
+# level of one (benchmarks/compare_decisions.py).
 ADVISED, NUM_ADVISED_LOOKS = "advised", 3
 
 

@@ -116,7 +116,7 @@ def _check_totals(
 
 
 def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -> ValueError:
-    """The error that tells how many rows are invalid, with the first one if it is known."""
+    """The error that tells how many rows are invalid, with `first`, the first invalid row."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
     remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:

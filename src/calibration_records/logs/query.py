@@ -25,7 +25,8 @@ class Query:
     Args:
         keys: Name → expression of the group of a row.
         sums: Name → expression to sum over the rows of a group.
-        steps: Columns to compute first, name → expression; a step may use those of earlier steps.
+        steps: Columns to compute first, name → expression; a step may use the columns of earlier
+            steps.
 
     Example:
         >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
@@ -94,7 +95,7 @@ def text(value: str) -> str:
 
 
 def field_column(name: str) -> str:
-    """The column of a field in the rows that a query sums; its name differs from those above.
+    """The column of a field in the rows that a query sums; no column of `Query` has its name.
 
     Example:
         >>> field_column("y")

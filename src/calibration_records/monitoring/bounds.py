@@ -38,9 +38,9 @@ def rate_factors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Confidence intervals of true / predicted rates; the lower end is 0 without positives.
 
-    The interval of the true rate is that of Clopper and Pearson. The interval is exact if all rows
-    have the same probability. If probabilities differ, positives vary less, so that the interval
-    holds more often (Hoeffding), however far the predictions are off.
+    The interval of the true rate is Clopper and Pearson's. The interval is exact if all rows have
+    the same probability. If probabilities differ, positives vary less, so that the interval holds
+    more often (Hoeffding), however far the predictions are off.
 
     Example:
         >>> sums = np.array([[30.0], [20.0], [1000.0]])

@@ -45,7 +45,7 @@ def monitor(
     divide `false_alarms_per_year` by K.
 
     DuckDB, or a Ray cluster, computes the sums where the rows are. A daily job keeps the sums of
-    the earlier days (`monitor_sums`) and adds those of the new rows.
+    the earlier days (`monitor_sums`) and adds the sums of the new rows.
 
     Args:
         log: The log with its `timestamp`, or the sums of one from `monitor_sums`. Requires DuckDB:

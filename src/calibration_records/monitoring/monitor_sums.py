@@ -25,9 +25,9 @@ _WEEK = 7 * 86400
 def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0) -> LogSums:
     """The sums of a log that `monitor` needs: they add up, and can be saved.
 
-    A daily job reads only new rows and adds their sums to those of the earlier days. The sums take
-    27 kB for each period, and 48 bytes for each field value and week, whatever the number of rows.
-    DuckDB reads the log twice, and once more for each field.
+    A daily job reads only new rows and adds their sums to the sums of the earlier days. The sums
+    take 27 kB for each period, and 48 bytes for each field value and week, whatever the number of
+    rows. DuckDB reads the log twice, and once more for each field.
 
     Args:
         log: The log, with its `timestamp`. Its weights must be None, because the bounds of

@@ -109,9 +109,9 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     It is `θ Σ y - Σ log(1 + r p (exp(θ) - 1))`. The rate r, 1 + tolerance for θ > 0 and its inverse
     for θ < 0, is the tolerated error closest to the shift. Only the number n of probabilities,
     their sum m and their sum of squares s are known. Given these, the second sum is largest for two
-    different probabilities, one of them 1 (θ > 0) or 0 (θ < 0), because its third derivative by p
-    has the sign of θ (Chebyshev, Markov, Krein). With equal probabilities, the bound is the ratio
-    itself.
+    different probabilities, one of them 1 (θ > 0) or 0 (θ < 0), because the third derivative of the
+    logarithm by p has the sign of θ (Chebyshev, Markov, Krein). With equal probabilities, the bound
+    is the ratio itself.
     """
     rows, positives, mean, squares = (column[:, None] for column in sums)
     # Bounds of s for n probabilities of sum m (Cauchy-Schwarz); rounding may leave them.

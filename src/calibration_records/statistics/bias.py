@@ -67,8 +67,8 @@ def bias_share(
         # Leaving out a seed leaves out its run of every pipeline.
         groups = [np.sum(groups, axis=0)]
     total = np.sum([group[:, 0] for group in groups], axis=0)
-    # The ratio of sums over pipelines, and its jackknife values, in each of which one run (or one
-    # shared seed) is missing from the sums. A variance of 0 gives NaN.
+    # The ratio of sums over pipelines, and its jackknife values: each leaves one run (or one shared
+    # seed) out of the sums. A variance of 0 gives NaN.
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(total[0] / total[1]) if total[1] > 0 else np.nan
         left = [total[:, None] - group[:, :1] + group[:, 1:] for group in groups]

@@ -57,7 +57,7 @@ def mean_difference(
 def always_valid_difference(
     a: RunValues, b: RunValues, *, confidence: float = 0.95, effect_variance: float = 1.0
 ) -> Estimate:
-    """The mean of B minus that of A, with an interval that holds at every look.
+    """The mean of B minus the mean of A, with an interval that holds at every look.
 
     With the differences dᵢ = bᵢ − aᵢ, S = Σ d and V = Σ d², a mixture over effect sizes N(0, g)
     gives log e_m = −½ log(1 + m g) − m/2 log(1 − m g/(1 + m g) S²/(m V)). Without a difference, the
@@ -201,7 +201,8 @@ def standard_error(
     parts = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
     sizes = np.array([a.size, b.size])
     total = float(parts.sum())
-    # Without any spread, Welch's degrees of freedom are 0 / 0; take those of a pooled variance.
+    # Without any spread, Welch's degrees of freedom are 0 / 0; take the degrees of freedom of a
+    # pooled variance.
     if total == 0:
         return 0.0, float(sizes.sum() - 2)
     # Welch and Satterthwaite's degrees of freedom, `(Σ v)² / Σ (v² / (m - 1))`. Shares of the total

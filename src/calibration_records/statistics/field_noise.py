@@ -75,8 +75,8 @@ class _Counts:
     def __init__(self, mean: np.ndarray, variance: np.ndarray, squares: np.ndarray) -> None:
         # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
         trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
-        # `Binomial(n, m / n)` has the variance `m (1 - m / n)`, so that v lies between those of the
-        # two whole numbers next to n.
+        # `Binomial(n, m / n)` has the variance `m (1 - m / n)`, so that v lies between the
+        # variances for the two whole numbers next to n.
         fewer = np.floor(trials)
         more = np.ceil(trials)
         self.mean, self.above = mean, mean - np.floor(mean)

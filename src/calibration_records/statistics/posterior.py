@@ -24,7 +24,7 @@ def probability_better(
     differences from few runs: the posterior is proportional to t((δ̂ − δ)/SE; v) N(δ; 0, τ²).
 
     Args:
-        difference: δ̂, the mean of B minus that of A; lower is better.
+        difference: δ̂, the mean of B minus the mean of A; lower is better.
         standard_error: SE of the difference.
         degrees: Degrees of freedom v of the standard error.
         margin: Smallest improvement that matters, in the unit of the loss, at least 0.

@@ -16,7 +16,8 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
 _HANDFUL = 10
-# The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
+# The logit of a probability of exactly 1. A probability of 0 has its negative, as a logit and as a
+# class logit.
 _FARTHEST_LOGIT = -np.log(SMALLEST_PROBABILITY)
 _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A head needs logits. Pass "
@@ -94,7 +95,7 @@ def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
     """Raises unless every class has rows, from the sums of their weights (K,)."""
     absent = np.flatnonzero(np.asarray(totals) <= 0)
     if len(absent):
-        # Two totals are those of one logit, whose labels are shares of the second class.
+        # One logit has two totals, of negatives and of positives.
         is_one = np.size(totals) == 2
         named = ", ".join(map(str, absent[:_HANDFUL]))
         raise ValueError(

@@ -109,7 +109,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
         >>> rows.logits, rows.labels, rows.weights
         (array([ 0.5, -1. ]), array([1., 0.]), array([1., 1.]))
     """
-    # A missing argument is told before any array is read.
+    # Report a missing argument before any array is read.
     if given.labels is None:
         raise refused("labels", "an array with a label for each row", None)
     argument, weights_are = given.argument, given.weights_are

@@ -68,7 +68,7 @@ def inputs_of(
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
-    """New symbolic inputs like those of a model; `"inputs"` replaces generated names."""
+    """New symbolic inputs like the inputs of a model; `"inputs"` replaces generated names."""
     inputs = [
         keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
         for name, tensor in zip(layer_names(tensors), keras.tree.flatten(tensors), strict=True)

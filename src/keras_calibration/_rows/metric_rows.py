@@ -249,7 +249,7 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
     array = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
     flat = array.reshape(-1)
     if flat.dtype.kind not in "biuf":
-        return  # strings, which are refused elsewhere
+        return  # `refuse_strings` reports strings
     outside = np.flatnonzero(~(((flat >= -1) & (flat < num_values)) | (flat != flat)))
     if len(outside):
         raise ValueError(

@@ -105,7 +105,7 @@ def describe_logits(
     values, shares = (column[is_finite] for column in (values, shares))
     if not len(values):
         return {"rows": rows, "num_rows": 0}
-    # A refresh compares these with those of the new rows, to notice a changed score.
+    # A refresh compares these quantiles with the new rows, to notice a changed score.
     levels = (0.01, 0.1, 0.5, 0.9, 0.99)
     quantiles = np.quantile(values, levels, weights=shares, method="inverted_cdf")
     return {

@@ -128,7 +128,7 @@ def boost(
         # No tree is kept, but the report shows how far the best number of rounds was from helping.
         rounds = [trees.lowest(all_parts)] * len(parts)
     logits, bias = trees.logits(all_parts, rounds), 0.0
-    if num_rounds and clusters is None:  # the total of past blocks is not that of the next
+    if num_rounds and clusters is None:  # the next block has another total than past blocks
         logits, bias = trees.with_total(logits)
     without, change, error = trees.change(all_parts, logits)
     # The scored trees saw a part of the rows each; the model to keep is fitted to all of them.
@@ -267,7 +267,7 @@ class _Trees:
         return logits
 
     def _starts(self, logits: np.ndarray) -> np.ndarray:
-        """The logits (n,) on top of which trees are fitted: without the bias of each cluster."""
+        """The logits (n,) below the trees, corrected by the bias of each cluster."""
         if self.clusters is None:
             return logits
         scored_rows = replace(self.rows, logits=logits).take(self.scored)

@@ -56,8 +56,8 @@ def figures_in_folds(
 
     A segment then has the mean of the errors of its folds, weighted by their weights. By Fisher's
     method, `-2 Σ_f log p_f` of k folds has the χ² distribution with 2 k degrees of freedom if the
-    predictions are correct, which gives the p-value. The deviations are those of one ECCE with this
-    p-value.
+    predictions are correct, which gives the p-value. The deviations are how many σ a single ECCE
+    with this p-value has.
     """
     columns = (labels, predictions, weights)
     figures = segment_figures(*columns, ids, min_rows, min_positives, counts, dependence)
@@ -115,8 +115,9 @@ def segment_figures(
         weights: Positive weights, shape `(n,)`.
         ids: Segment of each row, whole numbers, shape `(n,)`.
         min_rows: Smallest number of rows of a segment.
-        min_positives: Smallest expected number of positives, and of negatives. The labels do not
-            decide: segments that enter by observed positives hold too many positives by chance.
+        min_positives: Smallest expected number of positives, and of negatives. Labels must not
+            decide: segments that enter by observed positives would hold too many positives by
+            chance.
         counts: How many rows each row stands for, shape `(n,)`; one by default.
         dependence: The group of each row, shape `(n,)`, and the correlation in a group
             (`correlation_in_groups`). The variance is then larger by the factor
@@ -251,8 +252,8 @@ def p_values(error: np.ndarray, deviation: np.ndarray, largest: np.ndarray) -> n
     there are many positives and negatives. If there are few, large steps towards the rarer class
     are more likely than that. By Bennett's inequality, a sum of terms of at most b, with variance
     σ², has the tail of a normal variable at `x = (σ / b) sqrt(2 h(b ECCE / σ²))` standard
-    deviations, where `h(u) = (1 + u) log(1 + u) - u`. The p-value is taken at x, which is never
-    above ECCE / σ.
+    deviations, where `h(u) = (1 + u) log(1 + u) - u`. The p-value is the tail of the Brownian range
+    at x, which is never above ECCE / σ.
 
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.9.

@@ -30,7 +30,7 @@ Sums = tuple[Array, Array, Array]
 
 
 def add_sums(total: Sequence[Array] | None, part: Sequence[Array]) -> Any:
-    """Adds the sums of one part of the rows to those of earlier parts (None before the first)."""
+    """Adds the sums of a part of the rows to the sums of earlier parts (None before the first)."""
     return part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
 
 

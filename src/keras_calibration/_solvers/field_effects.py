@@ -171,7 +171,7 @@ class FieldEffects:
     ) -> Derivatives:
         """Derivatives by β and the coefficients of an effect, in one pass over the rows.
 
-        With `kept`, only the gradients are summed, and the Hessians are those of `kept`.
+        With `kept`, this method sums only the gradients, and takes the Hessians from `kept`.
         """
         gradient = self.ridge * (self.beta - self.centre)
         hessian = np.diag(self.ridge)
@@ -274,7 +274,8 @@ class FieldEffects:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
         if self.slopes is None:
             return False
-        # `rise` is the slope of each segment; without bends, it would be that of the straight part.
+        # `rise` is the slope of each segment; without bends, it would be the slope of the straight
+        # part.
         rise = self.slopes @ self.beta
         straight_rise = self.slopes[0, 1] * self.beta[1]
         too_little = bool(np.any(rise < SMALLEST_SHARE * straight_rise))

@@ -28,8 +28,9 @@ def coinciding(ids: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
     num_seen = {name: np.count_nonzero(np.bincount(column)) for name, column in ids.items()}
     for first, second in itertools.combinations(ids, 2):
         if num_seen[first] == num_seen[second] > 1:
-            # `partner` maps each value of the first field to that of its last row. If this is right
-            # for all rows, and both fields have as many values, each determines the other.
+            # `partner` maps each value of the first field to the second field's value in its last
+            # row. If this is right for all rows, and both fields have as many values, each
+            # determines the other.
             partner = np.zeros(int(ids[first].max()) + 1, ids[second].dtype)
             partner[ids[first]] = ids[second]
             if (partner[ids[first]] == ids[second]).all():

@@ -31,7 +31,7 @@ _PART_TOLERANCE, _PART_SCALES = 1e-8, 0.03
 
 
 class Spreads(NamedTuple):
-    """The standard deviations of the effects, fields first, and the factor of those of fields.
+    """The standard deviations of the effects, fields first, and the factor that fields share.
 
     Args:
         deviations: s of each field, then s of the curves, in the order of `CurvesEffect`.
@@ -217,8 +217,8 @@ def fit_field_curves(
 
     In the basis `curve_basis(knots)` of a level, a slope and bends, the common curve has the
     coefficients β, and each field value its own `u ~ N(0, diag(s²))`, with one s each for the
-    levels, slopes and bends of a field. The steps are those of `fit_field_offsets`, with blocks of
-    K × K on the diagonal.
+    levels, slopes and bends of a field. The steps are like those of `fit_field_offsets`, with
+    blocks of K × K on the diagonal.
 
     Each curve rises by at least a hundredth of the curve it deviates from: the common curve
     compared to its straight part, and the sum of the curves of a row compared to the common curve,

@@ -99,14 +99,14 @@ def _averaged_over_spread(
     """Mean squared deviations of offsets from the fitted û, and the root mean square of s.
 
     Given s, the offset of a value has the mean `W e` and the variance `W = 1 / (h + 1 / s²)`, where
-    h is its curvature and `e = h û - g`. The prior of s is that of the fit times s, so it is flat
-    in s² near 0. With a prior that is flat in s, intervals hold the truth too rarely. The posterior
-    of s, with β and the offsets integrated out, is proportional to its prior times
+    h is its curvature and `e = h û - g`. The prior of s is the fit's prior times s, so it is flat
+    in s² near 0. With a prior that is flat in s, intervals would hold the truth too rarely. The
+    posterior of s, with β and the offsets integrated out, is proportional to its prior times
 
         exp(½ Σ W e² + ½ bᵀ S⁻¹ b) / sqrt(|S| Π (1 + s² h)),  S = B - Cᵀ W C,
 
-    where b is the gradient by β at its fitted value with the offsets `W e`. The offsets of other
-    fields are taken as fitted.
+    where b is the gradient by β at its fitted value with the offsets `W e`. This function takes the
+    offsets of other fields as known at their fitted values.
 
     Reference:
         Kass and Steffey (1989), *Approximate Bayesian Inference in Conditionally Independent

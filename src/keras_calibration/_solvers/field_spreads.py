@@ -16,7 +16,8 @@ from keras_calibration._solvers.standard_errors import mean_and_error
 
 # Below this share of the rows, the effective offsets are too few for their spreads to matter.
 _SPARSE_SHARE = 0.01
-# Prior standard deviation of the logarithm of a field's spread about that of the common one.
+# Prior standard deviation of the logarithm of a field's spread about the logarithm of the common
+# one.
 _POOLING = 0.5
 _GRID = np.geomspace(1e-3, 10.0, 65)
 _FACTORS = np.sqrt(2.0) ** np.arange(5)
@@ -52,7 +53,8 @@ def improve_spreads(
         new_fit: Creates a fit of other blocks of rows.
         log_prior: The log density of s, for an array of s in [1e-3, 10].
         fold_weights: From a number of folds to the weight of each row in each fold, (folds, n).
-        factor: The factor, if it is known; 0 if spreads do not matter.
+        factor: The factor, if an earlier fit has found it; 0 if spreads do not matter; None to find
+            it.
     """
     tables = _tables_of(fit)
     if len(tables) < 2 or fold_weights is None or factor == 0:

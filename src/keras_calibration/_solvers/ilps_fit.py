@@ -34,8 +34,8 @@ def fit_ilps(
     that a few positives outweigh; it keeps the slopes finite where the labels do not. With
     `smoothness="auto"`, τ is the value among 10⁴, 10³ … 0.1 with the lowest estimate of the log
     loss on rows left out, and the larger one if two are equal. If the knots lie on
-    `logit_histogram.EDGES`, the fit to the histogram is that of the rows; otherwise the rows of a
-    bin with a knot inside count to first order.
+    `logit_histogram.EDGES`, the fit to the histogram equals the fit to the rows; otherwise the rows
+    of a bin with a knot inside count to first order.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 8–11.

@@ -83,8 +83,8 @@ class LogitHistogram:
             positives, float64, shape `(2, NUM_BINS, 3)`. A soft label y counts as y of a positive
             and 1 - y of a negative.
         num_rows: Number of rows, reduced by forgetting.
-        bins: The line that maps the logits of the rows to those of the bins.
-        view: The line that maps the logits of the bins to those that a fit sees in their place.
+        bins: The line that maps the logits of the rows to logits on the bins.
+        view: The line that maps logits on the bins to the logits that a fit sees.
         unit: The sample weight of one row, `Σ w² / Σ w` of importances and 1 of counts. The weights
             in the moments are divided by it, so that they are numbers of rows.
 
@@ -138,7 +138,7 @@ class LogitHistogram:
 
     @property
     def line(self) -> Line:
-        """The line that maps the logits of the rows to those of a fit."""
+        """The line that maps the logits of the rows to the logits that a fit sees."""
         return self.bins.then(self.view)
 
     @property

@@ -57,8 +57,9 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     """A column on its knots, whose curve is a straight line plus a random walk over the knots.
 
     On the scale of `walk_places` the line is straight, and the walk even: a walk with a drift.
-    The lines of all columns share one standard deviation, as in ridge regression: that of a single
-    slope would be large or 0 by chance. Each walk has its own, with the effect of missing values.
+    The lines of all columns share one standard deviation, as in ridge regression: the standard
+    deviation of a single slope would be large or 0 by chance. Each walk has its own, which the
+    effect of missing values shares.
 
     Repeated knots are dropped. Values beyond the outermost knots are moved to them.
 
@@ -114,8 +115,8 @@ def line_basis(knots: np.ndarray) -> np.ndarray:
 def random_walk_basis(knots: np.ndarray) -> np.ndarray:
     """B (K, K - 1): with `θ ~ N(0, 1)`, Bθ is a random walk over the knots of mean 0.
 
-    Its steps have the variances of those of `walk_places`, scaled so that the mean variance over
-    the knots is 1.
+    The variance of each step is its length on the scale of `walk_places`, times a factor that makes
+    the mean variance over the knots 1.
 
     Example:
         >>> random_walk_basis(np.array([0.0, 5.0]))

@@ -19,7 +19,7 @@ _ROUNDING = 1e-6
 
 
 def with_copies_grouped(rows: Rows) -> Rows:
-    """The rows with their groups: those of the user, or else `copies`, with a warning.
+    """The rows with their groups: the user's groups, or else `copies`, with a warning.
 
     A fold never divides a group, and a standard error takes it as one observation. All functions
     that draw folds call this, and only the first call looks for copies.
@@ -43,8 +43,9 @@ def with_copies_grouped(rows: Rows) -> Rows:
 def copies(rows: Rows) -> np.ndarray | None:
     """Groups of equal inputs, by row (n,), if their labels agree more than by chance; or None.
 
-    Coarse columns make inputs equal by chance. The labels of a group then differ about as often as
-    those of neighbouring groups, and the rows are independent. A row with a count of 2 is two rows.
+    Coarse columns make inputs equal by chance. Labels within a group then differ about as often as
+    labels of neighbouring groups, and the rows are independent. A row with a count of 2 is two
+    rows.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=200)

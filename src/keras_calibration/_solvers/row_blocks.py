@@ -68,5 +68,5 @@ class RowBlock:
         return float(self.weights @ row_log_losses(self.labels, curve))
 
     def take_step(self) -> None:
-        """Makes the next curve that of the block; a second time, takes it back."""
+        """Swaps the current curve and the next one; a second call takes the step back."""
         self.curve, self.next = self.next, self.curve

@@ -148,7 +148,7 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     # Dealing single rows to folds at random makes the counts of each group multinomial.
     drawn = np.random.default_rng(0).multinomial(totals, np.full(num_folds, 1 / num_folds))
     # In order, a group covers a range of places. Its rows divide this range, and so do its folds;
-    # how far the range of a row and that of a fold overlap is how often the fold drew the row.
+    # the overlap of a row's range with a fold's range is how often the fold drew the row.
     ends = np.cumsum(counts[order])
     fold_ends = np.cumsum(drawn).reshape(drawn.shape)[group].T
     starts = ends - counts[order]
@@ -159,7 +159,7 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
 
 
 def folds_of(folds: Any, rows: Rows) -> Any:
-    """The argument `folds` for these rows; of a fold for each passed row, those of these rows.
+    """The argument `folds` for some rows: if it has a fold for each passed row, only their folds.
 
     Example:
         >>> rows = Rows(np.zeros(4), np.array([0, 1, 0, 1]), None, fold=np.array([0, 1, 0, 2]))

@@ -102,7 +102,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Names of the distinct values of a column, sorted, and the number of each row's value.
 
     Among Python objects, missing values of all kinds are one value, "missing". Values that differ
-    but print alike, such as 1 and "1", are told apart: the name of the text has quotes.
+    but print alike, such as 1 and "1", stay different: the name of the text has quotes.
 
     Example:
         >>> distinct_values(np.array([1, "1", None, 1.0], object))

@@ -66,10 +66,10 @@ def combined_weights(
     """Weights (m,) of cross-fitted logits, not negative, with the sum 1, the model as it is first.
 
     The model stays as it is if this is most probable (`_posterior_weights` above one half). Else
-    the weights are the mean of those that predict best together (`stacked_weights`) and of the
-    posterior ones. The stacked weights use that fits complement each other; the posterior weights
-    allow for chance in a small difference. In 236 comparisons (tables, models and numbers of rows)
-    either alone, or any choice of one fit, was worse; see `benchmarks/README.md`.
+    the weights are the mean of the weights that predict best together (`stacked_weights`) and of
+    the posterior weights. The stacked weights use that fits complement each other; the posterior
+    weights allow for chance in a small difference. In 236 comparisons (tables, models and numbers
+    of rows) either alone, or any choice of one fit, was worse; see `benchmarks/README.md`.
 
     With clusters, such as blocks of time, the model also stays as it is if no fit gains more than a
     standard error: what was right in a few blocks may be wrong in the next.

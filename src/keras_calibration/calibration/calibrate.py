@@ -101,7 +101,7 @@ def calibrate(
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs, not in `fields`, that `"additive"`, `"trees"` and `"neural"` may
-            also use. Columns that float32 does not hold are refused.
+            also use. Columns that float32 does not hold raise an error.
         methods: Which candidates to compare.
 
             - `"default"`: all that are possible except `"neural"`, which takes most of the time and
@@ -124,7 +124,8 @@ def calibrate(
             of another column of `x`, or an array (n,) of whole numbers or strings. Folds that are
             drawn keep the rows of a group together, and all standard errors are those of
             independent groups. With `time` or `"blocks"`, the folds are blocks, which may divide a
-            group. The errors are then the larger of those of blocks and of groups.
+            group. An error is then the larger of two: one that takes blocks as independent, and one
+            that takes groups as independent.
         time: The time of each row: the name of an input or of another column of `x`; an array (n,)
             of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
             eight blocks of time, each scored by a fit on all earlier ones and weighted by that

@@ -32,7 +32,7 @@ class CandidateScore:
     Args:
         name: Name of the candidate.
         log_loss: Mean log loss, in nats per row.
-        log_loss_change: Log loss minus that of the identity.
+        log_loss_change: Log loss minus the log loss of the identity.
         log_loss_change_error: Standard error of the change. It treats rows as independent; with
             blocks, it treats blocks as independent if that gives a larger error.
         brier: Mean squared error of the probabilities; for classes, summed over them.
@@ -181,7 +181,7 @@ class CalibrationReport(ShownAsText):
         return next(score for score in self.scores if score.name == self.chosen)
 
     def beyond_chance(self, field: str) -> list[tuple[float, float]]:
-        """Field-ECE minus that of chance alone, with its standard error, before and after.
+        """Field-ECE minus its mean by chance alone, with its standard error, before and after.
 
         Both are within folds. For a model that is right, the difference is 0 on average.
 

@@ -142,7 +142,7 @@ class Race:
             return cast(BoostedTrees, candidate.make_head(cast(Any, below.make_head)()))
 
         head = make()
-        # Trees start from the cross-fitted logits of the base: those of a fit to the same rows are
+        # Trees start from the cross-fitted logits of the base: logits of a fit to the same rows are
         # too good, and would leave too little to learn.
         boosting = head.boosted(
             self.rows,

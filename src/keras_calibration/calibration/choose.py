@@ -117,7 +117,7 @@ def choose(
     Args:
         rows: The rows, in the order in which the user passed them.
         asked: The arguments of `calibrate`.
-        gap: The time between the rows of a fit and those that it predicts.
+        gap: The time between the rows of a fit and the rows that it predicts.
         present: The head of the model, if it has one. The model with it is then `"identity"`.
     """
     plan = planned(rows, asked, gap, present)

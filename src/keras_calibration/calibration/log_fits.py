@@ -48,17 +48,17 @@ def fit_calibrator(
     """Fits a head to a scored log of any size.
 
     - A head with `update` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …) needs
-      a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows,
-      except that knots lie on multiples of 1/64.
+      a histogram of the logits by label: one pass. The fit equals `layer.fit` to all rows, except
+      that knots lie on multiples of 1/64.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
       that have the same field values and nearly the same logit, with 64 bins per unit of the logit.
       Two negatives and two positives represent each group; they have the means and variances of its
       logits. A head that follows time is fitted to such groups of each day in UTC, by the log's
       `timestamp`.
     - If there are more than two million groups, as with many fields, there are 16, 4 or 1 bins per
-      unit; offsets then differ from those of a fit to all rows by less than their standard errors.
-      If a numeric column has a different value in each row, there are as many groups as rows, and
-      they must fit into memory: draw a sample with `where`.
+      unit; offsets then differ from the offsets of a fit to all rows by less than their standard
+      errors. If a numeric column has a different value in each row, there are as many groups as
+      rows, and they must fit into memory: draw a sample with `where`.
 
     Args:
         layer: The head. Its features are columns of the log.
@@ -69,7 +69,7 @@ def fit_calibrator(
             `Head.fit`.
 
     Returns:
-        The `FitSummary`; its log losses are those of the groups.
+        The `FitSummary`; its log losses are means over the groups.
 
     Raises:
         ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, all
@@ -135,10 +135,10 @@ def update_calibrator(
     *,
     weights_are: str = "importance",
 ) -> FitSummary:
-    """Adds the rows of a log to those of earlier fits, as the head's `update`.
+    """Adds the rows of a log to the rows of earlier fits, as the head's `update`.
 
-    For heads without `update`, keep the `LogSums` of `calibrator_queries`, add those of the new
-    rows, and call `fit_calibrator` with the sum.
+    For heads without `update`, keep the `LogSums` of `calibrator_queries`, add the `LogSums` of the
+    new rows, and call `fit_calibrator` with the sum.
 
     Args:
         layer: A head with `update`, a calibrator of logits alone, such as `ILPS`.
