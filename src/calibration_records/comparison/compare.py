@@ -60,18 +60,19 @@ def compare(
 
     The mean difference B − A gets Student's paired interval if the pipelines share their seeds, and
     Welch's interval if not. A verdict needs six pairs, or four runs of each pipeline with other
-    seeds. With fewer than four, the probability that B is better is computed with the seed noise of
-    the ledger's other runs. Diverged, unfinished and repeated runs are excluded and counted.
+    seeds. With fewer than four, `compare` computes the probability that B is better from the seed
+    noise of the ledger's other runs. Diverged, unfinished and repeated runs are excluded and
+    counted.
 
     Args:
         ledger: A `Ledger`, or the path of its folder.
         a: Name of a pipeline.
         b: Name of another pipeline.
-        metric: Name of the deciding metric. Its held-out values (`val_…`) are used if recorded. If
-            the model is calibrated again before it is served, this is the calibrated loss, and a
-            gain that is "calibration only" makes neither pipeline better. If it is served as it was
-            trained, this is the plain loss, for example `"loss"`, and the verdict is never
-            "calibration only".
+        metric: Name of the deciding metric. The comparison uses its held-out values (`val_…`) if
+            the runs recorded them. If the model is calibrated again before it is served, this is
+            the calibrated loss, and a gain that is "calibration only" makes neither pipeline
+            better. If it is served as it was trained, this is the plain loss, for example `"loss"`,
+            and the verdict is never "calibration only".
         epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
             (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best), or the last
             epoch if that is unknown. `"last"`, or an int. `"best"`: the best epoch of each run by
@@ -122,8 +123,10 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     names = recorded_metrics(records, question)
     deciding = resolve_metric(question.metric, names)
     directions = metric_directions(records, question, names)
+    # "best" needs a direction to choose an epoch, and so does a verdict.
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
+    # Compare held-out values with held-out values, and training values with training values.
     ordered = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
     a, b = (
         gather_runs(records, pipeline, ordered, epoch=question.epoch, maximize=maximize)
@@ -131,21 +134,24 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     )
     runs = (a, b)
     plan = make_plan(runs, question)
+    # With one to three runs, borrow the noise of other runs, as so few hardly estimate their own.
     noise = (
         seed_noise(records, runs, deciding, question, maximize=maximize)
         if 0 < plan.num_runs < MIN_RUNS
         else None
     )
     common = [name for name in ordered if all(pipeline.complete(name) for pipeline in runs)]
-    # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
+    # The table shows the deciding metric even without runs, and never a fitted bias: it is no loss.
     metrics = {
         name: _compare_metric(name, runs, plan, directions[name])
         for name in dict.fromkeys([deciding, *common])
         if name == deciding or not name.endswith(BIAS_SUFFIX)
     }
+    # Two losses of the same runs tell ranking from calibration.
     plain, calibrated = loss_partners(deciding, common)
     calibration = _calibration(plain, calibrated, runs, plan)
     power = _power(metrics[deciding], runs, plan, question.delta, noise)
+    # If the plain loss decides, the model is served as it was trained: gains by calibration count.
     verdict = judge(
         metrics[deciding],
         plain=metrics.get(plain or ""),
@@ -157,7 +163,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         is_borrowed=noise is not None,
     )
     if deciding == calibrated and verdict.outcome is Outcome.CALIBRATION_ONLY:
-        # Calibration removes this gain before the model is served.
+        # Who decides by the calibrated loss calibrates before serving, which removes this gain.
         verdict = verdict._replace(better=None)
     comparison = Comparison(
         a=runs[0],
@@ -183,6 +189,7 @@ def _compare_metric(
     a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
     paired_a, paired_b = plan.values(metric, *runs)
     sign = -1 if direction == "max" else 1
+    # `accuracy` counts lower losses, so turn the sign of metrics to maximize.
     beats = same = None
     if direction is not None and plan.paired:
         sides = (sign * paired_b, sign * paired_a)
@@ -210,14 +217,15 @@ def _compare_metric(
 def _calibration(
     plain: str | None, calibrated: str | None, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan
 ) -> dict[str, Any]:
-    """The fields on the effect of calibration on the difference and its noise."""
+    """How calibration affects the difference and its noise, as fields of `Comparison`."""
     if plain is None or calibrated is None:
         return {}
     losses = plan.values(plain, *runs)
     corrected = plan.values(calibrated, *runs)
-    # The calibration gain, G = LL − CLL, of B minus that of A.
+    # The difference of the calibration gains G = LL − CLL, B minus A.
     gains = [log_loss - loss for log_loss, loss in zip(losses, corrected, strict=True)]
     fields: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
+    # Shares of a difference need more runs than its interval.
     if plan.num_runs < plan.fewest:
         return fields
     how: dict[str, Any] = {"paired": plan.paired, "confidence": plan.shown}
@@ -238,6 +246,7 @@ def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
 
 def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
     """Seeds of each pipeline that detect a difference of this size."""
+    # A power calculation may say 2, but no exact test decides with fewer than `fewest` runs.
     return max(
         plan.fewest,
         seeds_needed(effect, variance, paired=plan.paired, confidence=plan.level),
@@ -251,13 +260,15 @@ def _power(
     delta: float | None,
     noise: SeedNoise | None,
 ) -> dict[str, Any]:
-    """The fields on what the seeds can detect; empty if the seed noise is unknown."""
+    """What the seeds can detect, as fields of `Comparison`; empty if the seed noise is unknown."""
     difference = deciding.judged or deciding.difference
     a, b = plan.values(deciding.metric, *runs)
     if noise is not None:
         error = noise.standard_error(a.size, b.size)
         degrees = float(noise.degrees)
         variance = 2 * noise.std**2
+        # Bloom's formula: (t_confidence + t_power) SE. The half-width of the deciding interval is
+        # the first part, also of an always-valid one.
         half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
     elif difference is not None:
         error, degrees = standard_error(a, b, paired=plan.paired)
@@ -265,6 +276,7 @@ def _power(
         half = (difference.high - difference.low) / 2
     else:
         return {}
+    # Plan for the difference that matters, or else for the one observed.
     effect = delta if delta is not None else float(b.mean() - a.mean())
     return {
         "standard_error": error,

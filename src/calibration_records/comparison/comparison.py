@@ -31,7 +31,7 @@ class Comparison(ShownAsText):
         a: Runs of A, with the numbers of excluded runs.
         b: Runs of B.
         metric: Name of the deciding metric.
-        metrics: Results of each metric that all runs have, the deciding one first.
+        metrics: Results of each metric that all runs have, the deciding metric first.
         verdict: The verdict.
         method: Method of the interval in words.
         question: The arguments of `compare`.
@@ -45,7 +45,7 @@ class Comparison(ShownAsText):
             without it, the observed difference.
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
-        gain_difference: Calibration gain G = LL − CLL of B minus that of A.
+        gain_difference: Calibration gain G = LL − CLL of B minus the gain of A.
         surviving_share: How much of the difference of the plain loss survives calibration, ΔC/ΔL;
             `None` without both losses or with too few runs for a verdict.
         seeds_needed: Name of the plain or calibrated loss → seeds of each pipeline with which it
@@ -109,6 +109,7 @@ class Comparison(ShownAsText):
         """
         name, sides, seeds = self.metric, (self.a, self.b), self.shared_seeds
         runs = {side.pipeline: side.metric_values(name) for side in sides}
+        # Lines join pairs only where the comparison is paired.
         a, b = (side.metric_values(name, seeds) if seeds else [] for side in sides)
         unit = " (nats per row)" if name in (self.plain_metric, self.calibrated_metric) else ""
         return ComparisonDisplay(runs, (a, b), self.difference, name, unit).plot(ax)
@@ -129,8 +130,10 @@ class Comparison(ShownAsText):
                 "A posterior requires at least two runs of each pipeline. Received: "
                 f"{len(self.a)} and {len(self.b)}."
             )
+        # Few runs have no interval, but a difference of means, and the noise of the ledger.
         means = self.deciding.mean_b - self.deciding.mean_a
         value = means if self.difference is None else self.difference.value
+        # `probability_better` takes losses.
         value = -value if self.deciding.maximize else value
         return probability_better(
             value, self.standard_error, self.degrees, margin=margin, prior_scale=prior_scale

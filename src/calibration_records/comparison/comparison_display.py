@@ -22,9 +22,9 @@ class ComparisonDisplay(Display):
     """The metric of each run of A and B, their means, and the difference B − A.
 
     Each run is a point, and a dash is the mean of a pipeline. Lines join runs with the same seed if
-    the comparison is paired. The difference of the means and its interval are drawn on the right,
-    on a second scale whose 0 is the mean of A. An interval without 0 shows a difference that the
-    seeds do not explain. `Comparison.plot` creates it.
+    the comparison is paired. On the right, the plot shows the difference of the means with its
+    interval, on a second scale whose 0 is the mean of A. An interval without 0 shows a difference
+    that the seeds do not explain. `Comparison.plot` creates it.
 
     Args:
         runs: Name of each pipeline → its values, A first.
@@ -53,6 +53,7 @@ class ComparisonDisplay(Display):
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
+        # Lines between runs of one seed show how much of the spread the seeds share.
         ax.plot(
             [0, 1], np.asarray(self.pairs), color=GUIDE_COLOR, linewidth=0.8, alpha=0.5, zorder=1
         )
@@ -73,6 +74,8 @@ class ComparisonDisplay(Display):
             ticks.append(f"{'AB'[place]}: {shorten(name, _WIDTH)}\n{len(values)} runs")
         if self.difference is not None:
             value, low, high, confidence, _ = self.difference
+            # Gardner and Altman's plot: the scale of differences is the metric's scale, moved so
+            # that 0 is the mean of A.
             zero = float(np.mean(next(iter(self.runs.values()))))
             ax.errorbar(
                 [2],

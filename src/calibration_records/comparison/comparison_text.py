@@ -29,6 +29,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 def _reason(comparison: Comparison) -> list[str]:
     """The figures that decide, and the rule by which they do; empty without a difference."""
+    # A verdict of calibration rests on both losses, any other on one.
     names = (
         {comparison.plain_metric, comparison.calibrated_metric}
         if comparison.verdict.outcome is Outcome.CALIBRATION_ONLY
@@ -49,6 +50,7 @@ def _rule(comparison: Comparison) -> str:
     judged = comparison.deciding.judged or comparison.difference
     if comparison.seed_noise is not None or judged is None:
         return "Undecided, since the seed noise is that of other runs, which may be less noisy."
+    # The level that decides may be stricter than the shown one: several looks share the risk.
     looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks
     shared = f" ({100 * (1 - question.confidence):.3g} % shared by {looks} looks)"
     origins: dict[int | str | None, str] = {None: " (at any number of looks)", 1: ""}
@@ -69,6 +71,7 @@ def _rule(comparison: Comparison) -> str:
 def _heading(comparison: Comparison) -> str:
     """The pipelines, their numbers of runs, the pairing, and the intervals of the table."""
     number = len(set(comparison.a.seeds) & set(comparison.b.seeds))
+    # Say why shared seeds are not used, as a reader would expect pairs.
     few = "" if comparison.shared_seeds else ", too few to pair the runs"
     pairing = f"{counted(number, 'shared seed')}{few}" if number else "no shared seeds"
     a, b = (
@@ -94,7 +97,8 @@ def _figures(comparison: Comparison) -> list[str]:
             f"calibration gain ({plain} − {calibrated}), B − A: "
             f"{interval(comparison.gain_difference)}"
         )
-    # Without bounds, the difference of the plain loss may be chance, and so may any share of it.
+    # Without bounds, the difference of the plain loss may be chance, and a share of chance says
+    # nothing.
     if share is not None and math.isfinite(share.low):
         lines.append(
             f"surviving share: calibrating both would leave {interval(share, '.0%')} of the "
@@ -112,6 +116,7 @@ def _figures(comparison: Comparison) -> list[str]:
 
 def _probability_line(comparison: Comparison) -> str:
     """The probability that B is better, and the noise by which it is judged."""
+    # Never "100 %": a probability is not a certainty.
     probability = 100 * comparison.probability_b_better()
     shown = f"{probability:.0f}" if 1 <= probability <= 99 else f"{probability:.1f}"
     shown = "over 99.9" if probability > 99.9 else "under 0.1" if probability < 0.1 else shown
@@ -134,7 +139,7 @@ def _seeds_text(comparison: Comparison) -> str:
 
 
 def interval(estimate: Estimate, form: str | None = None) -> str:
-    """A figure with its interval, in the format `form` or to two digits of the half-width.
+    """A figure with its interval, in the format `form`, or to two digits of the half-width.
 
     Example:
         >>> interval(Estimate(-0.00073, -0.00101, -0.00045))
@@ -145,10 +150,12 @@ def interval(estimate: Estimate, form: str | None = None) -> str:
     if form is not None:
         text = f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
         return text.replace("%", " %")
+    # Digits beyond the second of the half-width are noise.
     half = (estimate.high - estimate.low) / 2
     largest = max(map(abs, estimate[:3]))
     if not (math.isfinite(half) and largest > 0):
         return interval(estimate, ".2g")
+    # One power of ten for the figure and both ends, so that they can be compared at a glance.
     exponent = math.floor(math.log10(largest))
     scale = 0 if -2 <= exponent <= 3 else exponent
     # Two digits of the half-width, but at most four decimals.
@@ -161,6 +168,7 @@ def interval(estimate: Estimate, form: str | None = None) -> str:
 def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligns the rows and shortens the names until the table fits 100 columns."""
     lines = grid(rows)
+    # Only names can be cut: figures have to stay whole.
     excess = max(map(len, lines)) - MAX_WIDTH
     if excess > 0:
         longest = max(len(row[0]) for row in rows)
@@ -177,6 +185,7 @@ def _metric_rows(comparison: Comparison) -> list[list[str]]:
 
 def _row(metric: MetricComparison, held_out: bool) -> list[str]:
     difference = metric.difference
+    # Paired runs are compared under one seed, independent ones across seeds.
     beats = metric.b_beats_a_same_seed or metric.b_beats_a
     p_value = None if difference is None else difference.p_value
     return [

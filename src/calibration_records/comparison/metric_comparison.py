@@ -17,14 +17,14 @@ class MetricComparison:
         mean_a: Mean over the runs of A.
         mean_b: Mean over the runs of B.
         std_a: Sample standard deviation over the runs of A; NaN with one run.
-        std_b: The same for B.
+        std_b: Sample standard deviation over the runs of B; NaN with one run.
         difference: Mean of B minus mean of A with its interval; `None` with too few runs.
         b_beats_a: Probability that a run of B beats a run of A with another seed; `None` if the
             direction is unknown.
-        b_beats_a_same_seed: The same probability for runs with one seed; `None` for independent
-            runs.
+        b_beats_a_same_seed: Probability that a run of B beats the run of A with the same seed;
+            `None` for independent runs.
         judged: The difference with the interval that decides on the verdict, which allows for other
-            looks; `None` if it is that of `difference`.
+            looks; `None` if the interval of `difference` decides.
 
     Example:
         >>> MetricComparison("val_auc", True, 1, 1, 0.7, 0.8, 0.0, 0.0, None, None, None).maximize
@@ -47,6 +47,7 @@ class MetricComparison:
     @property
     def favors(self) -> str | None:
         """`"A"` or `"B"`, whichever has the better mean; `None` for equal means."""
+        # In paired comparisons, only the pairs decide, whose difference may have the other sign.
         value = self.mean_b - self.mean_a if self.difference is None else self.difference.value
         if self.maximize is None or not abs(value) > 0:
             return None

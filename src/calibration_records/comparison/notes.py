@@ -40,13 +40,14 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
     plain = comparison.metrics[comparison.plain_metric]
     calibrated = comparison.metrics[comparison.calibrated_metric]
     better, other = calibrated.better, plain.better
-    # Without two significant differences, a disagreement of the losses may be chance.
+    # Advice needs evidence: without two significant differences, the losses may disagree by chance.
     if {better, other} == {"A", "B"}:
         return [
             f"{plain.metric} favors {other}, {calibrated.metric} favors {better}, both "
             f"significantly: {better} ranks better but is worse calibrated; take {better} if it is "
             f"calibrated again before it is served, and {other} if not (`metric=`, --metric)"
         ]
+    # The verdict itself may say so already.
     share = comparison.surviving_share
     is_told = comparison.verdict.outcome is Outcome.CALIBRATION_ONLY
     if other and not is_told and share is not None and share.value <= MOSTLY_CALIBRATION:
@@ -71,6 +72,7 @@ def _excluded_notes(runs: PipelineRuns) -> list[str]:
 
 def _seed_notes(runs: PipelineRuns, metric: str) -> list[str]:
     """Notes on runs that started from equal weights or have equal values."""
+    # Runs of different seeds whose initial weights have one hash did not vary what they should.
     hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]
     by_role = {run["seeds"].get("initialization", run["seed"]) for run in runs.records}
     if len(hashes) == len(runs) > 1 and len(set(hashes)) < len(by_role):
@@ -78,6 +80,7 @@ def _seed_notes(runs: PipelineRuns, metric: str) -> list[str]:
             f"{runs.pipeline}: runs with different seeds started from equal weights; set the seed "
             "before the model is built"
         ]
+    # Equal results of several seeds mean that no seed reached the training.
     if len(runs) > 1 and len(set(runs.metric_values(metric))) == 1:
         return [f"{runs.pipeline}: all runs are equal: check that the seed has an effect"]
     return []

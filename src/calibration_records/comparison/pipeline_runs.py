@@ -50,7 +50,7 @@ class PipelineRuns:
         return bool(values) and all(value is not None and math.isfinite(value) for value in values)
 
     def metric_values(self, metric: str, seeds: Sequence[int] | None = None) -> RunValues:
-        """The values of `metric` in all runs, or in those with the given seeds."""
+        """The values of `metric` in all runs, or in the runs with the given seeds."""
         values = dict(zip(self.seeds, self.values[metric], strict=True))
         return [value for seed in seeds or self.seeds if (value := values[seed]) is not None]
 
@@ -75,7 +75,9 @@ def gather_runs(
         {'val_loss': (0.5,)}
     """
     mine = [run for run in runs if run["pipeline"] == pipeline]
+    # A run that only started may still be training, or was killed.
     ended = [run for run in mine if run["status"] != "started"]
+    # Later records of a seed replace earlier ones: the mapping keeps the last.
     latest = {run["seed"]: run for run in ended}
     used: dict[int, tuple[int, RunRecord]] = {}
     num_diverged = num_without_metric = 0
@@ -110,13 +112,16 @@ def gather_runs(
 def _choose(
     run: RunRecord, series: Sequence[float | None], epoch: int | str, maximize: bool
 ) -> int | None:
-    """The index of the epoch, `None` if it has no value of the metric."""
+    """The index of the epoch whose values count; `None` if the metric has no value there."""
+    # A run may record a metric in some epochs only.
     measured = [index for index, value in enumerate(series) if value is not None]
+    # An unknown kept epoch is None, which leaves all epochs: the last one then counts.
     number = run.get("kept_epoch") if epoch == "kept" else epoch
     if isinstance(number, int):
         measured = [index for index in measured if run["epochs"][index] == number]
     if not measured:
         return None
+    # A run all of whose values are infinite still has an epoch, and then counts as diverged.
     if epoch == "best":
         finite = [index for index in measured if math.isfinite(series[index] or 0.0)]
         sign = -1 if maximize else 1

@@ -12,7 +12,7 @@ from calibration_records.comparison.question import ADVISED, NUM_ADVISED_LOOKS, 
 from calibration_records.statistics.difference import always_valid_difference, mean_difference
 from calibration_records.statistics.estimate import MIN_RUNS, Estimate, RunValues, fewest_runs
 
-# Runs are paired if the pipelines share at least this part of the smaller one's seeds.
+# The plan pairs runs if the pipelines share at least this part of the seeds of the smaller one.
 _MIN_SHARED_PART = 0.75
 
 
@@ -22,8 +22,8 @@ class Plan(NamedTuple):
     Args:
         seeds: Shared seeds by which the runs are paired; empty for independent runs.
         level: Confidence of the intervals that decide on a verdict.
-        shown: Confidence of the intervals that are shown: for this look alone if no number of looks
-            was planned.
+        shown: Confidence of the intervals in the table: for this look alone if the user planned no
+            number of looks.
         num_looks: Planned looks at the ledger, as in `compare`.
         num_runs: Number of pairs, or of runs of the pipeline with fewer.
         fewest: Fewest pairs or runs that allow a verdict.
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
         if num_pairs < 2:
             return None
         if self.num_looks is None:
-            # Pairs in the order of time, or of the shared seeds.
+            # An always-valid test needs pairs: in the order of the shared seeds, or of the runs.
             return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=confidence)
         return mean_difference(a, b, paired=self.paired, confidence=confidence)
 
@@ -79,6 +79,7 @@ class Plan(NamedTuple):
                 return f"no finished run of {runs.pipeline} with {metric}"
         if self.num_runs >= self.fewest:
             return None
+        # A message that says what to train, not only what is missing.
         missing = counted(self.fewest - self.num_runs, "more seed")
         if self.fewest == MIN_RUNS:
             parts = [f"{counted(len(runs), 'run')} of {runs.pipeline}" for runs in pipelines]
@@ -96,12 +97,13 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
     a, b = runs
     shared = tuple(seed for seed in a.seeds if seed in set(b.seeds))
     smaller = min(len(a), len(b))
+    # Pairing throws away runs of other seeds, which pays only if most seeds are shared.
     share_seeds = len(shared) >= max(1, _MIN_SHARED_PART * smaller)
     looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks or 1
-    # Several looks share the risk equally; always-valid intervals need no division.
+    # Bonferroni: several looks share the risk equally. Always-valid intervals need no division.
     level = 1 - (1 - question.confidence) / int(looks)
     return Plan(
-        # With fewer shared seeds, all runs count, with the seed noise of the ledger.
+        # With fewer shared seeds, no pairing: all runs count, with the seed noise of the ledger.
         seeds=shared if share_seeds and len(shared) >= MIN_RUNS else (),
         level=level,
         shown=question.confidence if question.num_looks == ADVISED else level,

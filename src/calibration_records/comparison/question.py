@@ -11,8 +11,8 @@ from calibration_records.runs.run_record import RunRecord
 
 MAX_LOOKS = 50
 # Error rate of training "about k more seeds each" and looking again until the verdict is final:
-# 4 to 5 % with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of one
-# (benchmarks/compare_decisions.py).
+# 4 to 5 % with the level of three looks, 6 to 7 % with the level of two and 10 to 12 % with the
+# level of one (benchmarks/compare_decisions.py).
 ADVISED, NUM_ADVISED_LOOKS = "advised", 3
 
 
@@ -68,6 +68,7 @@ def metric_directions(
 ) -> dict[str, str | None]:
     """The direction of each metric: as passed, as recorded, or inferred from its name."""
     passed = question.directions or {}
+    # A name without `val_` means the held-out values; the full name wins over it.
     resolved = {resolve_metric(name, names): direction for name, direction in passed.items()}
     resolved |= {name: direction for name, direction in passed.items() if name in names}
     recorded: dict[str, set[str]] = {}
@@ -76,7 +77,7 @@ def metric_directions(
             for name, direction in record["directions"].items():
                 recorded.setdefault(name, set()).add(direction)
     candidates = {name: recorded.get(name, {direction_of(name)}) for name in names}
-    # Contradictory records are ignored.
+    # If records contradict each other, the direction is unknown.
     unique = {name: ways.pop() for name, ways in candidates.items() if len(ways) == 1}
     return {name: resolved.get(name) or unique.get(name) for name in names}
 
@@ -97,6 +98,7 @@ def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str
 
 def resolve_metric(metric: str, names: Sequence[str]) -> str:
     """The name of a metric in the ledger, preferably of its held-out values."""
+    # Held-out values answer the question better, so they come first.
     for candidate in (f"val_{metric}", metric):
         if candidate in names:
             return candidate

@@ -51,12 +51,14 @@ def seed_noise(
 ) -> SeedNoise | None:
     """The seed noise of these pipelines if they have enough runs, or of the whole ledger.
 
-    Pipelines that were evaluated on another number of rows are left out; `None` if the ledger has
-    too few runs that differ in their seed alone.
+    Leaves out pipelines evaluated on another number of rows, whose noise differs. `None` if the
+    ledger has too few runs that differ in their seed alone.
     """
+    # Their own noise is the best guess, if they have enough degrees of freedom together.
     noise = pooled_noise([runs.metric_values(metric) for runs in pipelines])
     if noise is not None and noise.degrees >= _MIN_DEGREES:
         return noise
+    # Seed noise depends on the number of evaluation rows, so only equal numbers are alike.
     num_rows = {record["num_rows"] for runs in pipelines for record in runs.records}
     alike = [record for record in records if record["num_rows"] in num_rows]
     gathered = (
@@ -70,11 +72,13 @@ def seed_noise(
 def pooled_noise(groups: Sequence[RunValues]) -> SeedNoise | None:
     """The noise within the groups; groups whose runs are all equal do not count."""
     arrays = [np.asarray(values, np.float64) for values in groups if len(values) > 1]
+    # Runs that are all equal most likely ignore their seed.
     arrays = [values for values in arrays if np.ptp(values) > 0]
     if not arrays:
         return None
     degrees = sum(values.size - 1 for values in arrays)
-    # Standard deviations first: the squares of small ones would be 0.
+    # The pooled deviation, `√(Σ (m - 1) s² / Σ (m - 1))`, as a norm of deviations: the squares of
+    # small ones would be 0.
     parts = [values.std(ddof=1) * np.sqrt((values.size - 1) / degrees) for values in arrays]
     num_runs = sum(values.size for values in arrays)
     return SeedNoise(float(np.linalg.norm(parts)), degrees, num_runs, len(arrays))

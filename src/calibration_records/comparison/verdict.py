@@ -7,7 +7,7 @@ from calibration_records._text import counted
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.statistics.estimate import Estimate
 
-# Larger numbers are shown as "over 1,000".
+# The text says "over 1,000" for larger numbers.
 MAX_MORE_SEEDS = 1000
 # Largest part of a difference that survives calibration for the verdict "calibration only".
 MOSTLY_CALIBRATION = 0.5
@@ -65,8 +65,8 @@ def judge(
 ) -> Verdict:
     """The verdict: the first of the following rules that applies.
 
-    1. Undecided, with the number of seeds that each pipeline still needs: the seed noise is
-       borrowed from other runs, which may be less noisy than these.
+    1. Undecided, with the number of seeds that each pipeline still needs: `compare` borrowed the
+       seed noise from other runs, which may be less noisy than these.
     2. Cannot tell: there is an obstacle, or no interval.
     3. Calibration only: the plain loss differs, the calibrated loss does not, and the calibration
        gains G = LL − CLL make up at least half of the difference. `gain` is `None` if the model is
@@ -83,11 +83,15 @@ def judge(
         >>> print(judge(metric, delta=2.0))
         no difference larger than 2
     """
+    # Rule 1. Borrowed noise never decides, however clear the difference is.
     if is_borrowed:
         return undecided(more_seeds)
     difference = deciding.judged or deciding.difference
+    # Rule 2. Without an interval, there is nothing to judge.
     if obstacle is not None or difference is None:
         return Verdict(Outcome.CANNOT_TELL, f"cannot tell: {obstacle or 'too few runs'}")
+    # Rule 3. Part of the difference that calibration removes: gain over plain difference, with
+    # signs.
     if (
         plain is not None
         and calibrated is not None
@@ -99,11 +103,14 @@ def judge(
         and gain.value / plain.difference.value >= 1 - MOSTLY_CALIBRATION
     ):
         return Verdict(Outcome.CALIBRATION_ONLY, "the gain is calibration only", plain.better)
+    # Rules 4 to 6. Equivalence comes first: a difference can be certain and still too small to
+    # matter.
     if delta is not None and difference.lies_within(delta):
         return Verdict(Outcome.NO_DIFFERENCE, f"no difference larger than {delta:g}")
     if deciding.better is not None:
         outcome = Outcome.B_BETTER if deciding.better == "B" else Outcome.A_BETTER
         return Verdict(outcome, outcome.value, deciding.better)
+    # All runs of both pipelines are equal: no noise, no difference.
     if difference.low == difference.high == 0:
         return Verdict(Outcome.NO_DIFFERENCE, "no difference larger than 0")
     return undecided(more_seeds)

@@ -24,7 +24,7 @@ def _kind_of(column: str, types: Mapping[str, str]) -> str:
 
 
 def number_of(column: str) -> str:
-    """A column as a number; NULL, which is refused, where it holds something else."""
+    """A column as a number, or NULL where it holds something else; later checks refuse NULL."""
     return f"try_cast({quoted(column)} AS DOUBLE)"
 
 
@@ -34,6 +34,7 @@ def field_value(column: str, types: Mapping[str, str]) -> str:
     kind = _kind_of(column, types)
     if kind in (*WHOLE, "VARCHAR", "BOOLEAN", '"NULL"'):
         return name
+    # Sources differ in types; a value must get one spelling, else it would be several values.
     if kind == "FLOAT":
         name, kind = f"{name}::VARCHAR::DOUBLE", "DOUBLE"  # 0.1, and not 0.10000000149
     if kind == "DOUBLE":
@@ -49,6 +50,7 @@ def key_of(column: str, types: Mapping[str, str]) -> str:
     """
     name = quoted(column)
     kind = _kind_of(column, types)
+    # Without its sign bit, any signed number is an unsigned key.
     key, signed = f"hash({name}::VARCHAR)", f"({name}::BIGINT & {2**63 - 1})::UBIGINT"
     if kind in _SIGNED:
         key = signed
@@ -67,12 +69,14 @@ def time_of(column: str | None, types: Mapping[str, str]) -> str:
         raise ValueError("Argument `timestamp` must name the column of the times. Received: None.")
     name = quoted(column)
     kind = _kind_of(column, types)
+    # Numbers are seconds; larger ones, most likely milliseconds, become NULL, which is refused.
     if kind in _NUMBERS:
         seconds = f"{name}::DOUBLE"
         return (
             f"make_timestamp(CASE WHEN abs({seconds}) <= {_LARGEST_TIME} "
             f"THEN (floor({seconds}) * 1e6)::BIGINT END)"
         )
+    # A text must match ISO 8601: DuckDB would also read forms whose day and month are in doubt.
     if kind in ("VARCHAR", '"NULL"'):
         return (
             f"try_cast(CASE WHEN regexp_full_match({name}, '{_ISO_TIME}') THEN {name} END "

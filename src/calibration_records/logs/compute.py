@@ -35,7 +35,7 @@ _ODD = {
     "logit": "logits in [0, 1]: they look like probabilities. Name them in `probability`, and not "
     "in `logit`, of the ScoredLog.",
 }
-# Fewer rows may all have logits in [0, 1] by chance.
+# With fewer rows, all logits may lie in [0, 1] by chance.
 _MANY_ROWS = 100
 
 
@@ -66,7 +66,7 @@ def log_sums(
         >>> sums.table("by site")["residual"].tolist()
         [-0.25, 0.25]
     """
-    # Invalid rows are counted in the pass over all rows, if there is one.
+    # The pass over all rows counts invalid rows too, and comes first: no later pass reads bad rows.
     totals = queries.get(TOTALS, Query({}, {}))
     totals = dataclasses.replace(totals, sums={**total_sums().sums, **totals.sums})
     queries = {TOTALS: totals, **{n: query for n, query in queries.items() if n != TOTALS}}
@@ -100,8 +100,10 @@ def _check_totals(
         state, _, kind = name.partition("_")
         if state not in ("invalid", "odd") or not totals[name][0]:
             continue
+        # A single logit in [0, 1] is normal; only if all are, they look like probabilities.
         if kind == "logit" and totals[name][0] < max(sums.num_rows, _MANY_ROWS):
             continue
+        # An example tells more than a count. Ray's sums have none: their rows are elsewhere.
         if first_row is not None:
             first = first_row(f"NOT valid_{kind}" if state == "invalid" else name)
         if state == "invalid":
@@ -114,7 +116,7 @@ def _check_totals(
 
 
 def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -> ValueError:
-    """The error that tells how many rows are invalid, with the first one if it is known."""
+    """The error that tells how many rows are invalid, with `first`, the first invalid row."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
     remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:

@@ -40,6 +40,7 @@ class Embedded:
         duckdb = _duckdb()
         with contextlib.ExitStack() as stack:
             stack.enter_context(_refusals(self.log))
+            # Sums beyond the memory limit go to a folder of their own, removed with the connection.
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="keras-calibration-", ignore_cleanup_errors=True)
             )
@@ -47,10 +48,12 @@ class Embedded:
             if self.log.num_threads is not None:
                 config["threads"] = str(self.log.num_threads)
             connection = stack.enter_context(duckdb.connect(config=config))
+            # Times without a zone are UTC, whatever the machine's zone.
             connection.execute("SET TimeZone = 'UTC'")
             self._relation = open_source(connection, self.log)
             rows = self._relation()
             self.types = dict(zip(rows.columns, map(str, rows.types), strict=True))
+            # All is open: from here on, `__exit__` closes it; after an error above, `stack` does.
             self._stack = stack.pop_all()
         return self
 
@@ -123,6 +126,7 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
         ) from error
     names = together.column_names
     keys = [quoted(name) for name in names if name.startswith("key_")]
+    # Columns are either keys or sums, so adding parts is one GROUP BY over all of them.
     sums = [f"sum({name})::DOUBLE AS {name}" for name in map(quoted, names) if name not in keys]
     with duckdb.connect() as connection:
         sql = f"SELECT {', '.join(keys + sums)} FROM parts {'GROUP BY ALL' if keys else ''}"
@@ -132,7 +136,7 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
 def _without_guessed_types(table: pyarrow.Table) -> pyarrow.Table:
     """The table, with no type where a column of keys holds no value.
 
-    The type is then a guess of the source: pandas reads a column without values as numbers.
+    Sources guess the type of such a column: pandas reads it as numbers, even among texts.
     """
     import pyarrow
 
@@ -150,6 +154,7 @@ def array_of(column: pyarrow.ChunkedArray) -> np.ndarray:
     if column.null_count or not (is_float or pyarrow.types.is_integer(column.type)):
         # NumPy's whole numbers have no missing value; as floats, those beyond 2**53 would change.
         return np.array(column.to_pylist(), np.float64 if is_float else object)
+    # Without missing values, NumPy shares the memory of a chunk.
     chunks = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
     if len(chunks) == 1:
         return chunks[0]

@@ -43,9 +43,10 @@ class Periods:
 
     def start(self, time: str | datetime.date) -> int:
         """The start of a time's period, in seconds since 1970; without a zone, times are in UTC."""
+        # Converting to a coarser unit rounds down to the start of the period.
         at = np.datetime64(_utc(time), "s").astype(f"datetime64[{_UNITS[self.length]}]")
         if self.length == "week":
-            # 1970 began on a Thursday.
+            # Back to Monday: 1970 began on a Thursday, three days after one.
             at -= (at.astype(int) + 3) % 7
         return int(at.astype("datetime64[s]").astype(int))
 

@@ -25,7 +25,8 @@ class Query:
     Args:
         keys: Name → expression of the group of a row.
         sums: Name → expression to sum over the rows of a group.
-        steps: Columns to compute first, name → expression; a step may use those of earlier steps.
+        steps: Columns to compute first, name → expression; a step may use the columns of earlier
+            steps.
 
     Example:
         >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
@@ -45,6 +46,7 @@ class Query:
             >>> logit_moments(num_folds=2).uses_row_key, field_sums(["k"]).uses_row_key
             (True, False)
         """
+        # Names of the user's columns are quoted, so that a bare k is the row key.
         steps = [expression for step in self.steps for expression in step.values()]
         expressions = " , ".join([*self.keys.values(), *self.sums.values(), *steps])
         return re.search(r"\bk\b", re.sub(r'"[^"]*"', "", expressions)) is not None
@@ -54,7 +56,9 @@ class Query:
         return replace(self, keys={"period": "t", **self.keys})
 
     def sql(self, rows: str) -> str:
-        """The query over rows that another one selects."""
+        """The SQL of this query over the rows that another SELECT gives."""
+        # Standard SQL cannot use a column in the SELECT that defines it, so each step wraps the
+        # last.
         for step in self.steps:
             columns = ", ".join(f"{expression} AS {name}" for name, expression in step.items())
             rows = f"SELECT *, {columns} FROM ({rows})"
@@ -91,7 +95,7 @@ def text(value: str) -> str:
 
 
 def field_column(name: str) -> str:
-    """The column of a field in the rows that a query sums; its name differs from those above.
+    """The column of a field in the rows that a query sums; no column of `Query` has its name.
 
     Example:
         >>> field_column("y")
@@ -100,13 +104,13 @@ def field_column(name: str) -> str:
     return quoted(f"field {name}")
 
 
-# What may be invalid: `logs.rows` has a column `valid_…` for each. What may be misread: it has a
-# column `odd_…` for each.
+# `logs.rows` has a column `valid_…` for each kind that may be invalid, and a column `odd_…` for
+# each kind that is probably misread.
 _CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id", "logit")
 
 
 def total_sums() -> Query:
-    """Numbers of rows, and of invalid and odd ones by kind."""
+    """The number of rows, and by kind the numbers of invalid rows and of odd rows."""
     sums = {
         "rows": "1",
         **{f"invalid_{kind}": f"(NOT valid_{kind})::INT" for kind in _CHECKED},
@@ -116,7 +120,7 @@ def total_sums() -> Query:
 
 
 def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
-    """The named sums: of weights, labels, predictions or log loss."""
+    """The sums with these names, of weights, labels, predictions or log loss."""
     factor = "w * " if weighted else ""
     sums = {
         "weight": "w" if weighted else "1",
@@ -155,6 +159,8 @@ FIELD_SUMS = tuple(field_sums([]).sums)
 
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
     """What `_ops.logit_moments` computes for each group of `_ops.folds.row_groups`."""
+    # Number of the bin: fine steps up to the end of the fine bins, coarse ones beyond. `u` is the
+    # offset from the centre, in half widths; beyond the last bin, the distance from its end.
     is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
     fine_width, width, num_bins = MOMENT_BINS.fine_width, MOMENT_BINS.width, MOMENT_BINS.num_bins
     fine_end = FINE_END / fine_width
@@ -177,12 +183,15 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
     keys = {"bin": "bin"}
     if num_folds > 1 or bias_fraction is not None:
         steps += _hash_steps(seed)
+        # The upper 24 bits, which float32 holds exactly, as in the metric on the device.
         uniform = "(h >> 8)::FLOAT * (2.0 ** -24)::FLOAT"
         keys["group"] = (
             f"floor(({uniform}) * {num_folds}::FLOAT)::INT"
             if bias_fraction is None
             else f"(({uniform}) >= {bias_fraction!r}::FLOAT)::INT"
         )
+    # Weights and first moments by label, then Chebyshev polynomials T₂ to T₅ of the offset over
+    # both labels.
     columns = ["1 - y", "y", "(1 - y) * u", "y * u", "t2", "t3", "t4", "2 * v * t4 - t3"]
     sums = {name: f"w * ({column})" for name, column in zip(COLUMNS, columns, strict=True)}
     return Query(keys, sums, steps)
@@ -198,10 +207,12 @@ def moments_of(table: Mapping[str, np.ndarray], group: np.ndarray | int, count: 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     """Weights and two moments of the logits of either label, in each bin of the logit.
 
-    The bins are those of `_solvers.logit_histogram.bin_edges`, numbered from 0 to the right, and
-    from -1 to the left; the end bins also hold the logits farther out. With `columns`, also by the
-    values of fields.
+    The edges of the bins are `_solvers.logit_histogram.bin_edges`. Bins have the numbers 0, 1 … to
+    the right and -1, -2 … to the left; the end bins also hold all logits farther out. With
+    `columns`, the query also groups by the values of fields.
     """
+    # `bin_edges` in SQL: inner bins of one width, and beyond them a fixed number to an octave; d is
+    # the distance from the centre of the bin.
     limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES
     edge = limit * bins_per_unit
     far = f"least(floor(log2(abs(c) / {limit}) * {per_octave}), {octaves * per_octave - 1})"
@@ -226,12 +237,12 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     return Query(keys, {"rows": "1", "squares": "w * w", **sums}, steps)
 
 
-# One of this many groups is counted.
+# `num_groups` counts one of this many groups.
 SAMPLED = 256
 
 
 def num_groups(query: Query) -> Query:
-    """A sample of the groups of a query: those whose hash is divisible by `SAMPLED`."""
+    """A sample of the groups of a query: the groups whose hash is divisible by `SAMPLED`."""
     return Query(
         {"hash": f"CASE WHEN key % {SAMPLED} = 0 THEN key END"},
         {"rows": "1"},
@@ -241,6 +252,7 @@ def num_groups(query: Query) -> Query:
 
 def _hash_steps(seed: int) -> list[dict[str, str]]:
     """`_ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
+    # The finalizer of MurmurHash3, in 64 bits and cut to 32 after each product.
     steps = [{"h": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"}]
     for shift, multiplier in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         previous = f"h{len(steps)}"

@@ -25,8 +25,8 @@ def ray_sums(log: ScoredLog, queries: Mapping[str, Query], selection: Selection)
     """The sums of a log whose source is a `ray.data.Dataset`; none if it has no rows.
 
     Ray tasks compute the sums of each block by DuckDB, with one thread (or the `num_threads` of the
-    log). Ray repeats the work of a lost worker. The workers need this package. Invalid rows are
-    counted, not refused.
+    log). Ray repeats the work of a lost worker. The workers need this package. They count invalid
+    rows; the caller refuses them.
 
     Raises:
         ImportError: If DuckDB or pyarrow is not installed.
@@ -51,6 +51,7 @@ def ray_sums(log: ScoredLog, queries: Mapping[str, Query], selection: Selection)
         if row["refusal"]:
             raise ValueError(row["refusal"])
         parts.append(LogSums.from_bytes(row["sums"]))
+        # Merge while parts arrive, so that memory does not grow with the number of blocks.
         if len(parts) == _MERGED_AT_ONCE:
             merged, parts = LogSums.merged([merged, *parts]), []
     return LogSums.merged([merged, *parts])
@@ -59,7 +60,7 @@ def ray_sums(log: ScoredLog, queries: Mapping[str, Query], selection: Selection)
 def _sums_of_block(
     block: pyarrow.Table, log: ScoredLog, queries: Mapping[str, Query], selection: Selection
 ) -> pyarrow.Table:
-    """The sums of a block as a table of one row, or why there are none."""
+    """The sums of a block as a table of one row, or the reason why it was refused."""
     import pyarrow
 
     log = dataclasses.replace(log, source=block, num_threads=log.num_threads or 1)
@@ -80,4 +81,5 @@ def _narrowed(log: ScoredLog) -> ray.data.Dataset:
     if schema is None:
         return log.source
     check_columns(log, schema.names)
+    # A condition may name any column, so with one, all columns stay.
     return log.source if log.where else log.source.select_columns(used_columns(log))

@@ -26,7 +26,7 @@ ROW_NUMBER, FILE_NAME = "keras_calibration row", "keras_calibration file"
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of a log are summed.
+    """The rows of a log to sum.
 
     Args:
         period: "hour", "day", "week", "month" or "year" where queries ask for the period of a row.
@@ -61,7 +61,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
         "odd_logit": "given >= 0 AND given <= 1" if log.logit else "false",
         **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
-    # A row of weight 0 does not count, whatever it holds.
+    # Leave out rows of weight 0, whatever they hold; NULL is distinct from 0, and refused later.
     conditions = [] if log.sample_weight is None else [f"({weight}) IS DISTINCT FROM 0"]
     if selection.period is not None:
         time = time_of(log.timestamp, types)
@@ -72,7 +72,7 @@ def rows_sql(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
             "odd_time": is_odd_time(time),
         }
         conditions += _period_conditions(time, selection.ends)
-    # The line break ends a comment.
+    # The line break ends a comment at the end of the user's condition.
     rows = f"(SELECT * FROM log WHERE ({log.where}\n))" if log.where else "log"
     rows = f"SELECT {_selected(columns)} FROM {rows} WHERE {' AND '.join(conditions) or 'true'}"
     return _with_losses(rows, log, types)
@@ -83,8 +83,8 @@ def _selected(columns: Mapping[str, str]) -> str:
 
 
 def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[str]:
-    """Leaves other times out; a row whose time cannot be read stays, and is refused later."""
-    # In this form, DuckDB skips the parts of files that hold other times.
+    """Leaves rows of other times out; unreadable times stay, so that a later check refuses them."""
+    # A plain comparison of the column lets DuckDB skip parts of files by their statistics.
     return [
         f"({time} {comparison} make_timestamp({end * 1_000_000}::BIGINT) OR {time} IS NULL)"
         for end, comparison in zip(ends, (">=", "<"), strict=True)
@@ -106,7 +106,7 @@ def _with_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
         columns |= {
             "l": f"ln({_not_0('given')} / {_not_0('1 - given')})",
             "p": "given",
-            # One logarithm, of 1 - p or of p, where the label cannot be a share.
+            # A label of 0 or 1 needs one logarithm: `|1 - y - p|` is the probability of the label.
             "loss": f"-ln({_not_0('abs(1 - y - given)')})"
             if has_whole_labels
             else f"-(1 - y) * ln({_not_0('1 - given')}) - y * ln({_not_0('given')})",
@@ -116,6 +116,7 @@ def _with_losses(rows: str, log: ScoredLog, types: Mapping[str, str]) -> str:
         columns |= {
             "l": "given",
             "p": "1 / (1 + exp(-given))",
+            # `softplus(l) - y l` without overflow: `max(±l, 0) + log(1 + exp(-|l|))`.
             "loss": "(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + "
             + _log1p("exp(-abs(given))"),
             "valid_prediction": "isfinite(given) IS TRUE",
@@ -145,7 +146,7 @@ def field_columns(log: ScoredLog) -> list[str]:
 
 
 def used_columns(log: ScoredLog) -> list[str]:
-    """The columns that a log names, each once; without those in `where`.
+    """The columns that a log names, each once, apart from `where`.
 
     Example:
         >>> used_columns(ScoredLog(fields=["site"], row_key="id"))
@@ -167,6 +168,7 @@ def check_columns(log: ScoredLog, columns: Sequence[str]) -> None:
         columns,
         "Name them: ScoredLog(…, label=…, probability=…, timestamp=…).",
     )
+    # DuckDB ignores the case of names.
     folded = [name.casefold() for name in columns]
     if twice := sorted({name for name in columns if folded.count(name.casefold()) > 1}):
         raise ValueError(

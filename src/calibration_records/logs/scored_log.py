@@ -32,7 +32,7 @@ class ScoredLog:
     Field values are numbers or texts, the same for every kind of source; dates and times become
     texts. A missing value (also NaN) is a separate field value. A field may have any number of
     values: sums that do not fit into `memory_limit` are written to a temporary folder. A column of
-    a CSV file holds truth values or numbers if all its texts can be read so; times must be ISO
+    a CSV file holds truth values or numbers if DuckDB can read all its texts so; times must be ISO
     8601.
 
     For K classes, use K logs, each of one class against the others, for example
@@ -93,6 +93,7 @@ class ScoredLog:
             raise refused(
                 "memory_limit", of_units, self.memory_limit, "Pass, for example, '512MB'."
             )
+        # One form for all fields, so that a cross of one column is that column.
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]
         are_names = all(isinstance(name, str) for names in columns for name in names)
         if isinstance(self.fields, str) or not are_names:
@@ -107,6 +108,7 @@ class ScoredLog:
             raise refused("fields", "fields of different names", self.fields)
         if self.logit is not None and self.probability != "probability":
             raise refused("probability", "left out with `logit`", self.probability)
+        # The class is frozen, and a list could change later.
         object.__setattr__(self, "fields", fields)
 
     def of(self, source: Any) -> ScoredLog:

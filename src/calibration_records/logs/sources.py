@@ -16,8 +16,9 @@ from calibration_records.logs.scored_log import ScoredLog
 if TYPE_CHECKING:
     import duckdb
 
-# Nothing is guessed from the first rows alone: neither types, nor comments, nor lines to skip.
-# Times stay texts, which are read as ISO 8601: DuckDB would take 03/01/2026 for January.
+# DuckDB reads all rows before it decides on types, and guesses neither comments nor lines to skip.
+# Times stay texts, which `columns.time_of` reads as ISO 8601: DuckDB would take 03/01/2026 for
+# January.
 _CSV_OPTIONS = (
     "header = true, quote = '\"', escape = '\"', comment = '', skip = 0, sample_size = -1, "
     "auto_type_candidates = ['NULL', 'BOOLEAN', 'BIGINT', 'HUGEINT', 'DOUBLE', 'VARCHAR']"
@@ -29,7 +30,7 @@ def open_source(
 ) -> Callable[[], duckdb.DuckDBPyRelation]:
     """A function that returns the rows of a log, to be called before each pass.
 
-    The rows have the column `ROW_NUMBER`, and those of files `FILE_NAME`.
+    All rows have the column `ROW_NUMBER`; rows of files also have `FILE_NAME`.
     """
     import duckdb
     import pyarrow
@@ -40,8 +41,8 @@ def open_source(
         check_columns(log, [name for name in rows.columns if name not in (ROW_NUMBER, FILE_NAME)])
         return lambda: rows
     if isinstance(source, duckdb.DuckDBPyRelation):
-        # It is read on the user's connection, and summed on ours: the user's settings, such as the
-        # time zone, do not change the sums.
+        # The user's connection reads the rows, and ours sums them, so that the user's settings,
+        # such as the time zone, do not change the sums.
         part = source.project(", ".join(map(quoted, _needed(log, source.columns))))
         return lambda: _counted(connection.from_arrow(part.to_arrow_reader(1 << 16)))
     if kind == "pandas" and hasattr(source, "columns"):
@@ -69,6 +70,7 @@ def open_source(
 def _needed(log: ScoredLog, columns: Sequence[str]) -> list[str]:
     """The columns that the log names, also in `where`; others may have types that DuckDB lacks."""
     check_columns(log, columns)
+    # A name anywhere in `where` keeps its column: better one too many than a parser of SQL.
     used = set(used_columns(log))
     where = (log.where or "").casefold()
     return [
@@ -108,7 +110,8 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
     rows = connection.sql(read)
     if {"file_index", "file_row_number"} & set(map(str.casefold, rows.columns)):
         return _counted(rows)
-    # Unlike a count of the rows, this is known in each thread.
+    # The number of a row is the first number of its file plus its place there, which each thread
+    # knows; counting rows (`_counted`) would bind all threads to one order.
     counts = connection.sql(f"SELECT num_rows FROM parquet_file_metadata({files})").fetchall()
     starts = [*itertools.accumulate((count for (count,) in counts), initial=0)]
     number = f"{starts}[(file_index + 1)::BIGINT] + file_row_number"
@@ -119,6 +122,7 @@ def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     """The files of a path, folder, glob or address."""
     is_folder = os.path.isdir(name)
     name = name.rstrip("/")
+    # An existing path is meant literally, even if it holds *.
     pattern = glob.escape(name) if os.path.exists(name) else name
     files = connection.execute(
         "SELECT file FROM glob(?) ORDER BY file", [f"{pattern}/**" if is_folder else pattern]

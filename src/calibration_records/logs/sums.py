@@ -26,7 +26,7 @@ _CHECKSUM = hashlib.sha256().digest_size
 
 
 class LogSums:
-    """What `score`, calibrators and `monitor` need of a log: tables of sums, by name.
+    """The tables of sums, by name, that `score`, calibrators and `monitor` need from a log.
 
     Add the sums of the parts of a log to get the sums of the log: compute them where the rows are,
     on any engine. `score(sums, metrics)` gives the results. Their size depends on the number of
@@ -72,10 +72,16 @@ class LogSums:
         return np.stack([array_of(table.column(column)) for column in columns], axis=1)
 
     def by_period(self) -> dict[int, LogSums]:
-        """Start of each period → its sums. The queries are `by_period`, one is named "rows"."""
+        """Splits the sums by period: start of the period → its sums.
+
+        Requires that `Query.by_period` made every query, and that one is called "rows".
+        """
         starts = self.table("rows")["key_period"]
         parts: dict[int, dict[str, pyarrow.Table]] = {int(start): {} for start in starts}
+        # Each table is in order of its periods, so a binary search finds where each one ends;
+        # slices copy nothing.
         for name, table in self._tables.items():
+            # The sums of all rows cannot be split; "rows" takes their place in each part.
             if name == TOTALS:
                 continue
             table = _in_order(table)
@@ -95,6 +101,7 @@ class LogSums:
         parts = [part for part in parts if part.names]
         if not parts:
             return cls()
+        # Sums of other queries have other meanings, even with the same columns.
         for part in parts[1:]:
             if part.names != parts[0].names:
                 raise ValueError(
@@ -113,6 +120,7 @@ class LogSums:
             with pyarrow.ipc.new_stream(stream, table.schema) as writer:
                 writer.write_table(table)
         data = stream.getvalue()
+        # A checksum first: Arrow does not notice every damage.
         return hashlib.sha256(data).digest() + data
 
     @classmethod
@@ -138,7 +146,7 @@ class LogSums:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sums to a file atomically: readers see the old file or the new one.
 
-        If two processes write at once, one of the two files stays.
+        If two processes write at once, the file of one of them stays.
         """
         write_atomically(Path(os.path.realpath(path)), self.to_bytes())
 

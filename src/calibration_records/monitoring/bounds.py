@@ -38,9 +38,9 @@ def rate_factors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Confidence intervals of true / predicted rates; the lower end is 0 without positives.
 
-    The interval of the true rate is that of Clopper and Pearson. It is exact if all rows have the
-    same probability. If probabilities differ, positives vary less, so that it holds more often
-    (Hoeffding), however far the predictions are off.
+    The interval of the true rate is Clopper and Pearson's. The interval is exact if all rows have
+    the same probability. If probabilities differ, positives vary less, so that the interval holds
+    more often (Hoeffding), however far the predictions are off.
 
     Example:
         >>> sums = np.array([[30.0], [20.0], [1000.0]])
@@ -53,6 +53,8 @@ def rate_factors(
         the binomial*, Biometrika 1934. Hoeffding, *On the distribution of the number of successes
         in independent trials*, Annals of Mathematical Statistics 1956.
     """
+    # Clopper and Pearson's ends are quantiles of beta distributions; 1e-9 stands for the limits
+    # without positives or negatives, where they are 0 and 1.
     tail = (1 - confidence) / 2
     low = betaincinv(np.maximum(positives, 1e-9), rows - positives + 1, tail)
     high = betaincinv(positives + 1, np.maximum(rows - positives, 1e-9), 1 - tail)
@@ -70,7 +72,7 @@ class PeriodLosses:
         self._positives = positives.sum()
         self._weights = negatives + positives
         self.num_rows = float(self._weights.sum())
-        # The mean logit of each bin that holds rows.
+        # The mean logit of each bin that holds rows, for the largest |x - x̄| in `bounds`.
         used = self._weights > 0
         offsets = (negative_offsets + positive_offsets)[used] / self._weights[used]
         self._means = CENTRES[used, 0] + HALF_WIDTHS[used, 0] * offsets
@@ -115,13 +117,17 @@ class PeriodLosses:
             Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.
         """
         at, x = TermsAt(np, self._terms, np.array([self.bias])), LOGITS + self.bias  # of nodes
+        # Each bin stands for its rows by quadrature nodes with weights, so that sums over rows
+        # become sums over nodes.
         entropies = np.where(IS_NODE, np.log1p(at.tail) + at.side * x * at.rarer, 0.0)
         expected = float(np.sum(at.weight * entropies)) / self.num_rows
         curvature = (at.weight * at.curvature)[0]
         middle = float(curvature @ x / curvature.sum())
-        # Rounding can make it slightly negative if all predictions are equal.
+        # V is least about the mean of x weighted by p (1 - p). Rounding can make it slightly
+        # negative if all predictions are equal.
         variance = max(float(curvature @ (x - middle) ** 2), 0.0)
         level = np.log(2 / (1 - confidence))
+        # Bernstein's inequality, solved for the deviation that has the probability 1 - confidence.
         third = float(np.max(np.abs(self._means + self.bias - middle))) * level / 3
         half_width = np.sqrt(2 * variance * level + third**2) + third
         half_width = half_width / self.num_rows + _ROUNDING
@@ -138,7 +144,7 @@ def field_rce(sums: Sums) -> float:
 
 
 def _terms(sums: Sums, positives: np.ndarray) -> np.ndarray:
-    """What each value adds to a Field-RCE, times the number of all rows."""
+    """The term of each value in a Field-RCE, times the number of all rows."""
     error = np.abs(positives - sums.predicted) * sums.rows
     return error / (positives + FIELD_RCE_EPSILON * sums.rows)
 
@@ -149,7 +155,8 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
     The error is a sum of independent terms, one for each field value, whose first three moments
     come from drawn labels. A value without positives divides by ε n alone: its term is large and
     rare. The bound is the quantile of a shifted gamma distribution with these moments (Pearson's
-    type III). It is exceeded up to 1.3 times too often; that of a normal distribution, 14 times.
+    type III). Right predictions exceed this bound up to 1.3 times too often, and a bound from a
+    normal distribution up to 14 times.
 
     Args:
         sums: Sums of each value.
@@ -162,6 +169,7 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
         (0.25, 0.06, 0.45)
     """
     predicted, squares = sums.predicted, sums.squares
+    # Field sums as if the labels were the predictions: a residual of 0, and weights of 1.
     columns = (0 * predicted, predicted, sums.rows, sums.rows, predicted - squares)
     num_draws = int(np.clip(_NUM_DRAWN // len(predicted), 20, 1000))
     powers = np.zeros((3, len(predicted)))
@@ -173,7 +181,10 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
     variance = np.maximum(second - first**2, 0.0).sum()
     deviation = np.sqrt(variance)
     total = sums.rows.sum()
+    # Means, variances and third central moments of independent terms add up.
     skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation**3, 1e-300)
+    # Pearson's type III: a gamma variable of shape k has the skewness `2 / √k`, the mean k and the
+    # variance k; shift and scale give the first two moments.
     shape = 4 / max(skew, 1e-3) ** 2
     bound = mean + deviation * (gammaincinv(shape, 1 - risk) - shape) / np.sqrt(shape)
     return float(mean / total), float(deviation / total), float(bound / total)

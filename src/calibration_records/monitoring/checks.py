@@ -33,7 +33,7 @@ from calibration_records.monitoring.monitor_sums import (
 from calibration_records.monitoring.shifts import find_shifts, most_log_years
 from calibration_records.monitoring.sums import Sums
 
-# Number of listed values of a field; those that are off are listed too.
+# A report lists this many values of a field, and all values that are off.
 _MOST_LISTED = 10_000
 # Length of a period → periods in a year.
 PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0, "year": 1.0}
@@ -61,7 +61,8 @@ def report_of(
     """The report of a log, from its sums, for one look each period."""
     starts, period_rows = period_sums(sums, length)
     fields = [name for name in sums.names if name.startswith(FIELD)]
-    # Shifts of all rows, rates, losses; and for each field, its values and its error.
+    # Bonferroni over the kinds of checks: shifts of all rows, rates, losses; and for each field,
+    # its values and its error.
     num_kinds = 3 + 2 * len(fields)
     budget = Budget(
         tolerance,
@@ -74,6 +75,8 @@ def report_of(
     for rate, moments in zip(rates, period_moments(sums), strict=True):
         losses = PeriodLosses(moments)
         reports.append(_period_report(rate, losses, bias, budget))
+        # A period is scored with the bias of the period before it, as a model served with that
+        # bias.
         bias = bias if math.isnan(losses.bias) else losses.bias
     every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
     (overall,) = _shifted_rates(every, length, budget)
@@ -97,6 +100,7 @@ def _period_report(
     rolling = losses.mean_loss(bias)
     loss = losses.mean_loss(losses.bias)
     expected, low, high = losses.bounds(1 - budget.risk)
+    # An alert needs both: more than chance, and more than the error that does not matter.
     low = low - budget.tolerance * expected
     high = high + budget.tolerance * expected
     return PeriodReport(
@@ -113,6 +117,7 @@ def _period_report(
 
 def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport:
     """The checks of a field and of its values, the values with most rows first."""
+    # Compare the error with what chance alone gives, not with 0.
     error = field_rce(values.totals)
     mean, deviation, bound = field_rce_bound(values.totals, budget.risk)
     high = bound + budget.tolerance
@@ -128,12 +133,13 @@ def _field_report(values: ValueSums, length: str, budget: Budget) -> FieldReport
 
 
 def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateCheck]:
-    """The rates of the values with most rows, and of all that have shifted."""
+    """The rates of the values with most rows, and of all values that have shifted."""
     years = 1 / PER_YEAR[length]
     num_tests = budget.num_kinds * len(values.names)
     needed = np.log(num_tests / budget.false_alarms_per_year)  # the evidence that is an alert
     totals = values.totals
-    # Of a million values, most have too few rows to show anything.
+    # Of a million values, most have too few rows to show anything: an upper bound of their evidence
+    # is below the alert, so that they need no test.
     is_tested = most_log_years(totals, years * len(np.unique(values.block))) >= needed
     is_tested[np.argsort(-totals.rows, kind="stable")[:_MOST_LISTED]] = True
     values = values.select(is_tested)
@@ -144,7 +150,8 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
     is_off = log_years >= needed
     listed = np.argsort(-totals.rows, kind="stable")
     listed = listed[is_off[listed] | (np.arange(len(listed)) < _MOST_LISTED)]
-    # In all checks of the report together. The limit keeps it finite: JSON has no infinity.
+    # The number of years for all checks of the report together: evidence divided by the number of
+    # tests. The limit keeps it finite, as JSON has no infinity.
     once_in = np.exp(np.minimum(log_years[listed] - np.log(num_tests), 700.0)).tolist()
     rates = _rates([values.names[value] for value in listed], totals.select(listed), budget)
     since = [Periods(length).name(start) for start in starts[listed]]
@@ -158,9 +165,10 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
 
 def _rates(names: Sequence[str], sums: Sums, budget: Budget) -> list[RateCheck]:
     """Rates with the intervals of predicted / observed; a rate is off if its interval is."""
-    # Probabilities that are all 0 count as the smallest positive number: no division by 0.
+    # Probabilities that are all 0 count as a tiny positive number, to avoid a division by 0.
     predicted = np.maximum(sums.predicted, np.finfo(np.float64).tiny ** 0.5)
     low, high = rate_factors(sums.positives, predicted, sums.rows, 1 - budget.risk)
+    # The interval of true / predicted, turned round.
     with np.errstate(divide="ignore"):
         low, high = 1 / high, 1 / low
     is_off = (low > 1 + budget.tolerance) | (high < 1 / (1 + budget.tolerance))

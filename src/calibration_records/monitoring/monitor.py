@@ -27,25 +27,25 @@ def monitor(
       (the entropy of the predictions), or within what chance explains. This check detects a broken
       feature that leaves the mean right.
     - A shift of the whole log, or of a field value, by more than `tolerance` from some period (for
-      a field value, week) on. The evidence adds up over periods, so that small shifts are found
-      that no single period shows. The report gives the start and the size of the shift.
+      a field value, week) on. The evidence adds up over periods, so that this check finds small
+      shifts that no single period shows. The report gives the start and the size of the shift.
     - The Field-RCE of each field over the whole log: it must be at most `tolerance` above its noise
       floor and what chance explains.
 
     If all predictions are right, reports after each period raise an alert in a year with a
-    probability of at most `false_alarms_per_year`. It is divided equally among the whole log, the
-    rates and losses of periods, and each field's values and Field-RCE (Bonferroni); then among the
-    periods of a year, or the values of the field. Shifts are tested by e-processes, which hold
-    however often you look. The other checks allow one look each period: pass `until` at the start
-    of the current period. For a single report on a log of D days with a false-alarm probability of
-    a, pass `365 a / D`.
+    probability of at most `false_alarms_per_year`. `monitor` divides this probability equally among
+    the whole log, the rates and losses of periods, and each field's values and Field-RCE
+    (Bonferroni); then among the periods of a year, or the values of the field. E-processes test for
+    shifts; they hold however often you look. The other checks allow one look each period: pass
+    `until` at the start of the current period. For a single report on a log of D days with a
+    false-alarm probability of a, pass `365 a / D`.
 
     Where labels come late (conversions, claims), the latest periods seem over-predicted: leave them
     out with `period=Periods("day", until=...)`. For K classes, monitor K logs, see `ScoredLog`, and
     divide `false_alarms_per_year` by K.
 
     DuckDB, or a Ray cluster, computes the sums where the rows are. A daily job keeps the sums of
-    the earlier days (`monitor_sums`) and adds those of the new rows.
+    the earlier days (`monitor_sums`) and adds the sums of the new rows.
 
     Args:
         log: The log with its `timestamp`, or the sums of one from `monitor_sums`. Requires DuckDB:
@@ -86,6 +86,7 @@ def monitor(
             f"above 0 and less than the number of periods in a year, {per_year:.4g}",
             false_alarms_per_year,
         )
+    # Sums know their periods already; a log still has to be summed.
     if isinstance(log, ScoredLog):
         log = monitor_sums(log, periods, verbose)
     elif not isinstance(log, LogSums) or ROWS + periods.length not in log.names:

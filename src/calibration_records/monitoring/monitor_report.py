@@ -29,7 +29,8 @@ class RateCheck:
         since: Rates since the most likely start of a shift, for a field value or the whole log. Its
             `name` is this start: a period, for a field value at least a week. None for a period.
         years: Evidence for this shift, valid however often you look. With right predictions, all
-            checks of the report together reach it less often than once in this many years.
+            checks of the report together reach this evidence less often than once in so many years
+            of log.
     """
 
     name: str
@@ -60,6 +61,7 @@ class RateCheck:
 
     def _sentence(self, report: MonitorReport) -> str:
         rows, since, most = self.since or self, "", 1 + report.tolerance
+        # Periods have an interval that decides, shifts have evidence in years.
         why = f"interval of the ratio {self._interval}, all outside {1 / most:.3f}–{most:.3f}"
         if self.since is not None:
             since = f" since {rows.name}"
@@ -77,7 +79,8 @@ class PeriodReport(RateCheck):
 
     Args:
         loss: The loss, with the bias fitted on the period's own rows; NaN if all labels are equal.
-        expected_loss: Its mean under right predictions: the mean entropy after bias correction.
+        expected_loss: The mean of the loss under right predictions: the mean entropy after bias
+            correction.
         low_loss: Lower bound of the loss.
         high_loss: Upper bound.
         is_loss_off: Whether the loss is out of bounds.
@@ -115,13 +118,13 @@ class FieldReport:
     """The checks of one field over the whole log.
 
     Args:
-        field_rce: Its field-level relative calibration error.
-        noise_floor: Its mean under right predictions.
-        noise_deviation: Its standard deviation under right predictions.
+        field_rce: The field-level relative calibration error.
+        noise_floor: The mean of the error under right predictions.
+        noise_deviation: The standard deviation of the error under right predictions.
         high: Upper bound.
         is_off: Whether the error is above the bound.
-        values: Rates of its values, those with most rows first. Of more than 10,000 values, it
-            holds the 10,000 with most rows and all that are off.
+        values: Rates of the field's values, in order of their rows, most rows first. With more than
+            10,000 values, the list has the 10,000 with most rows and all that are off.
         num_values: Number of its values.
     """
 
@@ -196,7 +199,7 @@ class MonitorReport(ShownAsText):
         total = [*self.overall._cells(), *[""] * len(_LOSS_HEADER)]
         lines += ["", *grid([[self.period, *_RATES_HEADER, *_LOSS_HEADER], *periods, total])]
         for name, field in self.fields.items():
-            # The values with most rows, and all that are off.
+            # Ten values suffice to see the field; alerts must never be hidden.
             rows = [v._cells() for n, v in enumerate(field.values) if n < 10 or v.is_off]
             lines += ["", *grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])]
             if hidden := field.num_values - len(rows):

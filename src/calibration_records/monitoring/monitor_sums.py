@@ -25,9 +25,9 @@ _WEEK = 7 * 86400
 def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0) -> LogSums:
     """The sums of a log that `monitor` needs: they add up, and can be saved.
 
-    A daily job reads only new rows and adds their sums to those of the earlier days. The sums take
-    27 kB for each period, and 48 bytes for each field value and week, whatever the number of rows.
-    DuckDB reads the log twice, and once more for each field.
+    A daily job reads only new rows and adds their sums to the sums of the earlier days. The sums
+    take 27 kB for each period, and 48 bytes for each field value and week, whatever the number of
+    rows. DuckDB reads the log twice, and once more for each field.
 
     Args:
         log: The log, with its `timestamp`. Its weights must be None, because the bounds of
@@ -53,6 +53,7 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
     periods = period if isinstance(period, Periods) else Periods(period)
     if log.sample_weight is not None:
         raise refused("sample_weight", "None: `monitor` counts rows", log.sample_weight)
+    # Four sums suffice for rates and shifts; `soft` counts labels that are neither 0 nor 1.
     sums = {"rows": "1", "positives": "y", "predicted": "p", "squares": "p * p"}
     queries = {
         ROWS + periods.length: Query({}, {**sums, "soft": "(y != 0 AND y != 1)::INT"}).by_period(),
@@ -77,6 +78,7 @@ def period_sums(sums: LogSums, length: str) -> tuple[list[int], Sums]:
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
     """The moments of the logits of each period (418, 8)."""
     table = sums.table("moments")
+    # The table is in order of its keys, so each period is one range of rows.
     _, firsts = np.unique(table["key_period"], return_index=True)
     for rows in np.split(np.arange(len(table["key_period"])), firsts[1:]):
         (moments,) = moments_of({name: values[rows] for name, values in table.items()}, 0, 1)
@@ -105,6 +107,7 @@ class ValueSums(NamedTuple):
 
     def select(self, chosen: np.ndarray) -> ValueSums:
         """The sums of the values that a mask chooses."""
+        # Keep the groups of the chosen values, and number these from 0 again.
         groups = chosen[self.value]
         number = np.cumsum(chosen) - 1
         names = list(compress(self.names, chosen))
@@ -116,6 +119,7 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     """The sums of the values of a field, from the table of this name."""
     table = sums.table(name)
     keys = [values for key, values in table.items() if key.startswith("key_value_")]
+    # Groups of a value follow each other, one for each block; a value starts where a key changes.
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
     names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
@@ -131,6 +135,7 @@ def block_length(length: str) -> str:
 
 def _block_of(length: str) -> str:
     """The start of a row's time block, from the start of its period, in SQL."""
+    # 1970 began on a Thursday; SQL's % keeps the sign, hence the second % for times before 1970.
     since_monday = f"((t - {_MONDAY}) % {_WEEK} + {_WEEK}) % {_WEEK}"
     return f"t - {since_monday}" if block_length(length) == "week" else "t"
 
@@ -139,7 +144,7 @@ def _differs(values: np.ndarray) -> np.ndarray:
     """Whether each value differs from the one before; missing values are equal."""
     before = values[:-1]
     after = values[1:]
-    # NaN differs from itself.
+    # NaN differs from itself, so both values being NaN is no difference.
     differs = (before != after) & ((before == before) | (after == after))
     return np.concatenate([[True], differs])
 
@@ -147,5 +152,5 @@ def _differs(values: np.ndarray) -> np.ndarray:
 def _text(value: object) -> str:
     if value is None or value != value:
         return "(missing)"
-    # Pandas makes whole numbers floats on a day on which one is missing.
+    # Pandas turns whole numbers into floats on a day with a missing one; the name must not change.
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)

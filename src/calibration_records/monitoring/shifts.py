@@ -21,8 +21,8 @@ from scipy.special import logsumexp
 
 from calibration_records.monitoring.sums import Sums
 
-# Changes of the logit beyond the tolerance, of both signs. Each is twice the one before, so one of
-# them differs from any shift by at most a factor of the square root of 2.
+# Changes of the logit beyond the tolerance, of both signs. Each is twice the one before, so that
+# for any shift in their range, one change differs from it by at most a factor of √2.
 _SIZES = 0.005 * 2.0 ** np.arange(9)
 SHIFTS = np.concatenate([-_SIZES, _SIZES])
 # Number of sums whose ratios are in memory at once, unless a value has more blocks.
@@ -62,12 +62,14 @@ def find_shifts(
         for part in _parts(firsts, len(value))
     ]
     log_years, since = (np.concatenate(column) for column in zip(*parts, strict=True))
+    # Sums from the likeliest start on, to show predicted and observed rates since then.
     is_since = block >= since[value]
     return log_years, since, Sums(*(column * is_since for column in sums)).added(firsts)
 
 
 def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
     """Slices of groups, all groups of a value in one."""
+    # Cut at the first value that begins after each multiple of the limit.
     near = np.searchsorted(firsts, np.arange(_TOGETHER, num_groups, _TOGETHER))
     starts = np.unique([0, *firsts[near[near < len(firsts)]]])
     for start, end in zip(starts, [*starts[1:], num_groups], strict=True):
@@ -89,10 +91,14 @@ def _shifts(
     for start, groups in zip(starts, np.split(by_block, firsts[1:]), strict=True):
         at = value[groups]
         ratio = ratios[groups]
+        # Shiryaev and Roberts' recursion `R ← (R + years) Λ`: a shift may begin with this block,
+        # and the new ratio multiplies all starts so far.
         evidence[at] = np.logaddexp(evidence[at], np.log(years)) + ratio
+        # Page's CUSUM: while the best sum of log ratios is not above 0, a later start is likelier.
         since[at] = np.where(largest[at] > 0, since[at], start)
         largest[at] = np.maximum(largest[at], 0) + ratio
     likeliest = np.argmax(largest, axis=1)
+    # The mean over the sizes of shifts keeps the e-process valid; the largest would not.
     log_years = logsumexp(evidence, axis=1) - np.log(len(SHIFTS))
     return log_years, np.take_along_axis(since, likeliest[:, None], axis=1)[:, 0]
 
@@ -103,19 +109,24 @@ def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:
     It is `θ Σ y - Σ log(1 + r p (exp(θ) - 1))`. The rate r, 1 + tolerance for θ > 0 and its inverse
     for θ < 0, is the tolerated error closest to the shift. Only the number n of probabilities,
     their sum m and their sum of squares s are known. Given these, the second sum is largest for two
-    different probabilities, one of them 1 (θ > 0) or 0 (θ < 0), because its third derivative by p
-    has the sign of θ (Chebyshev, Markov, Krein). With equal probabilities, the bound is the ratio
-    itself.
+    different probabilities, one of them 1 (θ > 0) or 0 (θ < 0), because the third derivative of the
+    logarithm by p has the sign of θ (Chebyshev, Markov, Krein). With equal probabilities, the bound
+    is the ratio itself.
     """
     rows, positives, mean, squares = (column[:, None] for column in sums)
+    # Bounds of s for n probabilities of sum m (Cauchy-Schwarz); rounding may leave them.
     squares = np.clip(squares, mean**2 / rows, mean)
     down = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance)
     up = np.expm1(SHIFTS[SHIFTS > 0]) * (1 + tolerance)
+    # θ < 0: `m² / s` rows with the probability s / m, all others with 0, have the sums m and s.
     trials = _divided(mean**2, squares)
     share = _divided(squares, mean)
     falls = trials * np.log1p(share * down)
+    # θ > 0: k rows with probability 1, and n - k with `(m - k) / (n - k)`, have the sums m and s
+    # for `k = (n s - m²) / (n - 2 m + s)`.
     ones = _divided(rows * squares - mean**2, rows - 2 * mean + squares, mean)
-    # The mean stays right, whatever rounding leaves of these differences if all are close to 1.
+    # If all probabilities are close to 1, k is a ratio of rounding errors; whatever it is, the mean
+    # stays right.
     ones = np.clip(ones, 0.0, mean)
     share = _divided(mean - ones, rows - ones)
     rises = (rows - ones) * np.log1p(share * up) + ones * np.log1p(up)

@@ -15,7 +15,7 @@ class Sums(NamedTuple):
         rows: Number of rows.
         positives: Sum of the labels.
         predicted: Sum of the probabilities.
-        squares: Sum of their squares.
+        squares: Sum of the squared probabilities.
 
     Example:
         >>> sums = Sums(*np.array([[9.0, 7.0], [3.0, 2.0], [2.5, 2.0], [0.8, 0.6]]))

@@ -7,7 +7,8 @@ from scipy import optimize, special
 from calibration_records._check import confidence_level
 from calibration_records.statistics.estimate import Estimate, RunValues, check_paired, check_runs
 
-# Smallest number of seeds for which the effect of sharing them is estimated.
+# Smallest number of seeds from which `independent_seed_accuracy` estimates the effect of sharing
+# them.
 _MIN_SHARED = 10
 
 
@@ -106,11 +107,11 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
 def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
     """Metric accuracy of independent runs, estimated from runs that share their seeds.
 
-    Pairs (i, i), which share a seed, are left out: Acc = (m² Acc_all − m Acc_same) / (m (m − 1)).
-    The interval is Newcombe's with t² var(P + Q)/(var P + var Q) in place of z², where P and Q are
-    the placements of the runs of A and B and t has m − 1 degrees of freedom: shared seeds reduce
-    the variance of Acc. With fewer than ten seeds, this factor is too uncertain and set to 1, which
-    makes the interval conservative.
+    The estimate leaves out pairs (i, i), which share a seed:
+    Acc = (m² Acc_all − m Acc_same) / (m (m − 1)). The interval is Newcombe's with t² var(P +
+    Q)/(var P + var Q) in place of z², where P and Q are the placements of the runs of A and B and t
+    has m − 1 degrees of freedom: shared seeds reduce the variance of Acc. With fewer than ten
+    seeds, this factor is too uncertain and set to 1, which makes the interval conservative.
 
     Args:
         a: Losses of A, `(num_runs,)`.
@@ -130,11 +131,14 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     confidence_level("confidence", confidence)
     a, b = check_paired(a=a, b=b)
     same = (a < b) + 0.5 * (a == b)
-    # For each run, over the other seeds: the share of b above it, and of a below it.
+    # Placements over the other seeds alone: for each run of A, the share of runs of B above it; for
+    # each run of B, the share of runs of A below it.
     above = (a.size * _placements(a, b) - same) / (a.size - 1)
     below = (a.size * (1 - _placements(b, a)) - same) / (a.size - 1)
     accuracy = min(max(float(above.mean()), 0.0), 1.0)
     apart = float(above.var() + below.var())
+    # A seed that raises both a_i and b_i lowers `above` and raises `below`. So `var(P + Q)` is
+    # smaller than `var P + var Q`, and the ratio scales z² in Newcombe's interval.
     if a.size < _MIN_SHARED or apart == 0:
         z = special.stdtrit(a.size**2, (1 + confidence) / 2)
     else:
@@ -145,6 +149,7 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
 
 def _placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each a the share of b above it; ties count half."""
+    # Two searches in sorted values count, for each a, the b below it once and the equal ones half.
     ranked = np.sort(b)
     below = np.searchsorted(ranked, a, "left") + np.searchsorted(ranked, a, "right")
     return 1 - below / (2 * b.size)
@@ -155,6 +160,8 @@ def _newcombe(accuracy: float, num_a: int, num_b: int, confidence: float, z: flo
         runs = 1 + ((num_a + num_b) / 2 - 1) * ((1 - t) / (2 - t) + t / (1 + t))
         return (point - t) ** 2 - z**2 * t * (1 - t) * runs / (num_a * num_b)
 
+    # Where the squared distance equals z² times the variance, by Brent's method. The upper end is
+    # the lower one with A and B exchanged.
     def lower(point: float) -> float:
         if point == 0 or z == 0:
             return point

@@ -28,9 +28,9 @@ def bias_share(
     interval is Student's, with the standard error of a jackknife over the seeds.
 
     With 6 to 60 seeds of two pipelines, the 95 % interval covers 93 to 95 % where the gains L − C
-    are normal. It covers 85 to 92 % where they are squares of biases with mean 0: few seeds
-    underestimate their share. Gains with heavy tails (a few runs with a bias of many standard
-    deviations) need more seeds.
+    are normal. It covers 85 to 92 % where gains are squares of biases with mean 0, because few
+    seeds underestimate the share of such gains. Gains with heavy tails (a few runs with a bias of
+    many standard deviations) need more seeds.
 
     Args:
         plain: Plain losses, one array of shape `(num_runs,)` for each pipeline, at least 3 runs.
@@ -57,7 +57,8 @@ def bias_share(
         Efron and Stein (1981), *The jackknife estimate of variance*.
     """
     pipelines = _check_losses(plain, calibrated, paired, confidence)
-    # Numerator and denominator of each pipeline: of all runs, and with each run left out.
+    # Numerator and denominator of the share for each pipeline: first from all runs, then with each
+    # run left out, for the jackknife.
     groups = [
         np.stack([_cross_products(losses, other) for other in (losses - corrected, losses)])
         for losses, corrected in pipelines
@@ -66,11 +67,13 @@ def bias_share(
         # Leaving out a seed leaves out its run of every pipeline.
         groups = [np.sum(groups, axis=0)]
     total = np.sum([group[:, 0] for group in groups], axis=0)
-    # A variance of 0 gives NaN.
+    # The ratio of sums over pipelines, and its jackknife values: each leaves one run (or one shared
+    # seed) out of the sums. A variance of 0 gives NaN.
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(total[0] / total[1]) if total[1] > 0 else np.nan
         left = [total[:, None] - group[:, :1] + group[:, 1:] for group in groups]
         ratios = [above / below for above, below in left]
+        # The jackknife variance, `(n - 1) / n Σ_i (r_i - r̄)²` for each pipeline, added up.
         error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
     degrees = sum(ratio.size - 1 for ratio in ratios)
     return t_estimate(value, error, degrees, confidence, is_tested=False)
@@ -85,10 +88,11 @@ def surviving_share(
 ) -> Estimate:
     """The share of the difference of two pipelines that survives calibration: ΔC / ΔL.
 
-    ΔL is the difference of the mean plain losses and ΔC that of the mean calibrated losses. Near 1,
-    calibration takes nothing away; near 0, the difference is calibration only; below 0, the
-    calibrated loss prefers the other pipeline. The interval is Fieller's: all r for which ΔC − r ΔL
-    does not differ significantly from 0. It is unbounded if ΔL does not differ from 0 either.
+    ΔL is the difference of the mean plain losses, and ΔC the difference of the mean calibrated
+    losses. Near 1, calibration takes nothing away; near 0, the difference is calibration only;
+    below 0, the calibrated loss prefers the other pipeline. The interval is Fieller's: all r for
+    which ΔC − r ΔL does not differ significantly from 0. The interval is unbounded if ΔL does not
+    differ significantly from 0.
 
     Args:
         plain: Plain losses of A and of B, each of shape `(num_runs,)`, at least 3 runs.
@@ -124,20 +128,24 @@ def surviving_share(
         a, b = (weight_calibrated * c + weight_plain * p for p, c in pipelines)
         return standard_error(a, b, paired=paired)
 
+    # Fieller's theorem needs the variances of ΔL and ΔC and their covariance, which follows from
+    # the variance of the gain: `var(C - L) = var C + var L - 2 cov(C, L)`.
     t_squared = float(special.stdtrit(error(1.0, -share)[1], (1 + confidence) / 2)) ** 2
     ways = ((0.0, 1.0), (1.0, 0.0), (1.0, -1.0))
     of_plain, of_calibrated, of_gain = (error(*weights)[0] ** 2 for weights in ways)
     covariance = (of_plain + of_calibrated - of_gain) / 2
-    # The ends solve square · r² − 2 middle · r + rest = 0.
+    # `(ΔC − r ΔL)² ≤ t² var(ΔC − r ΔL)` is quadratic in r: the ends of the interval solve
+    # `square r² − 2 middle r + rest = 0`.
     square = plain_difference**2 - t_squared * of_plain
     middle = plain_difference * calibrated_difference - t_squared * covariance
     rest = calibrated_difference**2 - t_squared * of_calibrated
+    # ΔL is within its own error of 0, so no ratio can be excluded.
     if square <= 0:
         return Estimate(share, -np.inf, np.inf, confidence)
     half = np.sqrt(max(middle**2 - square * rest, 0.0)) / square
     low = middle / square - half
     high = middle / square + half
-    # Without noise, rounding could leave the share outside.
+    # Without noise, the interval is a point, and rounding could leave the share outside of it.
     return Estimate(share, min(float(low), share), max(float(high), share), confidence)
 
 
@@ -147,7 +155,7 @@ def _cross_products(x: Array, y: Array) -> Array:
     x = x - x[0]
     y = y - y[0]
     terms = (x - x.mean()) * (y - y.mean())
-    # The means move too: without run i of n, the sum loses n/(n − 1) of its term.
+    # Leaving out run i of n also moves the means: the sum loses n/(n − 1) times the run's term.
     return terms.sum() - x.size / (x.size - 1) * np.r_[0.0, terms]
 
 
@@ -156,7 +164,8 @@ def _check_losses(
 ) -> list[Array]:
     """The losses of each pipeline, shape (2, runs), in a unit that keeps squares in range.
 
-    They are centred in each pipeline, or in all together.
+    All losses become differences to the first run of the first pipeline, in units of the largest
+    plain difference.
     """
     confidence_level("confidence", confidence)
     checked = [check_runs("plain", losses, at_least=3) for losses in plain]
@@ -169,6 +178,7 @@ def _check_losses(
             f"of the same runs if these are paired. Received: numbers of runs {sizes}."
         )
     stacked = [np.stack(pair) for pair in pipelines]
+    # Shares do not depend on origin and unit. Small numbers of one size keep their digits.
     stacked = [losses - stacked[0][:, :1] for losses in stacked]
     scale = max((float(np.abs(losses[0]).max()) for losses in stacked), default=0.0)
     return [losses / (scale or 1.0) for losses in stacked]

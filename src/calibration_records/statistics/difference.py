@@ -57,12 +57,12 @@ def mean_difference(
 def always_valid_difference(
     a: RunValues, b: RunValues, *, confidence: float = 0.95, effect_variance: float = 1.0
 ) -> Estimate:
-    """The mean of B minus that of A, with an interval that holds at every look.
+    """The mean of B minus the mean of A, with an interval that holds at every look.
 
-    Of the differences dᵢ = bᵢ − aᵢ, S = Σ d, V = Σ d², the mixture over effect sizes N(0, g) gives
-    log e_m = −½ log(1 + m g) − m/2 log(1 − m g/(1 + m g) S²/(m V)). Without a difference, e_m ever
-    exceeds 1/α with a probability of at most α. The interval contains all shifts that are not
-    rejected; p = min(1, 1/e_m) is the p-value of this look.
+    With the differences dᵢ = bᵢ − aᵢ, S = Σ d and V = Σ d², a mixture over effect sizes N(0, g)
+    gives log e_m = −½ log(1 + m g) − m/2 log(1 − m g/(1 + m g) S²/(m V)). Without a difference, the
+    probability that e_m ever exceeds 1/α is at most α. The interval contains all shifts that this
+    test does not reject; p = min(1, 1/e_m) is the p-value of this look.
 
     Args:
         a: Values of A, `(num_runs,)`, in the order in which they were run.
@@ -87,10 +87,12 @@ def always_valid_difference(
     num, mean = differences.size, float(differences.mean())
     growth = 1 + num * effect_variance
     shrink = (growth - 1) / growth
-    # The share of m d̄² in Σ d² at which log e reaches log(1/α).
+    # Solve log e = log(1/α) for the share of m d̄² in Σ d²; a larger share rejects. Then
+    # `share / (1 - share) = m d̄² / Σ (d - d̄)²` gives the half-width in units of the metric.
     share = -np.expm1((2 * np.log(1 - confidence) - np.log(growth)) / num) / shrink
     centred = float(np.sum((differences - mean) ** 2))
     half = np.sqrt(share / (1 - share) * centred / num) if share < 1 else np.inf
+    # The p-value 1 / e at the difference 0, from the share that was seen.
     p_value = None
     if num >= MIN_RUNS and centred > 0:
         seen = num * mean**2 / (centred + num * mean**2)
@@ -175,6 +177,7 @@ def seeds_needed(
         )
         return detectable <= abs(effect)
 
+    # Double the number until it suffices, then bisect: the detectable effect falls with each seed.
     low, high = 1, 2
     while not detects(high) and high < MAX_SEEDS:
         low, high = high, min(2 * high, MAX_SEEDS)
@@ -198,8 +201,10 @@ def standard_error(
     parts = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
     sizes = np.array([a.size, b.size])
     total = float(parts.sum())
-    # Without spread, use the degrees of freedom of a pooled variance.
+    # Without any spread, Welch's degrees of freedom are 0 / 0; take the degrees of freedom of a
+    # pooled variance.
     if total == 0:
         return 0.0, float(sizes.sum() - 2)
-    # Shares of the total first: the squares of small variances would be 0.
+    # Welch and Satterthwaite's degrees of freedom, `(Σ v)² / Σ (v² / (m - 1))`. Shares of the total
+    # come first, as the squares of small variances would be 0.
     return float(np.sqrt(total)), 1 / float(np.sum((parts / total) ** 2 / (sizes - 1)))

@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
         high: Upper end of the interval.
         confidence: Nominal coverage of the interval, in (0, 1).
         p_value: Two-sided p-value of no effect (a difference of 0, a ratio of 1); `None` without a
-            test or with too few runs for one.
+            test, or with too few runs for a test.
 
     Example:
         >>> estimate = Estimate(-0.7, -1.0, -0.4, 0.95)

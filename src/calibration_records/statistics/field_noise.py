@@ -16,16 +16,16 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
 
     The number of positives K of a field value is a sum of independent draws with different
     probabilities (a Poisson-binomial variable). Its mean `m = Σ p` and variance `v = Σ p - Σ p²`
-    follow from the sums. K is drawn from a mixture of two binomials with this mean, whose numbers
-    of trials are `m² / Σ p²` rounded down and up, mixed such that the variance is v. (If rounding
-    down leaves fewer trials than m, m rounded down or up at random replaces that binomial.) This is
-    exact if p is equal in all rows of the value, and for one or two rows. K is a whole number, at
-    most the number of rows.
+    follow from the sums. The function draws K from a mixture of two binomials with this mean, whose
+    numbers of trials are `m² / Σ p²` rounded down and up, mixed such that the variance is v. (If
+    rounding down leaves fewer trials than m, m rounded down or up at random replaces that
+    binomial.) This is exact if p is equal in all rows of the value, and for one or two rows. K is a
+    whole number, at most the number of rows.
 
-    With weights, the weight of the K positives is drawn from a gamma distribution with mean
-    `K Σ w p / Σ p`, and with the variance that gives the total the variance `Σ w² p (1 - p)`: the
-    sums contain nothing more about single weights. If all rows have the same weight, the draws are
-    exact.
+    With weights, the function draws the weight of the K positives from a gamma distribution with
+    mean `K Σ w p / Σ p`, and with the variance that gives the total the variance `Σ w² p (1 - p)`,
+    because the sums contain nothing more about single weights. If all rows have the same weight,
+    the draws are exact.
 
     Example:
         >>> sums = [[0.0, 1.0, 4.0, 4.0, 0.75, 1.0, 0.25]]  # four rows with p = 1/4
@@ -40,15 +40,18 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     if np.isnan(sums).any():
         raise ValueError("Argument `sums` must not contain NaN. Received: NaN in some values.")
     residual, positives, rows, _, variance, mean, squares = sums.T
+    # Values without predicted positives have none in any draw.
     predicted = np.clip(positives - residual, 0.0, rows)
     there = (predicted > 0) & (mean > 0)
     variance, mean, squares = (column[there] for column in (variance, mean, squares))
     count_variance = np.maximum(mean - squares, 0.0)
     expected = predicted[there]
+    # The mean weight of a positive, if labels are drawn.
     weight = expected / mean
     count_distribution = _Counts(mean, count_variance, squares)
-    # What the weights add to the variance, for each positive. It is negative where rows with high
-    # probabilities have small weights: the deviation shrinks.
+    # The law of total variance: the variance of the weighted total, minus the part that the counts
+    # give, is what the weights add, per positive. It is negative where rows with high probabilities
+    # have small weights; then the deviation from the mean has to shrink instead.
     added = (variance - weight**2 * count_variance) / mean
     varies = added > rounding * weight**2
     shrinks = added < -rounding * weight**2
@@ -58,6 +61,7 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
         counts = count_distribution.draw(generator)
         drawn = weight * counts  # exactly 0 without positives
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
+        # A gamma variable with shape `w K / s` and scale s has the mean w K and the variance w K s.
         scale = added[varies] / weight[varies]
         drawn[varies] = scale * generator.gamma(drawn[varies] / scale)
         positives = np.zeros_like(rows)
@@ -71,11 +75,15 @@ class _Counts:
     def __init__(self, mean: np.ndarray, variance: np.ndarray, squares: np.ndarray) -> None:
         # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
         trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
+        # `Binomial(n, m / n)` has the variance `m (1 - m / n)`, so that v lies between the
+        # variances for the two whole numbers next to n.
         fewer = np.floor(trials)
         more = np.ceil(trials)
         self.mean, self.above = mean, mean - np.floor(mean)
         self.is_two_points = fewer < mean
         self.fewer, self.more = np.where(self.is_two_points, more, fewer), more
+        # A binomial of mean m needs m trials at least; with fewer, K is one of the two whole
+        # numbers next to m.
         two_point_variance = self.above * (1 - self.above)
         least = np.where(self.is_two_points, two_point_variance, mean * (1 - mean / self.fewer))
         largest = mean * (1 - mean / more)
@@ -109,7 +117,7 @@ def jeffreys_interval(
     bad = np.isnan(positives) | np.isnan(trials)
     hits = np.where(bad, 0.0, positives)
     misses = np.where(bad, 0.0, trials - positives)
-    # Rounding can make the number of misses slightly negative.
+    # Rounding of sums can make the number of misses slightly negative, where Beta is undefined.
     a = hits + 0.5
     b = np.maximum(misses, 0.0) + 0.5
     lower = np.where(hits <= 0, 0.0, betaincinv(a, b, (1 - confidence) / 2))

@@ -24,7 +24,7 @@ def probability_better(
     differences from few runs: the posterior is proportional to t((δ̂ − δ)/SE; v) N(δ; 0, τ²).
 
     Args:
-        difference: δ̂, the mean of B minus that of A; lower is better.
+        difference: δ̂, the mean of B minus the mean of A; lower is better.
         standard_error: SE of the difference.
         degrees: Degrees of freedom v of the standard error.
         margin: Smallest improvement that matters, in the unit of the loss, at least 0.
@@ -46,16 +46,18 @@ def probability_better(
     not_negative("margin", margin)
     if prior_scale is not None:
         positive("prior_scale", prior_scale)
+    # Without any noise, the difference is certain.
     if standard_error == 0:
         return float(difference < 0 and difference <= -margin)
     if prior_scale is None:
-        # With scipy, so that the command line need not load TensorFlow.
+        # SciPy has Student's t, so that the command line need not load TensorFlow.
         return float(special.stdtr(degrees, (-margin - difference) / standard_error))
     tfd = _tensorflow_distributions()
     error = float(standard_error)
     likelihood = tfd.StudentT(np.float64(degrees), np.float64(difference), np.float64(error))
     prior = tfd.Normal(np.float64(0), np.float64(prior_scale))
-    # The prior has no mass beyond nine scales; the step resolves prior and likelihood.
+    # Integrate on a grid: beyond nine scales, the prior has no mass, and forty steps per standard
+    # error resolve the likelihood. Subtracting the largest logarithm keeps the masses above 0.
     width = 9 * prior_scale
     num_points = int(min(200_001, max(2001, 40 * width / error)))
     edges = np.linspace(-width, width, num_points + 1)

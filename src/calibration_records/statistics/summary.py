@@ -43,11 +43,11 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
     if count:
         low = float(finite.min())
         high = float(finite.max())
-        # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish; scaling by a
-        # power of two is exact.
+        # Squares of values beyond 1e154 or below 1e-154 would overflow or vanish, so scale by a
+        # power of two, which is exact.
         _, exponent = np.frexp(np.abs(finite).max())
         scaled = np.ldexp(finite, -exponent)
-        # Rounding can move the mean of equal values past them; their spread is 0.
+        # Rounding can move the mean of equal values past them; the clip keeps their spread at 0.
         centre = np.clip(scaled.mean(), scaled.min(), scaled.max())
         mean = float(np.ldexp(centre, exponent))
     if count > 1:

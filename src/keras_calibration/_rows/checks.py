@@ -16,7 +16,8 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
 _HANDFUL = 10
-# The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
+# The logit of a probability of exactly 1. A probability of 0 has its negative, as a logit and as a
+# class logit.
 _FARTHEST_LOGIT = -np.log(SMALLEST_PROBABILITY)
 _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A head needs logits. Pass "
@@ -43,10 +44,10 @@ def check_rows(
     Args:
         scores: Logits, or probabilities, of the rows that count.
         labels: Their labels, or None.
-        counted: Their weights, and their numbers among the rows that were passed.
+        counted: The weights of the rows, and their numbers among the passed rows.
         both_classes: Whether the rows must be of all classes.
         from_logits: Whether the scores are logits.
-        argument: The name by which the user knows them.
+        argument: The user's name for the scores.
     """
     what, numbers, weights = argument.capitalize(), counted.numbers, counted.weights
     of_classes = is_of_classes(scores)
@@ -65,6 +66,7 @@ def check_rows(
     else:
         check_probabilities(read, argument)
     logits = read if from_logits else logits_of_probabilities(read)
+    # All later code computes on logits; probabilities were only the user's form.
     rows = Rows(logits, None if labels is None else _shares_of(labels, logits, numbers), weights)
     if both_classes and labels is not None:
         refuse_absent_classes(rows.shares.sum(axis=0), counted.num_given or len(rows))
@@ -81,6 +83,7 @@ def _shares_of(labels: ArrayLike, scores: np.ndarray, numbers: np.ndarray | None
         return class_shares(labels, len(scores), scores.shape[1], numbers)
     shares = flat_numbers(labels, "labels")
     if (bad := ~((shares >= 0) & (shares <= 1))).any():
+        # Labels outside [0, 1] with scores of 0 and 1 are most likely scores and labels swapped.
         are_swapped = np.isin(scores, (0, 1)).all() and scores.any()
         advice = _look_swapped("logits") if are_swapped else label_advice(shares)
         expected = "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share between."
@@ -92,6 +95,7 @@ def refuse_absent_classes(totals: ArrayLike, num_rows: float) -> None:
     """Raises unless every class has rows, from the sums of their weights (K,)."""
     absent = np.flatnonzero(np.asarray(totals) <= 0)
     if len(absent):
+        # One logit has two totals, of negatives and of positives.
         is_one = np.size(totals) == 2
         named = ", ".join(map(str, absent[:_HANDFUL]))
         raise ValueError(
@@ -122,6 +126,7 @@ def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False)
         >>> logits_of_probabilities(np.array([0, 1e-9, 1 - 1e-9, 1])).round(6)
         array([-36.736801, -20.723266,  20.723266,  36.736801])
     """
+    # Clip both p and 1 - p, so that 0 and 1 get finite logits, and all others keep their digits.
     p = np.asarray(probabilities, np.float64)
     if is_of_classes(probabilities) and not one_column:
         return np.log(np.maximum(p, SMALLEST_PROBABILITY))
@@ -140,6 +145,7 @@ def _warn_of_probabilities(logits: np.ndarray, labels: np.ndarray | None) -> Non
             warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."))
         return
     distinct = np.unique(logits)
+    # Many values in [0, 1] are probabilities; a handful may be labels.
     if len(distinct) > _HANDFUL:
         seen = f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}."
         warn(_LOOK_LIKE_PROBABILITIES.format(seen))
@@ -150,20 +156,23 @@ def _warn_of_probabilities(logits: np.ndarray, labels: np.ndarray | None) -> Non
 def warn_of_contradicted_ends(rows: Rows) -> None:
     """Warns if probabilities of exactly 0 or 1 have labels that contradict them.
 
-    Such rows have logits of ±36.7, wherever these were computed. Rows whose labels agree do not
-    move a fit. If all probabilities are exactly 0 or 1, there are no other rows to outweigh.
+    A probability of exactly 0 or 1 has a logit of ±36.7, whoever computed it. Rows whose labels
+    agree with it do not move a fit. If all probabilities are exactly 0 or 1, such rows have no
+    others to outweigh, and there is no warning.
 
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
     if max(-rows.logits.min(), rows.logits.max()) < _FARTHEST_LOGIT - 1:
         return
+    # A probability of 0 has the logit -36.7; with one logit, a probability of 1 has +36.7.
     of_classes = rows.logits.ndim == 2
     least = rows.logits if of_classes else -np.abs(rows.logits)
     are_ends = np.abs(least + _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
     are_certain = are_ends | (rows.logits == 0) if of_classes else are_ends
     if not are_ends.any() or are_certain.all():
         return
+    # The weight of the label on the outcome that has the probability 0.
     missed = rows.labels if of_classes else np.where(rows.logits < 0, rows.labels, 1 - rows.labels)
     is_wrong = (are_ends & (missed > 0)).reshape(len(rows), -1).any(axis=1)
     if num_wrong := np.count_nonzero(is_wrong):
@@ -181,11 +190,13 @@ def warn_if_turned_round(rows: Rows) -> None:
         return
     weights = rows.row_weights
     rate = np.average(rows.labels, weights=weights)
-    # The sign of the covariance, of logits of any size, spares the ranks of most rows.
+    # A covariance above 0 shows cheaply that the order is right, which it mostly is; only otherwise
+    # is the AUC worth a sort. Scaled logits keep the products finite.
     logits = rows.logits / max(np.abs(rows.logits).max(), 1)
     if np.average((rows.labels - rate) * logits, weights=weights) >= 0:
         return
     auc = rank_auc(rows.labels, rows.logits, weights)
+    # Mann-Whitney: without any relation, the AUC is ½ with variance `1 / (12 n r (1 - r))`.
     deviation = 1 / np.sqrt(12 * rows.num_effective * rate * (1 - rate))
     if auc < _TURNED_ROUND and auc < 0.5 - _FAR * deviation:
         warn(
@@ -213,7 +224,7 @@ def warn_if_swapped(labels: ArrayLike, predictions: np.ndarray, what: str = "pre
     Example:
         >>> warn_if_swapped(np.array([0, 1]), np.array([0.2, 0.7]))
     """
-    # The first rows mostly suffice.
+    # The first rows mostly show that predictions are not 0 and 1, and then no others are read.
     if is_of_classes(predictions) or not all(map(are_0_or_1, (predictions[:100], predictions))):
         return
     if len(np.unique(predictions)) == 2 and len(np.unique(np.asarray(labels))) > _HANDFUL:

@@ -23,9 +23,9 @@ from calibration_records._columns import (
 from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
 
-# Largest distance of float32 numbers, as a share of the spread of a column; and largest share of
-# numbers beyond the two below. TensorFlow takes smaller ones for 0; the difference of larger ones
-# may overflow.
+# One limit for two losses of float32: the distance of its numbers as a share of the spread of a
+# column, and the share of numbers outside of the two bounds below. TensorFlow takes smaller numbers
+# for 0, and the difference of two larger ones may overflow.
 _MOST_LOST = 0.01
 SMALLEST_NUMBER = 2.0**-126
 LARGEST_NUMBER = 2.0**126
@@ -33,6 +33,7 @@ LARGEST_NUMBER = 2.0**126
 
 def is_symbolic(values: object) -> bool:
     """Whether values are a tensor of a graph, which cannot be read yet."""
+    # Each backend has its own kind of tensors that exist only while it traces a function.
     if not ops.is_tensor(values):
         return isinstance(values, keras.KerasTensor)
     if keras.backend.backend() == "jax":
@@ -55,6 +56,7 @@ def as_csr(values: Any) -> Any:
     """A sparse matrix or tensor of rank 2 as CSR, whose rows SciPy can select; `fit` accepts it."""
     if hasattr(values, "tocsr"):
         return values.tocsr()
+    # TensorFlow keeps a row of indices for each value, SciPy an array for each axis.
     places = np.asarray(values.indices).T
     return sparse.csr_array((np.asarray(values.values), tuple(places)), tuple(values.shape))
 
@@ -88,6 +90,7 @@ def take(columns: Any, numbers: np.ndarray | slice) -> Any:
         return {name: take(column, numbers) for name, column in columns.items()}
     if isinstance(columns, list | tuple):
         return keras.tree.map_structure(lambda column: take(column, numbers), columns)
+    # Not every backend indexes tensors by arrays; `ops.take` does it on all, by row numbers.
     if ops.is_tensor(columns) and not isinstance(numbers, slice):
         is_mask = numbers.dtype == bool
         return ops.take(columns, np.flatnonzero(numbers) if is_mask else numbers, axis=0)
@@ -96,6 +99,7 @@ def take(columns: Any, numbers: np.ndarray | slice) -> Any:
 
 def named_column(argument: str, name: str, columns: Any, also: str) -> Any:
     """The column that an argument names; `also` is what else the argument may be."""
+    # A matrix has no names; it counts as a table without columns.
     table = by_name(columns)
     table = table if isinstance(table, Mapping) else {}
     known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table)
@@ -113,6 +117,7 @@ def field_values(values: Any, name: str) -> Tensor:
         return values
     array = column_of(values, name)
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+        # Ids may be floats, as data frames with gaps hold them, but a fraction is no id.
         flat = array.astype("float64").reshape(-1)
         refuse_fractions(flat[np.isfinite(flat)], name, "field values, whole numbers")
     return array
@@ -130,6 +135,7 @@ def refuse_beyond_float32(values: np.ndarray, what: str) -> None:
         standard deviation, or take its logarithm.
     """
     sizes = np.abs(values[values != 0])
+    # A few extreme numbers may be lost; an overflow may not, as it would become infinite.
     bad = sizes[(sizes < SMALLEST_NUMBER) | (sizes > LARGEST_NUMBER)]
     if len(bad) > _MOST_LOST * len(sizes) or bad.max(initial=0) > np.finfo(np.float32).max:
         raise ValueError(
@@ -157,9 +163,11 @@ def numbers_in_float32(values: Any, name: str) -> Any:
     numbers = column if column.dtype.kind in "iuf" else np.zeros(0)
     present = numbers[np.isfinite(numbers)].astype(np.float64)
     refuse_beyond_float32(present, f"Column {name!r}")
+    # Narrow dtypes fit into float32, digit by digit.
     if numbers.dtype.itemsize < 4 or numbers.dtype == np.float32 or not len(present):
         return values
-    # Only the middle of the distribution: one far number takes no digits from the others.
+    # The middle of the distribution decides: one far number takes no digits from the others. Digits
+    # are lost if float32 numbers of this size lie too far apart (`np.spacing`).
     low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
     largest = max(abs(low), abs(high))
     step = float(np.spacing(np.float32(largest)))
@@ -175,10 +183,12 @@ def numbers_in_float32(values: Any, name: str) -> Any:
 def _in_numpy(values: Any) -> Any:
     if hasattr(values, "toarray"):
         return values.toarray()
-    # Of a dense tensor: Keras' own conversion copies, and makes NumPy 2.4 warn of TensorFlow's.
+    # NumPy reads a dense tensor without a copy. Keras' conversion copies, and NumPy 2.4 warns of
+    # how TensorFlow does it.
     if ops.is_tensor(values) and hasattr(values, "__array__"):
         return np.asarray(values)
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else values
 
 
+# `calibration_records` knows no tensors; this teaches its readers to take them.
 FROM_OTHERS.append(_in_numpy)

@@ -47,10 +47,10 @@ class Wanted:
     """The columns that a fit reads.
 
     Args:
-        names: Their names; None for all that were passed.
-        ids: The names of those that hold ids, which must be exact.
-        numeric: The names of those of numbers that float32, the dtype of layers, must hold.
-        reader: Who reads them, for messages.
+        names: Names of the columns; None for all passed columns.
+        ids: Names of the columns of ids, which must be exact.
+        numeric: Names of the numeric columns, which float32, the dtype of layers, must hold.
+        reader: What reads the columns, for messages.
         inputs: Name → symbolic input, for columns that get the dtype of this input.
     """
 
@@ -70,8 +70,8 @@ class Given:
 
     Args:
         scores: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
-            probabilities. Or a function of the rows that count, which computes their scores, and
-            name → column.
+            probabilities. Or a function that takes the `Counted` rows, and returns their scores and
+            a mapping of names to columns.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes; for K classes their numbers (n,)
             or (n, 1), or shares (n, K).
         sample_weight: Sample weights (n,) or (n, 1), or None.
@@ -81,7 +81,7 @@ class Given:
         folds: How to split the rows, see `row_folds.Folds`.
         from_logits: Whether `scores` are logits.
         weights_are: What the weights are, see `weights.counts_of`.
-        argument: The name by which the user knows `scores`.
+        argument: The user's name for `scores`.
         both_classes: Whether the rows must be of all classes.
     """
 
@@ -101,20 +101,23 @@ class Given:
 def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
     """The rows that count, after all checks and warnings of what was passed.
 
-    Read are, in this order: the weights; of the rows that count, scores, labels, columns, times,
-    groups and folds. Rows of weight 0 may hold anything.
+    The function reads the weights first, and then the scores, labels, columns, times, groups and
+    folds of the rows that count, in this order. So rows of weight 0 may hold anything.
 
     Example:
         >>> rows = rows_of(Given([0.5, -1.0, 7.0], [1, 0, None], [2.0, 2.0, 0.0]))
         >>> rows.logits, rows.labels, rows.weights
         (array([ 0.5, -1. ]), array([1., 0.]), array([1., 1.]))
     """
+    # Report a missing argument before any array is read.
     if given.labels is None:
         raise refused("labels", "an array with a label for each row", None)
     argument, weights_are = given.argument, given.weights_are
     check_weights_are(weights_are, given.sample_weight is not None)
     counted = counted_rows(given.sample_weight)
     scores, columns, of, kept = given.scores, given.columns, counted, {}
+    # A model computes scores and columns of only the rows that count, so nothing is left to select;
+    # arrays hold all rows.
     if callable(scores):
         scores, kept = scores(counted)
         columns, of = kept, ALL
@@ -126,11 +129,13 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
     rows = check_rows(scores, labels, counted, *how)
     warn_of_contradicted_ends(rows)
     if rows.weights is not None:
+        # From here on, weights are numbers of rows, so that priors mean the same in any unit.
         counts, unit = counts_of(rows.weights, weights_are)
         if weights_are == "importance" and rows.labels.ndim == 1:
             warn_of_weights(rows.labels, rows.weights)
         rows = replace(rows, weights=counts, unit=unit)
     warn_if_turned_round(rows)
+    # Columns come last, so that a fault in scores or labels shows first.
     read = columns_of(columns, wanted, of, {argument: len(rows)})
     rows = with_times(replace(rows, features=kept | read), given.time, given.columns, counted)
     return with_folds(with_groups(rows, given.groups, given.columns, counted), given.folds, counted)
@@ -139,7 +144,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
 def columns_of(
     columns: Any, wanted: Wanted, counted: Counted = ALL, sizes: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
-    """The wanted columns of the rows that count, as arrays; `sizes` are those of other columns.
+    """The wanted columns of the rows that count; `sizes` are the lengths of other columns.
 
     Example:
         >>> columns_of({"site": [3.0, 1.0], "hour": [7, 8]}, Wanted(["site"], ids=["site"]))
@@ -149,6 +154,7 @@ def columns_of(
     names = table if wanted.names is None else wanted.names
     read = {}
     for name, values in select_features(table, names, wanted.reader).items():
+        # Select the rows that count before any value is read: the others may hold anything.
         column = counted.of(values, repr(name))
         is_id = name in wanted.ids
         column = ids_of(column, repr(name), _FIELD) if is_id else column_of(column, repr(name))
@@ -157,6 +163,7 @@ def columns_of(
         if name in wanted.inputs:
             column = entering(column, repr(name), wanted.inputs[name], is_id)
         read[name] = as_array(column)
+    # All columns must have one length, so that row k of each is the same row.
     lengths = {name: len(column) for name, column in read.items()}
     check_same_rows("Scores and features", {**(sizes or {}), **lengths})
     return read

@@ -23,7 +23,7 @@ def with_groups(
     Args:
         rows: The rows that count.
         groups: The group of each passed row (n,) or (n, 1), whole numbers or strings; the name of
-            the column that has them; or None.
+            the column with the groups; or None.
         columns: A mapping of names to columns with all passed rows, or a data frame.
         counted: Which of the passed rows count.
 
@@ -40,6 +40,7 @@ def with_groups(
     one_column("groups", column.shape)
     same_rows("groups", len(column), len(rows), "row")
     values = column.reshape(-1)
+    # Only objects and floats can hold missing groups, which are not one group.
     if values.dtype.kind in "Of":
         refuse_rows(
             np.array([is_missing(value) for value in values.tolist()], bool),
@@ -48,12 +49,13 @@ def with_groups(
             "Drop rows without a group, or give each a group of its own.",
             counted.numbers,
         )
+    # Numbers from 0 serve as well as the user's names, and take less time.
     ids = ids_of(values, "'groups'", "ids of groups")
     return replace(rows, groups=np.unique(ids, return_inverse=True)[1])
 
 
 def with_folds(rows: Rows, folds: Any, counted: Counted = ALL) -> Rows:
-    """The rows with the fold of each, if `folds` has one for each passed row and they have none.
+    """The rows with the user's folds, if `folds` names one for each passed row.
 
     Example:
         >>> with_folds(Rows(np.zeros(3), np.array([0, 1, 0]), None), [1, 0, 2]).fold

@@ -43,8 +43,8 @@ def inputs_of(
 ) -> Any:
     """Arrays and tables in the form that a model expects, without columns that it does not read.
 
-    `ids` are the names of inputs that hold ids, `numeric` those of numbers that must not be lost in
-    float32. Rows that do not count are left out: they may hold anything.
+    `ids` are the names of inputs that hold ids, `numeric` the names of numeric inputs, whose digits
+    float32 must not lose. The result leaves out rows that do not count, which may hold anything.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
@@ -56,6 +56,7 @@ def inputs_of(
     if isinstance(expected, Mapping) and len(expected) == 1 and not isinstance(x, Mapping):
         # As in Keras, one input needs no name.
         x = {name: x for name in expected}
+    # Match by name if one side has names; the other side then has to provide them.
     if isinstance(x, Mapping) or isinstance(expected, Mapping):
         named = expected if isinstance(expected, Mapping) else input_names(expected)
         what = "The input must be a dictionary with all features of the model"
@@ -67,7 +68,7 @@ def inputs_of(
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
-    """New symbolic inputs like those of a model; `"inputs"` replaces generated names."""
+    """New symbolic inputs like the inputs of a model; `"inputs"` replaces generated names."""
     inputs = [
         keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
         for name, tensor in zip(layer_names(tensors), keras.tree.flatten(tensors), strict=True)
@@ -107,6 +108,7 @@ def clean_names(tensors: Inputs) -> list[str]:
         names = [path[-1] for path in paths]
         # Positions in two tuples are not unique.
         names = names if len({*names}) == len(names) else ["_".join(path) for path in paths]
+    # Keras numbers its own names through the process, so they would differ from run to run.
     made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
     plain = [f"inputs_{number}" for number in range(len(names))] if len(names) > 1 else ["inputs"]
     return [a if made_up.fullmatch(name) else name for name, a in zip(names, plain, strict=True)]
@@ -141,6 +143,7 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
     """The result of `inputs_of` in the structure and with the ranks that a model expects."""
     symbolic = keras.tree.flatten(expected)
     if isinstance(inputs, Mapping) and isinstance(expected, Mapping):
+        # Entries beyond the expected ones pass unchanged.
         more = {name: inputs[name] for name in inputs if name not in expected}
         if more and len(inputs) == len(more) + len(expected):
             return structured({name: inputs[name] for name in expected}, expected) | more
@@ -154,11 +157,12 @@ def structured(inputs: Inputs, expected: Inputs) -> Inputs:
 
 def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
+    # Only columns come in two ranks, (n,) and (n, 1).
     shape = getattr(values, "shape", None)
     columns = (-1, *expected.shape[1:])
     if shape is None or columns not in ((-1,), (-1, 1)):
         return values
-    # After inputs of both ranks, Keras traces tensors of unknown rank.
+    # Once Keras has seen inputs of both ranks, it traces tensors of unknown rank.
     rank = shape.rank if hasattr(shape, "rank") else len(shape)
     is_column = rank in (None, 1) or (rank == 2 and shape[1] == 1)
     if rank == len(expected.shape) or not is_column:
@@ -180,12 +184,14 @@ def _entered(
     numeric: Collection[str],
 ) -> Any:
     """`inputs_of` for a part of the inputs: a column, or a structure of columns."""
+    # Walk through data and expected structure together, down to single columns.
     entered = functools.partial(_entered, ids=ids, counted=counted, numeric=numeric)
     if isinstance(expected, Mapping):
         columns = by_name(x)
         if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
             return x  # Keras reports the error.
         return {key: entered(columns[key], part, key) for key, part in expected.items()}
+    # Keras takes a list of one input as that input, and the reverse.
     is_list = isinstance(x, list | tuple)
     if isinstance(expected, list | tuple):
         if len(expected) == 1 and not is_list:
@@ -210,10 +216,13 @@ def _entered(
 def _one_matrix(table: Any, expected: Any, counted: Counted) -> tuple[Any, Counted]:
     """The columns of a table by name, or as one matrix if that is what the model expects.
 
-    The matrix has only the rows that count; returns also which rows of the result count.
+    The matrix has only the rows that count. The second result says which rows of the first one
+    count.
     """
     columns = by_name(table)
     flat = keras.tree.flatten(expected)
+    # A model with one input of k features takes a table as a matrix; a model with one named column
+    # takes that column.
     is_one = len(flat) == 1 and not isinstance(expected, Mapping)
     if not is_one or (flat[0].name in columns and tuple(flat[0].shape[1:]) in ((), (1,))):
         return columns, counted
@@ -226,8 +235,8 @@ def _one_matrix(table: Any, expected: Any, counted: Counted) -> tuple[Any, Count
 def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = False) -> Tensor:
     """A column in the dtype of the model's input; raises if a value would change.
 
-    Numbers that are not ids are rounded as in Keras. A float input holds ids only up to the limit
-    of float32, also in float64, because Keras passes floats on in float32.
+    Like Keras, the function rounds numbers that are not ids. A float input, even in float64, takes
+    ids only up to the limit of float32, because Keras passes floats on in float32.
 
     Example:
         >>> site = keras.Input((), dtype="int32", name="site")
@@ -235,6 +244,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         array([2, 7], dtype=int32)
     """
     dtype = keras.backend.standardize_dtype(expected.dtype)
+    # A tensor of the right dtype passes unread; reading it would copy it from a GPU.
     is_same = ops.is_tensor(values) and keras.backend.standardize_dtype(values.dtype) == dtype
     if is_same and not (is_id and "float" in dtype):
         return values
@@ -242,6 +252,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
     if is_symbolic(column):
         return _asserted(column, name, dtype, is_id)
     array = column if isinstance(column, np.ndarray) else np.asarray(column)
+    # A column of strings without any value arrives as floats, all NaN.
     if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
         missing = np.full(array.shape, None, object)
         column = array = numbers_or_strings(missing, name, as_strings=True)
@@ -256,6 +267,7 @@ def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = 
         return column
     if is_id or "int" in dtype:
         array = exact_ids(array, name, f"integers ({dtype})" if "int" in dtype else "ids")
+        # Ids must survive the dtype exactly: beyond this range, two ids would become one.
         low, high = _exact_numbers(dtype)
         refuse_rows(
             ((array < low) | (array > high)).reshape(-1),
@@ -280,9 +292,11 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
     import tensorflow as tf
 
     low, high = _exact_numbers(dtype)
+    # A float at the limit may be a rounded id, so the limit itself is out.
     if "float" in source:
         low = max(low, 1 - holds(source))
         high = min(high, holds(source) - 1)
+    # In a graph, only an assertion can refuse. In float64, fractions and NaN of any source show.
     wide = tf.cast(values, tf.float64)
     is_exact = (wide == tf.floor(wide)) & (wide >= low) & (wide <= high)
     message = (

@@ -29,15 +29,17 @@ _LABEL_TOLERANCE = 1e-3
 def class_shares(
     labels: ArrayLike, num_rows: int, num_classes: int, numbers: np.ndarray | None
 ) -> np.ndarray:
-    """Class numbers or shares as shares (n, K); `numbers` are those of the rows, for messages."""
+    """Class numbers or shares as shares (n, K); messages name rows by their `numbers`."""
     values = numbers_of(labels, "Labels")
     if values.shape in ((num_rows,), (num_rows, 1)):
         values = values.reshape(-1).astype(np.float64)
+        # Invalid numbers become class 0 for now; `refuse_rows` reports them below.
         bad = ~np.isin(values, np.arange(num_classes))
         expected = f"class numbers 0 … {num_classes - 1}"
         shares = np.eye(num_classes)[np.where(bad, 0, values).astype(np.intp)]
     elif values.shape == (num_rows, num_classes):
         shares = values.astype(np.float64)
+        # Shares may be rounded to float32: accept sums near 1, and divide by them.
         sums = shares.sum(axis=1, keepdims=True)
         bad = ~((shares >= 0).all(axis=1) & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
         expected = "rows of non-negative shares that add up to 1"
@@ -60,10 +62,13 @@ def label_advice(labels: np.ndarray) -> str:
         >>> label_advice(np.array([1.0, 0.0, np.nan]))[:34]
         'Missing labels are not negative: d'
     """
+    # The values themselves show which convention the labels follow.
     distinct = np.unique(labels[~np.isnan(labels)])
     advice = [_MISSING_LABELS] if np.isnan(labels).any() else []
     if ((distinct < 0) | (distinct > 1)).any():
         numbers = tuple(range(-1, _MOST_CLASSES))
+        # The first code that explains all values gives the advice, from the most special to the
+        # most general.
         codes: list[tuple[tuple[int, ...], str]]
         codes = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
         codes += [((1, 2), _ONE_OR_TWO), (numbers, _CLASSES)]

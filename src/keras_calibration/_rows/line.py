@@ -27,11 +27,11 @@ class Line:
         return self.scale * logits + self.shift
 
     def inverse(self, values: np.ndarray) -> np.ndarray:
-        """The logits that the line maps to these values."""
+        """The logits l with `a l + c` equal to these values."""
         return (values - self.shift) / self.scale
 
     def then(self, line: Line) -> Line:
-        """The line that maps logits by this one, and then by another."""
+        """The composition of two lines: first this line, then `line`."""
         return Line(line.scale * self.scale, line.scale * self.shift + line.shift)
 
 

@@ -17,7 +17,7 @@ from keras_calibration._rows.checks import are_0_or_1, logits_of_probabilities, 
 from keras_calibration._rows.columns import field_values, is_symbolic
 from keras_calibration._typing import Tensor
 
-# Of a batch, so many rows show whether predictions are logits.
+# This many rows of a batch are enough to see whether predictions are logits.
 _FIRST_ROWS = 4096
 # Labels, predictions and weights of a batch.
 Rows = tuple[Tensor, Tensor, Tensor]
@@ -41,6 +41,7 @@ def logit_rows(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool, dtype: str
 ) -> Rows:
     """As `probability_rows`, with logits, converted with all digits of the probabilities."""
+    # Convert before the cast: in float32, a probability near 1 has lost its logit.
     rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, from_logits)
     labels, logits, weights = rows
     if not are_logits:
@@ -63,13 +64,14 @@ def rows_or_nan(labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
 def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str) -> Tensor:
     """Sums over the first rows of a batch that tell logits from probabilities, shape (4,).
 
-    These are the number of rows, that of predictions outside [0, 1], of classes those that do not
-    add up to 1, and the squared errors if the predictions are probabilities, and if logits.
+    In order: the number of rows; the number of rows with a prediction outside [0, 1], or with class
+    predictions that do not add up to 1; the squared errors if the predictions are probabilities;
+    and the squared errors if they are logits.
     """
     given: list[Any] = [y_true, y_pred, 1.0 if sample_weight is None else sample_weight]
     labels, values, weights = [p[:_FIRST_ROWS] if np.ndim(p) else p for p in given]
     if not is_symbolic(y_pred) and not is_symbolic(sample_weight):
-        # Mostly, the first rows show that these are logits, and no more are read.
+        # If the predictions are logits, the first 100 rows mostly show it, and no others are read.
         p = as_array(values[:100])
         counts = as_array(weights).reshape(-1)[:100] != 0
         are_outside = ~((p >= 0) & (p <= 1)).all(axis=tuple(range(1, p.ndim)))
@@ -78,6 +80,7 @@ def scale_sums(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dty
     values = as_tensor(values, "Predictions")
     if len(values.shape) == 2 and values.shape[1] not in (1, None):
         labels, values, weights = class_rows(labels, values, weights, dtype)
+        # Both readings of the predictions get a squared error; the caller compares them.
         outside = ops.any(ops.isnan(distribution_or_nan(values)), axis=1)
         factor, sigmoid = ops.expand_dims(weights, 1), ops.softmax
     else:
@@ -100,6 +103,8 @@ def rows_with_all_digits(
     rows = aligned_rows(y_true, y_pred, sample_weight)
     if from_logits or ops.is_tensor(y_pred) or accumulator_dtype() == "float64":
         return rows, from_logits
+    # Where tensors are float32, convert in float64 first. Invalid values pass as ½ and become NaN
+    # after the logarithm, which would warn of them.
     values = numbers_of(y_pred, "Predictions")
     valid = (values >= 0) & (values <= 1)
     logits = logits_of_probabilities(np.where(valid, values, 0.5), one_column=True)
@@ -114,7 +119,7 @@ def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -
     one_column("y_pred", tuple(predictions.shape))
     predictions = ops.reshape(predictions, (-1,))
     labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
-    # Mostly, the first rows show that the two are not swapped, and no more are read.
+    # If the two are not swapped, the first 100 rows mostly show it, and no others are read.
     can_be_read = not is_symbolic(predictions) and not is_symbolic(labels)
     if can_be_read and are_0_or_1(as_array(predictions[:100])):
         warn_if_swapped(as_array(labels), as_array(predictions))
@@ -123,6 +128,7 @@ def aligned_rows(y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -
 
 def as_tensor(values: Any, what: str) -> Tensor:
     """Labels, predictions or weights in any form as a tensor; raises for strings."""
+    # A list of tensors, as of single rows, is no tensor yet.
     if isinstance(values, list | tuple) and any(map(ops.is_tensor, values)):
         values = ops.stack(values)
     if not ops.is_tensor(values):
@@ -130,7 +136,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if keras.backend.standardize_dtype(values.dtype) == "string":
         numbers_of(values, what)  # raises where the strings can be read
         raise ValueError(f"{what} must be numbers. Received: strings. Recode them first.")
-    # TensorFlow does not compare bool with 0. Other numbers keep their digits.
+    # TensorFlow does not compare bool with 0, so bool becomes uint8; other dtypes stay.
     return ops.cast(values, keras.backend.result_type(values.dtype, "uint8"))
 
 
@@ -140,6 +146,7 @@ def _weightless_replaced(labels: Tensor, predictions: Tensor, weights: Tensor, d
     Rows of weight 0 may hold NaN, and 0 · NaN would be NaN. Negative weights become NaN.
     """
     labels, predictions, weights = (ops.cast(v, dtype) for v in (labels, predictions, weights))
+    # Replace labels and predictions before any product, since 0 · NaN is NaN.
     counts = weights != 0
     labels = ops.where(counts, labels, 0.0)
     predictions = ops.where(counts, predictions, 0.5)
@@ -164,7 +171,8 @@ def class_rows(
     labels = ops.cast(as_tensor(labels, "Labels"), dtype)
     received = tuple(labels.shape)
     if len(received) == 1 or (len(received) == 2 and received[1] == 1):
-        # An invalid number gives a row of zeros, which then becomes NaN.
+        # One-hot rows. An invalid number gives a row of zeros, which `distribution_or_nan` turns
+        # into NaN.
         labels = ops.reshape(labels, (-1, 1)) == ops.arange(shape[1], dtype=dtype)
         labels = ops.cast(labels, dtype)
     sizes = list(zip(labels.shape, shape, strict=False))
@@ -176,7 +184,7 @@ def class_rows(
     # Checks the number of rows at run time if the static shape is unknown.
     labels = distribution_or_nan(labels) + ops.zeros_like(predictions)
     weights = ops.cast(_weights(sample_weight, predictions[:, 0]), dtype)
-    # As `_weightless_replaced`.
+    # As in `_weightless_replaced`, for class probabilities.
     counts = ops.expand_dims(weights != 0, 1)
     labels = ops.where(counts, labels, 1 / shape[1])
     predictions = ops.where(counts, predictions, 1 / shape[1])
@@ -186,6 +194,7 @@ def class_rows(
 def distribution_or_nan(values: Tensor) -> Tensor:
     """Class probabilities `(n, K)`, with NaN for rows that do not sum to 1 or leave [0, 1]."""
     values = nan_outside_unit_interval(values)
+    # A softmax adds up to 1 only within the digits of its dtype.
     sums_to_1 = ops.abs(ops.sum(values, axis=-1, keepdims=True) - 1) <= SUM_TOLERANCE
     return ops.where(sums_to_1, values, float("nan"))
 
@@ -202,6 +211,7 @@ def flat_ids(ids: Any, weights: Tensor, num_values: int) -> Tensor:
     """
     if isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids)):
         ids = ops.stack(ids)
+    # Rows of weight 0 may hold any id, so give them a valid one.
     weightless = None if is_symbolic(weights) else as_array(weights) == 0
     if weightless is not None and weightless.any() and not is_symbolic(ids):
         ids = as_array(ids, "'field'").reshape(-1)
@@ -233,12 +243,13 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
         different values that share one id would cancel. `scoring.field_ece` and
         `scoring.field_rce` take any values.
     """
+    # A graph cannot raise; there, ids out of range count as "other".
     if is_symbolic(ids):
         return
     array = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
     flat = array.reshape(-1)
     if flat.dtype.kind not in "biuf":
-        return  # strings, which are refused elsewhere
+        return  # `refuse_strings` reports strings
     outside = np.flatnonzero(~(((flat >= -1) & (flat < num_values)) | (flat != flat)))
     if len(outside):
         raise ValueError(

@@ -18,6 +18,8 @@ def rank_auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None 
     if np.isnan(scores).any():
         return float("nan")
     weights = np.ones(len(labels)) if weights is None else weights
+    # Sum both classes by distinct score. Each positive then beats all negatives below, and half of
+    # the negatives at its score: the Mann-Whitney statistic by one sort, without pairs.
     distinct, place = np.unique(scores, return_inverse=True)
     positive, negative = (
         np.bincount(place, weights * share, minlength=len(distinct))

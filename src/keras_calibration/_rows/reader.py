@@ -25,7 +25,7 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 from keras_calibration._typing import Data, Inputs, Tensor
 
-# For more rows, progress is shown.
+# Above this number of rows, the reader shows progress.
 _MANY_ROWS = 4096
 
 
@@ -40,7 +40,7 @@ class Reader:
         numeric: Names of the inputs of numeric columns, which a fit must not lose in float32.
         label_names: Names of the calibrated output in dictionaries of labels or weights, which a
             model with several outputs may have.
-        wanted: Which of the features a fit reads. The others stay as the model takes them.
+        wanted: The features that a fit reads. All other features stay as the model takes them.
     """
 
     structure: Inputs
@@ -90,6 +90,7 @@ class Reader:
                     f"x={type(x).__name__} and y or sample_weight. Put them into the batches, "
                     "(x, y) or (x, y, sample_weight)."
                 )
+            # A fit needs all rows several times, so a data set is read into memory once.
             x, y, sample_weight = self._in_memory(x, (time, groups))
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
@@ -97,6 +98,7 @@ class Reader:
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
 
+        # The door calls this after it has read the weights: the model computes no row of weight 0.
         def scores(counted: Counted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric)
             num_rows = _num_rows(inputs, counted.of(y, "labels"), counted.weights)
@@ -117,6 +119,7 @@ class Reader:
 
     def _in_memory(self, batches: Iterable, more: Sequence) -> tuple[Data, Any, Any]:
         """The columns that are read, labels and weights of a data set, as arrays."""
+        # Drop columns that nobody reads before they fill the memory.
         inputs = inputs_by_name(self.structure, self.structure)
         parts = [_arrays(batch, inputs, more) for batch in _iterate(batches)]
         if not parts:
@@ -146,6 +149,7 @@ def _arrays(batch: Any, inputs: Collection[str], more: Sequence) -> tuple[Any, .
             "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
             f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
         )
+    # A weight of None counts as no weight.
     x, *others = batch if batch[-1] is not None else batch[:-1]
     x = by_name(x)
     if isinstance(x, Mapping) and all(name in x for name in inputs):
@@ -162,6 +166,7 @@ def _arrays(batch: Any, inputs: Collection[str], more: Sequence) -> tuple[Any, .
 
 def is_batches(x: Data) -> bool:
     """Whether the inputs are a data set of batches, not arrays."""
+    # Arrays and tables are iterable too, so exclude them: what else can be iterated has batches.
     is_structure = isinstance(x, dict | list | tuple) or is_table(x)
     is_arrays = is_structure or hasattr(x, "__array__") or ops.is_tensor(x) or is_sparse(x)
     return isinstance(x, Iterable) and not is_arrays
@@ -181,7 +186,7 @@ def _one_output(values: Any, names: Collection[str]) -> Any:
 
 
 def given_labels(x: Data, y: Any) -> Any:
-    """The labels as they were passed; for a data set, those of its first batch."""
+    """The labels as the user passed them; for a data set, the labels of its first batch."""
     if not is_batches(x):
         return y
     first = next(_iterate(x), None)
@@ -190,6 +195,8 @@ def given_labels(x: Data, y: Any) -> Any:
 
 def _iterate(batches: Iterable) -> Iterator:
     """Iterates over the batches of a finite data set; a `PyDataset` is indexed by batch number."""
+    # TensorFlow's sign for an infinite data set is -1; a Keras `PyDataset` has no number of
+    # batches.
     cardinality = getattr(batches, "cardinality", None)
     is_infinite = callable(cardinality) and int(cardinality()) == -1
     if isinstance(batches, keras.utils.PyDataset):
@@ -206,7 +213,7 @@ def _iterate(batches: Iterable) -> Iterator:
 
 
 def _num_rows(inputs: Inputs, labels: Any, weights: Any) -> int:
-    """The number of rows; raises if inputs, labels and weights differ in it, or have none."""
+    """The number of rows; raises if inputs, labels and weights differ in it, or there is none."""
     paths = keras.tree.flatten_with_path(inputs)
     columns = {f"input {'.'.join(map(str, path)) or 'x'}": column for path, column in paths}
     columns |= {"labels": labels} if weights is None else {"labels": labels, "weights": weights}
@@ -222,6 +229,7 @@ def _as_input(values: Tensor) -> Tensor:
     if is_sparse(values) and len(values.shape) == 2:
         return as_csr(values)
     array = as_array(values)
+    # Numbers pass as they are; only TensorFlow has tensors of strings.
     if array.dtype.kind not in "OSU":
         return array
     if keras.backend.backend() != "tensorflow":

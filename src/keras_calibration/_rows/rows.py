@@ -24,11 +24,11 @@ class Rows:
         weights: Numbers of rows (n,), above 0, float64 (`weights.counts_of`); None for ones.
         features: Name → array with n rows.
         unit: The sample weight of one row.
-        times: Their times (n,), float64, in any order; None if they are unknown.
+        times: Times of the rows (n,), float64, in any order; None if they are unknown.
         time_unit: `"day"` if the times are dates, else empty.
-        groups: Their groups (n,), whole numbers: rows of a group are dependent. -1 for all rows if
-            there are no groups; None if it is not known.
-        fold: Their folds (n,), whole numbers, if the user has passed the fold of each row.
+        groups: Groups of the rows (n,), whole numbers: rows of a group are dependent. -1 for all
+            rows if there are no groups; None if nobody has looked for groups yet.
+        fold: Folds of the rows (n,), whole numbers, if the user has passed the fold of each row.
     """
 
     logits: np.ndarray
@@ -61,6 +61,7 @@ class Rows:
         weights = self.row_weights
         if are_counts(weights):
             return float(weights.sum())
+        # Kish's effective sample size.
         return float(weights.sum() ** 2 / (weights @ weights))
 
     @property
@@ -68,12 +69,13 @@ class Rows:
         """The labels as class shares (n, K); labels (n,) have two classes."""
         if self.labels.ndim == 2:
             return np.asarray(self.labels)
-        # A column is contiguous: by row, the array takes three times as long.
+        # Contiguous columns: the sums by class read whole columns, three times as fast as rows.
         return np.stack([1 - self.labels, self.labels]).T
 
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with these numbers, or those where an array (n,) is true."""
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
+        # These have an entry for each row; all other attributes belong to the rows as a whole.
         columns = ("logits", "labels", "weights", "features", "times", "groups", "fold")
         return replace(self, **{name: take(getattr(self, name), numbers) for name in columns})
 
@@ -95,14 +97,15 @@ def describe_logits(
     values = np.asarray(logits, "float64")
     values = values.reshape(len(values), -1)
     weights = np.ones(len(values)) if weights is None else weights
-    # All logits of a row count together as one row.
+    # The K logits of a row share its weight, so that the row counts once.
     shares = np.broadcast_to(weights[:, None] / values.shape[1], values.shape)
     is_finite = np.isfinite(values)
-    # Importances are scaled to the effective number of rows.
+    # Importances are no numbers of rows, so each finite row counts once; counts count as they are.
     num_rows = np.where(are_counts(weights), weights, 1.0) @ is_finite.mean(axis=1)
     values, shares = (column[is_finite] for column in (values, shares))
     if not len(values):
         return {"rows": rows, "num_rows": 0}
+    # A refresh compares these quantiles with the new rows, to notice a changed score.
     levels = (0.01, 0.1, 0.5, 0.9, 0.99)
     quantiles = np.quantile(values, levels, weights=shares, method="inverted_cdf")
     return {

@@ -37,7 +37,7 @@ class ScoredRows:
         predictions: Name → predictions (n,), or of K classes (n, K).
         columns: Name → values (n,), told apart exactly.
         numeric: Names of the columns of numbers.
-        counted: Which of the rows that were passed these are.
+        counted: The weights of these rows, and their numbers among the passed rows.
     """
 
     labels: np.ndarray
@@ -65,6 +65,7 @@ class ScoredRows:
         y, numbers = self.labels.astype(np.float64), self.counted.numbers
         is_bad = ~np.isin(y, (0.0, 1.0)) if are_binary else ~((y >= 0) & (y <= 1))
         advice = label_advice(y) if is_bad.any() else ""
+        # Labels that are no labels are mostly swapped arguments.
         if are_binary:
             advice = f"Pass the labels first, then the predictions. {advice}"
         expected = f"Argument `labels` must be {'0 or 1' if are_binary else 'in [0, 1]'}."
@@ -91,8 +92,8 @@ def scored_rows(
         predictions: Predictions (n,) or (n, 1), or a mapping of names to such.
         sample_weight: Sample weights (n,) or (n, 1), or None.
         columns: Name → values (n,) or (n, 1); or a data frame.
-        numeric: Names of the columns of numbers; None for those of floating-point numbers. Values
-            of the others have to be exact.
+        numeric: Names of the columns of numbers; None for all columns of floating-point numbers.
+            All other columns must hold exact values.
         may_be_classes: Whether predictions may be of K classes (n, K), with labels of any shape.
 
     Example:
@@ -108,6 +109,7 @@ def scored_rows(
     given = {arguments[name]: values for name, values in named.items()}
     given |= {"labels": labels, "sample_weight": sample_weight}
     warn_of_other_order(**{str(name): values for name, values in table.items()} | given)
+    # The weights decide which rows count, so they are read before everything else.
     counted = counted_rows(sample_weight)
     read = {
         name: numbers_of(counted.of(values, arguments[name]), "Predictions")
@@ -129,9 +131,11 @@ def scored_rows(
         "Labels, predictions, weights and columns",
         sizes | {str(name): len(column) for name, column in values.items()},
     )
+    # By default, floats are numbers and all else are field values.
     floats, numbers = ([n for n, c in values.items() if c.dtype.kind in k] for k in ("f", "biuf"))
     numeric = floats if numeric is None else names_of(numeric)
     known("Argument `numeric` must name columns of numbers of `features`", numeric, numbers)
+    # Values of fields keep their identity: 2**60 and 2**60 + 1 would be one float.
     exact = {n: c if n in numeric else values_of(c, repr(n)) for n, c in values.items()}
     return ScoredRows(y, read, exact, numeric, counted)
 

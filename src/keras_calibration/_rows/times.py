@@ -23,8 +23,9 @@ _DROP = "Drop rows without a time."
 # Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
 # float32.
 _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
-# Times are far if at most a tenth of the rows come after a gap that is several times as long as the
-# span of the others, without the first of them, which may be old placeholders. Or in days ahead.
+# Times are far if at most a tenth of the rows come after a gap several times as long as the span of
+# the other rows. The first twentieth does not count for the span: it may be old placeholders. Dates
+# are also far if they lie more days than this ahead.
 _FEW, _FIRST, _FAR, _YEARS_AHEAD = 0.1, 0.05, 5, 730
 
 
@@ -36,7 +37,7 @@ def with_times(
     Args:
         rows: The rows that count.
         time: The time of each passed row (n,) or (n, 1), numbers or dates; the name of the column
-            that has them; `"order"` if the rows are in order of time; or None.
+            with the times; `"order"` if the rows are in order of time; or None.
         columns: A mapping of names to columns with all passed rows, or a data frame.
         counted: Which of the passed rows count.
 
@@ -47,7 +48,9 @@ def with_times(
     """
     if time is None:
         return rows
+    # A name means a column, unless it is the word for the order of the rows.
     if isinstance(time, str):
+        # Numbers of all passed rows, from which `counted` then selects.
         in_order = np.arange(float(counted.num_given or len(rows)))
         named = 'an array or "order"'
         time = in_order if time == ORDER else named_column("time", time, columns, named)
@@ -62,6 +65,7 @@ def with_times(
         days = (times - np.datetime64(0, "us")) / DAY
         _warn_of_far_times(days, rows.row_weights, times)
         return replace(rows, times=days, time_unit="day")
+    # Times that float64 hardly tells apart would put rows of different times into one block.
     least = max(_SHORTEST, _SMALLEST_SHARE * float(np.abs(times).max()))
     if np.ptp(times) and not least < np.ptp(times) < _LONGEST:
         raise refused("time", "distinct as floats, for example times since the first", times)
@@ -75,9 +79,10 @@ def _warn_of_far_times(times: np.ndarray, weights: np.ndarray, given: np.ndarray
     The latest rows decide the level of a fit. Times long before the others do not change it.
     """
     if given.dtype.kind == "f" and _are_digits_of_dates(given):
-        return  # which has been told: the years are too far apart
+        return  # another warning names the cause: as digits, years are too far apart
     levels = (_FIRST, 1 - _FEW)
     first, last = np.quantile(times, levels, method="inverted_cdf", weights=weights)
+    # Look for a gap among the latest tenth of the rows, longer than five spans of the rest.
     late = np.unique(times[times >= last])
     ends = late[:-1][np.diff(late) > _FAR * (last - first)]
     limit = ends[0] if len(ends) and last > first else np.inf
@@ -113,8 +118,11 @@ def _warn_of_numbers_of_dates(times: np.ndarray) -> None:
 def _are_digits_of_dates(times: np.ndarray) -> bool:
     """Whether all numbers are like 202603, 2026066, 20260307 or 2026030712.
 
-    False within one month, or a year of months, where they are as far apart as the dates.
+    False if all lie within one month, or within one year for months: there, the numbers are as far
+    apart as the dates.
     """
+    # The number of digits tells the format: year with month or week, with day of the year, or with
+    # month and day, and perhaps hours to seconds.
     digits = len(f"{times.max(initial=0):.0f}")
     places, most = {6: (2, 53), 7: (3, 366)}.get(digits, (2, 12))
     years, parts = np.divmod(times // 10 ** max(digits - 4 - places, 0), 10**places)
@@ -132,6 +140,7 @@ def duration(gap: Any, unit: str) -> float:
     if isinstance(gap, datetime.timedelta | np.timedelta64):
         if unit != "day":
             raise refused("gap", "a number, in the unit of the times, which are not dates", gap)
+        # Dates are days since 1970 by now, so the gap has to be days too.
         gap = float(np.timedelta64(gap, "us") / DAY)
     not_negative("gap", gap, also=" in time=(time, gap), in days for dates, or a timedelta")
     return float(gap)

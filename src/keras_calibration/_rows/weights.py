@@ -20,10 +20,10 @@ WEIGHTS_ARE = ("importance", "counts")
 def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]:
     """Sample weights (n,) above 0 as numbers of rows, for the fit, and the weight of one row.
 
-    Counts stay as they are. Importances are known up to a common factor: they are scaled so that
-    their sum is `(Σ w)² / Σ w²`, the number of rows of equal weight with the same information
-    (Kish). Equal weights become ones, and priors, shrinkage and intervals do not depend on their
-    unit.
+    Counts stay as they are. Importances are known up to a common factor: the function scales them
+    so that their sum is `(Σ w)² / Σ w²`, the number of rows of equal weight with the same
+    information (Kish). Equal weights become ones, and priors, shrinkage and intervals do not depend
+    on their unit.
 
     Example:
         >>> counts_of(np.array([2.0, 2.0]), "importance")
@@ -36,6 +36,7 @@ def counts_of(weights: np.ndarray, weights_are: str) -> tuple[np.ndarray, float]
     if weights_are == "counts":
         check_counts(weights)
         return np.rint(weights), 1.0
+    # Dividing by the largest first keeps sums of squares within float64, in any unit.
     shares = weights / weights.max()
     if not (shares == 1).all():
         shares *= shares.sum() / (shares @ shares)
@@ -62,6 +63,7 @@ def check_counts(weights: np.ndarray, what: str = "weights") -> None:
 
 def warn_of_weights(labels: np.ndarray, weights: np.ndarray) -> None:
     """Warns of importances (n,) that depend on the labels (n,) alone, or that look like counts."""
+    # One weight for each class: the user most likely undoes a sampling, or balances classes.
     of_class = [weights[labels == label] for label in (0, 1)]
     are_two = all(len(part) and part.min() == part.max() for part in of_class)
     if are_two and sum(map(len, of_class)) == len(labels) and of_class[0][0] != of_class[1][0]:
@@ -91,12 +93,12 @@ def are_counts(weights: np.ndarray | None) -> bool:
 
 @dataclass(frozen=True)
 class Counted:
-    """Which of the rows that were passed count: those with a weight above 0.
+    """The rows that count among the passed rows: every row with a weight above 0.
 
     Args:
-        weights: Their weights (n,), float64; None without weights.
-        numbers: Their numbers among the rows that were passed (n,); None if all rows count.
-        num_given: The number of rows that were passed, if there are weights.
+        weights: Weights of the rows that count (n,), float64; None without weights.
+        numbers: Numbers of these rows among the passed rows (n,); None if all rows count.
+        num_given: The number of passed rows, if there are weights.
     """
 
     weights: np.ndarray | None = None
@@ -104,12 +106,13 @@ class Counted:
     num_given: int = 0
 
     def of(self, column: Any, name: str) -> Any:
-        """The rows of a column that count. It is not read yet: the others may hold anything.
+        """Selects the rows that count before anything reads a column: others may hold anything.
 
         Example:
             >>> counted_rows([1.0, 0.0]).of([3, None], "'site'").tolist()
             [3]
         """
+        # All rows count: nothing to select, and nothing to copy.
         if self.numbers is None or column is None:
             return column
         array = exact_array(column, name)
@@ -129,6 +132,7 @@ def counted_rows(sample_weight: ArrayLike | None) -> Counted:
     expected = "Argument `sample_weight` must be finite and not negative."
     is_bad = ~(np.isfinite(weights) & (weights >= 0))
     refuse_rows(is_bad, weights, expected, "Drop these rows.")
+    # Without rows of weight 0, no column needs a selection, which would copy it.
     if weights.all():
         return Counted(weights)
     if not weights.any():
@@ -140,6 +144,7 @@ def counted_rows(sample_weight: ArrayLike | None) -> Counted:
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:
-    # A small weight is not a count of 0, and all large floats are whole.
+    # A tiny weight would round to the count 0, and from 2⁵³ on, every float is a whole number:
+    # neither is a count.
     is_counted = (weights == 0) | ((weights > 0.5) & (weights < 2.0**53))
     return is_counted & (np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights)

@@ -62,7 +62,7 @@ class Boosting:
 def load_lightgbm() -> Any:
     """The module `lightgbm`; raises an `ImportError` that says what to do if it cannot be loaded.
 
-    Its library needs that of OpenMP, which a bare machine may lack.
+    LightGBM's library needs the library of OpenMP, which a bare machine may lack.
     """
     try:
         import lightgbm
@@ -91,41 +91,47 @@ def boost(
     mean log loss, or is 0 unless this is lower than without trees by more than a standard error.
     Then trees are fitted to the rows that the parts score, with the mean of these numbers.
 
-    With clusters, such as blocks of time, trees are fitted to logits without the bias of each
-    cluster (`biases_of`), else they would learn which way the level moved from one block to the
-    next, and go on so.
+    With clusters, such as blocks of time, the fit first corrects the logits by the bias of each
+    cluster (`biases_of`). Otherwise the trees would learn how the level moved from one block to the
+    next, and extrapolate it.
 
     Args:
-        rows: Cross-fitted logits (n,), on which trees are fitted; labels and weights. Not weights
-            but rows are counted in a leaf: those of counts are apart (`rows_apart`).
+        rows: Cross-fitted logits (n,), on which trees are fitted; labels and weights. LightGBM
+            counts the rows of a leaf, not their weights, so a row with a count of 2 must be passed
+            as two rows (`rows_apart`).
         columns: What the trees see, (n, C), float32; NaN is missing.
-        parts: Numbers of the rows to fit and of those to score, of each part.
+        parts: For each part, the numbers of the rows to fit and of the rows to score.
         largest_num_rounds: Largest number of rounds.
-        seed: Seed of the columns that each tree sees.
-        clusters: Which rows are dependent (n,).
-        training: From the number of a part to the logits (n,) and columns (n, C) of the rows that
-            its trees are fitted to, which know nothing of the labels of the rows that it scores;
-            None if `rows` and `columns` do not. With them, trees are fitted a second time, if they
-            help the first time.
+        seed: Seed of the draw of columns that each tree may use.
+        clusters: The cluster of each row (n,); rows of one cluster are dependent.
+        training: A function from the number of a part to the logits (n,) and columns (n, C) on
+            which its trees are fitted, computed without the labels of the rows that it scores. None
+            if `rows` and `columns` are such already. As these take long, they are computed only if
+            trees
+            help on `columns`; the trees are then fitted again.
     """
     all_parts = list(range(len(parts)))
     other_parts = [[other for other in all_parts if other != part] for part in all_parts]
-    # Where trees do not help on the columns of `rows`, which flatter them, the others are spared.
+    # First try the cheap columns, which are biased in favour of trees, as they may know
+    # labels of held-out rows. Only if trees help there, fit on the unbiased ones.
     for training_of in filter(None, [lambda _: (rows.logits, columns), training]):
         trees = _Trees(rows, columns, [scored for _, scored in parts], clusters, seed)
         for number, (fitted, _) in enumerate(parts):
             trees.fit_part(number, fitted, *training_of(number), largest_num_rounds)
+        # The other parts choose the rounds of a part, as its own losses would flatter their
+        # minimum: cross-validation within cross-validation (nested).
         rounds = [trees.best_rounds(others or all_parts) for others in other_parts]
         num_rounds = round(float(np.average(rounds, weights=trees.shares)))
         if not num_rounds:
             break
     if not num_rounds:
-        # The figures say how far from an improvement the best number of rounds is.
+        # No tree is kept, but the report shows how far the best number of rounds was from helping.
         rounds = [trees.lowest(all_parts)] * len(parts)
     logits, bias = trees.logits(all_parts, rounds), 0.0
-    if num_rounds and clusters is None:  # the total of past blocks is not that of the next
+    if num_rounds and clusters is None:  # the next block has another total than past blocks
         logits, bias = trees.with_total(logits)
     without, change, error = trees.change(all_parts, logits)
+    # The scored trees saw a part of the rows each; the model to keep is fitted to all of them.
     model = trees.fit_all(num_rounds) if num_rounds else None
     logits = logits if num_rounds else rows.logits
     return Boosting(model, num_rounds, logits, bias, without, without + change, error)
@@ -143,6 +149,8 @@ def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
     """
     _, cluster = np.unique(clusters, return_inverse=True)
     biases = np.zeros(int(cluster.max()) + 1)
+    # Newton's method for all clusters at once: no two clusters share a parameter, so the Hessian of
+    # the penalised log loss is diagonal. Clipping keeps a step out of saturated probabilities.
     for _ in range(_NUM_STEPS):
         means = special.expit(rows.logits + biases[cluster])
         residuals = rows.row_weights * (rows.labels - means)
@@ -160,8 +168,8 @@ class _Trees:
         rows: Logits without trees, labels and weights.
         columns: What the trees see.
         parts: Numbers of the rows that each part scores.
-        clusters: Which rows are dependent (n,).
-        seed: Seed of the columns that each tree sees.
+        clusters: The cluster of each row (n,); rows of one cluster are dependent.
+        seed: Seed of the draw of columns that each tree may use.
     """
 
     rows: Rows
@@ -176,7 +184,7 @@ class _Trees:
         self.scored = np.concatenate(self.parts)
         num_threads = 0 if self.columns.size > _VALUES_OF_THREADS else 1
         self.parameters = {**_PARAMETERS, "seed": self.seed or 0, "num_threads": num_threads}
-        # Of each part: the log loss after 0, 1, 2 … rounds, and the model.
+        # For each part, the held-out log loss after 0, 1, 2 … rounds, and the model.
         self.curves: list[np.ndarray] = []
         self.models: list[Any] = []
 
@@ -185,10 +193,12 @@ class _Trees:
     ) -> None:
         """Fits at most `limit` rounds for a part, on top of logits (n,), to columns (n, C)."""
         held_out, weights = self.parts[part], self.rows.row_weights
+        # The curve starts with the loss of no trees, so that 0 rounds can be the best.
         losses = row_log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
         curve, model = [np.average(losses, weights=weights[held_out])], None
+        # With fewer rows, no split leaves enough of them on both sides.
         if len(fitted) >= 2 * _MIN_ROWS_OF_LEAF:
-
+            # LightGBM's own early stopping compares rounds with each other, but not with no trees.
             def end_early(state: Any) -> None:
                 curve.append(state.evaluation_result_list[0][2])
                 best = int(np.argmin(curve))
@@ -196,6 +206,8 @@ class _Trees:
                     raise self.lightgbm.callback.EarlyStopException(best, [])
 
             train = self._dataset(fitted, self._starts(logits), columns)
+            # Held-out rows keep their plain logits: at prediction time, nobody knows a cluster's
+            # bias.
             valid = [self._dataset(held_out, self.rows.logits, self.columns, train)]
             model = self.lightgbm.train(
                 self.parameters, train, limit, valid_sets=valid, callbacks=[end_early]
@@ -224,6 +236,7 @@ class _Trees:
     def with_total(self, logits: np.ndarray) -> tuple[np.ndarray, float]:
         """Logits (n,) of all parts with a bias that gives them the observed total, and the bias."""
         pairs = zip(self.parts, self.models, strict=True)
+        # A part without a model keeps its logits, so it has no say in the bias of the trees.
         scored = np.concatenate([part for part, model in pairs if model is not None])
         bias = float(bias_of_total(logits[scored], self.rows.take(scored))[0])
         shifted = logits.copy()
@@ -254,7 +267,7 @@ class _Trees:
         return logits
 
     def _starts(self, logits: np.ndarray) -> np.ndarray:
-        """The logits (n,) on top of which trees are fitted: without the bias of each cluster."""
+        """The logits (n,) below the trees, corrected by the bias of each cluster."""
         if self.clusters is None:
             return logits
         scored_rows = replace(self.rows, logits=logits).take(self.scored)
@@ -281,8 +294,8 @@ def tables_of(
     """The trees of a model in the form of `_ops.boosted_trees.tree_sums`, and a bias.
 
     The tables agree with `model.predict`, plus the bias, for every float32 value. A row goes left
-    at a node if `x <= t`, in float64. A missing value goes to the side that LightGBM has learnt,
-    or where it has not seen any, to that of 0.
+    at a node if `x <= t`, in float64. A missing value goes to the side that LightGBM has learnt. If
+    LightGBM saw no missing values at a split, they go to the side of 0.
 
     Args:
         model: LightGBM's model, or None for no trees.
@@ -293,12 +306,14 @@ def tables_of(
         Splits (7, T), int32, thresholds (7, T) and leaves (T, 128), float32.
     """
     splits = np.zeros((NUM_SPLITS, num_trees), "int32")
-    # A split that is not used gives any bit: the leaves are filled in for both.
+    # The bit of a split that a small tree lacks says nothing: `fill` writes a leaf for both values.
     thresholds = np.zeros((NUM_SPLITS, num_trees), "float32")
     leaves = np.zeros((num_trees, NUM_CODES), "float32")
     codes = np.arange(NUM_CODES)
 
     def fill(tree: int, node: dict[str, Any], reached: np.ndarray) -> None:
+        # `reached` marks the codes with which a row arrives at this node: QuickScorer's bit
+        # vectors.
         if "split_index" not in node:
             leaves[tree, reached] = node["leaf_value"]
             return
@@ -306,14 +321,17 @@ def tables_of(
         column = node["split_feature"]
         threshold = node["threshold"]
         right = (codes >> place & 1).astype(bool)
+        # The tables compare in float32, LightGBM in float64; the same rows have to go left.
         rounded, is_above = _float32_below(threshold), threshold > 0
         are_missing_left = node["default_left"] if node["missing_type"] == "NaN" else threshold >= 0
+        # A split without missing values in training reads them as 0, which goes left if 0 <= t.
         if abs(threshold) > LARGEST:  # all numbers are on one side
             column = column + 2 * model.num_feature()
             right = right ^ is_above
             rounded = np.float32(0.5 if are_missing_left != is_above else -1)
         elif not are_missing_left:
-            # Missing values go right, so left is -x > -t', where t' is the next number above t.
+            # Missing values go right. A comparison with NaN is false, so that a true one has to
+            # mean left: -x > -t', where t' is the next number above t.
             column, right = column + model.num_feature(), ~right
             rounded = -_next_float32(rounded, np.inf)
         splits[place, tree], thresholds[place, tree] = column, rounded
@@ -329,9 +347,10 @@ def tables_of(
 def _float32_below(threshold: float) -> np.float32:
     """The largest float32 t with `x <= t` for the same float32 values x as `x <= threshold`."""
     if abs(threshold) <= float(_LIKE_ZERO):
-        # LightGBM predicts values up to this as 0.
+        # LightGBM reads values of at most this magnitude as 0: all of them are on one side.
         return _LIKE_ZERO if threshold >= 0 else _next_float32(-_LIKE_ZERO, -np.inf)
     nearest = np.float32(np.clip(threshold, -LARGEST, LARGEST))
+    # Rounding to the nearest float32 may end above the threshold; then the next one below is it.
     return nearest if float(nearest) <= threshold else _next_float32(nearest, -np.inf)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 # Parameters with less information than this get the standard deviation 1e12. For an interval, this
 # is as good as infinite; its square is within the range of float32.
 _SMALLEST_INFORMATION = 1e-24
-# Smallest eigenvalue of a Hessian scaled to a unit diagonal: less is rounding.
+# Smallest eigenvalue of a Hessian scaled to a unit diagonal. Smaller ones are rounding errors.
 _SMALLEST_EIGENVALUE = 1e-14
 
 
@@ -31,7 +31,8 @@ def covariance_factor(hessian: np.ndarray, free: np.ndarray | None = None) -> np
     factor = np.zeros_like(hessian)
     if len(places):
         matrix = hessian[np.ix_(places, places)]
-        # Scaled, since parameters can differ by orders of magnitude.
+        # Scaling to a unit diagonal keeps the digits of parameters that differ by orders of
+        # magnitude. With `D H D = V Λ Vᵀ` for the scale D, the factor is `F = D V Λ^(-½)`.
         scale = 1 / np.sqrt(np.maximum(np.diag(matrix), _SMALLEST_INFORMATION))
         eigenvalues, directions = np.linalg.eigh(matrix * scale[:, None] * scale)
         root = np.sqrt(np.maximum(eigenvalues, _SMALLEST_EIGENVALUE))

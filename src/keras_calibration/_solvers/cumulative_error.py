@@ -56,13 +56,15 @@ def figures_in_folds(
 
     A segment then has the mean of the errors of its folds, weighted by their weights. By Fisher's
     method, `-2 Σ_f log p_f` of k folds has the χ² distribution with 2 k degrees of freedom if the
-    predictions are correct, which gives the p-value. The deviations are those of one ECCE with this
-    p-value.
+    predictions are correct, which gives the p-value. The deviations are how many σ a single ECCE
+    with this p-value has.
     """
     columns = (labels, predictions, weights)
     figures = segment_figures(*columns, ids, min_rows, min_positives, counts, dependence)
     if fold is None or not len(figures.first_row):
         return figures
+    # Each fold of a segment is a cell with its own ECCE. Small segments are left out by now: their
+    # cells must not come back.
     segments = ids[figures.first_row]
     numbers = np.flatnonzero(np.isin(ids, segments))
     y, p, w, n = (column[numbers] for column in (*columns, counts))
@@ -74,13 +76,15 @@ def figures_in_folds(
     of_segment = segment[by_fold.first_row]
     totals = np.bincount(cells, w)
     totals = totals[totals > 0]
+    # Fisher's method: the p-values of the folds are independent, as no row is in two folds. The
+    # bound keeps the logarithm finite.
     p_value = np.maximum(by_fold.p_value, _SMALLEST_P_VALUE)
     statistic = -2 * np.bincount(of_segment, np.log(p_value))
     combined = stats.chi2.sf(statistic, 2 * np.bincount(of_segment))
     return replace(
         figures,
         error=np.bincount(of_segment, totals * by_fold.error) / np.bincount(of_segment, totals),
-        # The leading term of `brownian_range_tail`, which is 8 Φ(-x).
+        # The deviation x with this p-value, by the leading term of `brownian_range_tail`, 8 Φ(-x).
         deviations=np.maximum(-ndtri(combined / 8), 0.0),
         p_value=combined,
     )
@@ -111,8 +115,9 @@ def segment_figures(
         weights: Positive weights, shape `(n,)`.
         ids: Segment of each row, whole numbers, shape `(n,)`.
         min_rows: Smallest number of rows of a segment.
-        min_positives: Smallest expected number of positives, and of negatives. The labels do not
-            decide: segments that enter by observed positives hold too many positives by chance.
+        min_positives: Smallest expected number of positives, and of negatives. Labels must not
+            decide: segments that enter by observed positives would hold too many positives by
+            chance.
         counts: How many rows each row stands for, shape `(n,)`; one by default.
         dependence: The group of each row, shape `(n,)`, and the correlation in a group
             (`correlation_in_groups`). The variance is then larger by the factor
@@ -130,32 +135,42 @@ def segment_figures(
     p = predictions[order]
     w = weights[order]
     counts = counts[order]
+    # Rows now lie segment by segment, in each by ascending prediction, so that `reduceat` sums
+    # whole segments, and one cumulative sum serves all of them.
     changes = ids[1:] != ids[:-1]
     starts = np.flatnonzero(np.r_[True, changes])
     lengths = np.diff(np.r_[starts, len(ids)])
     # Shares before sums: a segment of small weights keeps its digits beside one of large weights.
     share = w / np.repeat(np.add.reduceat(w, starts), lengths)
     residual = share * (y - p)
+    # One sum runs through all segments; subtracting its value before each makes C start at 0.
     cumulative = np.cumsum(residual)
     cumulative -= np.repeat(cumulative[starts] - residual[starts], lengths)
+    # C counts only where the prediction changes: between ties, it would depend on their order.
     is_end = np.r_[changes | (p[1:] != p[:-1]), True]
     error, rises = _ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
     error = np.where(error < _SMALLEST_ERROR, 0.0, error)
+    # σ² of the sum, if each label is a Bernoulli draw with its prediction as probability.
     variance = np.add.reduceat(share**2 / counts * p * (1 - p), starts)
     factor = np.ones(len(starts))
     if dependence is not None:
+        # The design effect: correlated rows of a group add up, `(Σ a)²` instead of `Σ a²`. `pairs`
+        # are the groups within segments, as a group may lie in several.
         segment = np.repeat(np.arange(len(starts)), lengths)
         pairs, place = np.unique([segment, dependence[0][order]], axis=1, return_inverse=True)
         sums = np.bincount(place.reshape(-1), share * np.sqrt(p * (1 - p)))
         together = np.bincount(pairs[0], sums**2, len(starts))
         ratio = np.divide(together, variance, out=np.ones_like(variance), where=variance > 0)
         factor += dependence[1] * np.maximum(ratio - 1, 0)
+    # Without variance, all predictions are 0 or 1: a single other label refutes them for certain.
     deviation = np.sqrt(factor * variance)
     infinite = np.where(error > 0, np.inf, 0.0)
     deviations = np.divide(error, deviation, out=infinite, where=deviation > 0)
-    # The largest possible step towards the end of the range that comes later.
+    # The largest possible step towards the end of the range that comes later: a label of 1 moves C
+    # up by 1 - p, a label of 0 moves it down by p.
     steps = share / counts * np.where(np.repeat(rises, lengths), 1 - p, p)
-    # So that Bennett's inequality, too, gives the p-value of an ECCE over the larger σ.
+    # With b multiplied by the factor, as σ² is, u in Bennett's inequality stays the same, and x
+    # falls like ECCE / σ.
     largest_step = factor * np.maximum.reduceat(steps, starts)
     return SegmentFigures(
         first_row=order[starts],
@@ -174,8 +189,9 @@ def correlation_in_groups(
 ) -> float:
     """The mean correlation of the residuals of two rows of a group, from 0 to 1.
 
-    A group of n rows counts as n - 1 pairs. If predictions are wrong, their error is a part of the
-    residuals, and hardly changes the correlation.
+    It is the mean of the correlations within groups of at least two rows, weighted by their rows.
+    The standardised residuals of wrong predictions contain their error, which hardly changes the
+    correlation.
 
     Example:
         >>> labels, one = np.array([0, 0, 1, 1]), np.ones(4)
@@ -185,6 +201,7 @@ def correlation_in_groups(
     variance = predictions * (1 - predictions)
     residuals = (labels - predictions) / np.sqrt(np.where(variance > 0, variance, np.inf))
     columns = counts, counts * residuals, counts * residuals**2
+    # The products of all pairs i ≠ j of a group add up to `(Σ r)² - Σ r²`, n (n - 1) of them.
     number, sums, squares = (np.bincount(groups, column) for column in columns)
     others = number - 1
     pairs = (sums**2 - squares)[others > 0] / others[others > 0]
@@ -195,9 +212,11 @@ def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Range of each segment's values and 0, and whether its upper end comes after the lower one."""
     counts = np.diff(np.r_[starts, len(values)])
     ends, places = [], []
+    # Maximum, then minimum as the maximum of the negated values. The value 0 before the first row
+    # has the place -1.
     for sign in (1, -1):
         end = np.maximum.reduceat(sign * values, starts)
-        # Of ends that differ by rounding alone, the last one.
+        # If several places reach the end up to rounding, the last one counts.
         is_there = sign * values > np.repeat(end, counts) - _SMALLEST_ERROR
         last = np.maximum.reduceat(np.where(is_there, np.arange(len(values)), -1), starts)
         places.append(np.where(end > _SMALLEST_ERROR, last, -1))
@@ -214,7 +233,7 @@ def _large_enough(
     """
     starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
     totals, positives = np.add.reduceat(numbers, starts, axis=1)
-    # Rounding of the sum does not decide whether a segment enters.
+    # A margin, so that the rounding of a sum does not decide whether a segment enters.
     rarer = np.minimum(positives, totals - positives) * (1 + _ROUNDING)
     is_large = (totals >= min_rows) & (rarer >= min_positives)
     return np.repeat(is_large, np.diff(np.r_[starts, len(ids)]))
@@ -233,15 +252,16 @@ def p_values(error: np.ndarray, deviation: np.ndarray, largest: np.ndarray) -> n
     there are many positives and negatives. If there are few, large steps towards the rarer class
     are more likely than that. By Bennett's inequality, a sum of terms of at most b, with variance
     σ², has the tail of a normal variable at `x = (σ / b) sqrt(2 h(b ECCE / σ²))` standard
-    deviations, where `h(u) = (1 + u) log(1 + u) - u`. The p-value is taken at x, which is never
-    above ECCE / σ.
+    deviations, where `h(u) = (1 + u) log(1 + u) - u`. The p-value is the tail of the Brownian range
+    at x, which is never above ECCE / σ.
 
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.9.
     """
     positive = deviation > 0
+    # Bennett's inequality with `u = b ECCE / σ²`.
     u = np.divide(largest * error, deviation**2, out=np.zeros_like(error), where=positive)
-    series = u**2 * (1 / 2 - u / 6 + u**2 / 12)  # where the formula would cancel
+    series = u**2 * (1 / 2 - u / 6 + u**2 / 12)  # Taylor, where h would cancel
     h = np.where(u < 1e-3, series, (1 + u) * np.log1p(u) - u)
     scale = np.divide(deviation, largest, out=np.zeros_like(error), where=positive)
     infinite = np.where(error > 0, np.inf, 0.0)
@@ -259,10 +279,12 @@ def brownian_range_tail(x: ArrayLike) -> np.ndarray:
         Annals of Mathematical Statistics 1951.
     """
     x = np.asarray(x, np.float64)[..., None]
+    # Two series for one function: the first converges fast from x = 1 on and keeps the digits of
+    # tiny tails, the second converges fast below 1.
     k = np.arange(1, 16)
     high = np.maximum(x, 1.0)
     tail = 8 * np.sum(np.where(k % 2, 1, -1) * k * ndtr(-k * high), axis=-1)
     a = (np.arange(4) + 0.5) * np.pi
-    low = np.clip(x, 0.05, 1.0)  # exactly 1 below
+    low = np.clip(x, 0.05, 1.0)  # below 0.05, the tail is 1
     below = np.sum((8 / low**2 + 2 / a**2) * np.exp(-2 * a**2 / low**2), axis=-1)
     return np.clip(np.where(x[..., 0] < 1, 1 - below, tail), 0.0, 1.0)

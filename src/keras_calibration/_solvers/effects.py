@@ -30,7 +30,7 @@ Sums = tuple[Array, Array, Array]
 
 
 def add_sums(total: Sequence[Array] | None, part: Sequence[Array]) -> Any:
-    """Adds the sums of one part of the rows to those of earlier parts (None before the first)."""
+    """Adds the sums of a part of the rows to the sums of earlier parts (None before the first)."""
     return part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
 
 
@@ -38,7 +38,7 @@ def solve_blocks(matrices: Array, right_sides: Array) -> Array:
     """Solutions (blocks, p, m) for positive definite matrices (blocks, p, p)."""
     if matrices.shape[1] == 1:  # there may be millions of them
         return right_sides / matrices
-    if len(matrices) == 1:  # large: Cholesky takes half the time
+    if len(matrices) == 1:  # one large block: Cholesky takes half the time of LU
         _, solution, failed = lapack.dposv(matrices[0].T, right_sides[0])
         if not failed:
             return solution[None]
@@ -48,7 +48,7 @@ def solve_blocks(matrices: Array, right_sides: Array) -> Array:
 def _inverse(matrix: Array) -> Array:
     """The inverse of a positive definite matrix, by Cholesky: three times as fast as `inv`."""
     factor, failed = lapack.dpotrf(matrix.T)
-    if failed:  # rounding has made the matrix indefinite
+    if failed:  # rounding made the matrix indefinite
         return np.linalg.inv(matrix)
     upper = lapack.dpotri(factor)[0]  # below the diagonal, `dpotrf` has left zeros
     inverse = upper + upper.T
@@ -59,7 +59,7 @@ def _inverse(matrix: Array) -> Array:
 class Effect:
     """Coefficients u in blocks. Each row uses the coefficients of one block.
 
-    The `places` of the rows say which block: ids (n,), or the numeric columns.
+    The argument `places` says which block each row uses: ids (n,), or the numeric columns.
 
     Args:
         num_blocks: Number of blocks.
@@ -112,12 +112,16 @@ class Effect:
             gradient: Gradient (num_blocks, p), as from `sums`.
             precision: Hessian of each block (num_blocks, p, p).
         """
-        # Scores r ~ N(0, H S H + H), with the coefficients outside the group integrated out.
+        # The Laplace approximation: near the current u, the rows act like one working response
+        # `t = u - H⁻¹ g ~ N(0, S + H⁻¹)`. The scores `r = H t ~ N(0, H S H + H)` need no inverse.
         scores = np.einsum("vij,vj->vi", precision, self.coefficients) - gradient
         if len(self.deviations) == 1:  # no coefficients are outside the group
             yield _scale_likelihood(precision, scores)
             return
         for group in range(len(self.deviations)):
+            # Integrating out the coefficients outside the group leaves a normal density whose
+            # information is the Schur complement `H_ii - H_io (H_oo + S_o⁻¹)⁻¹ H_oi`, with its
+            # scores alike.
             inside = np.flatnonzero(self.group == group)
             outside = np.flatnonzero(self.group != group)
             across = precision[:, inside][:, :, outside]
@@ -132,26 +136,33 @@ class Effect:
         """Sets each s to its mode, given the others and working responses."""
         for group, log_likelihood in enumerate(self.scale_likelihoods(gradient, precision)):
             scales = _SCALES
+            # Grid search on log s. The likelihood can be flat or have two modes, where Newton's
+            # method on s would stray.
             for _ in range(4):  # the next grid is finer, between the neighbours of the best s
                 best = int(np.argmax(log_likelihood(scales) + log_prior(scales)))
                 low = scales[max(best - 1, 0)]
                 high = scales[min(best + 1, len(scales) - 1)]
                 scales = low * (high / low) ** _FRACTIONS
+            # The middle of the last grid.
             self.deviations[group] = scales[3]
 
 
 def _scale_likelihood(information: Array, scores: Array) -> Callable[[Array], Array]:
     """The log likelihoods of s (m,) for scores (blocks, p) distributed as `N(0, s² H² + H)`."""
+    # Along the eigenvectors of H, the scores are independent, `r_j ~ N(0, s² λ_j² + λ_j)`.
     if information.shape[1] == 1:  # there may be millions of them
         curvatures, along = information[:, :, 0], scores
     else:
         curvatures, directions = np.linalg.eigh(information)
         along = np.einsum("vij,vi->vj", directions, scores)
+    # Directions that no row informs have no say in s.
     informed = curvatures > 1e-12 * max(curvatures.max(initial=0.0), 1.0)
     curvatures = curvatures[informed]
     squares = along[informed] ** 2
 
     def log_likelihood(scales: Array) -> Array:
+        # `-½ [log(1 + s² λ) + r² / (λ + s² λ²)]`, without the part `-½ r² / λ - ½ log λ`, which
+        # does not depend on s.
         total = np.zeros(len(scales))
         variances = scales[:, None] ** 2
         for start in range(0, len(curvatures), _BLOCKS_TOGETHER):
@@ -216,15 +227,17 @@ class CurvesEffect(Effect):
 
     Args:
         columns: The columns of any part of the rows. Each group of a column has an s. The s of the
-            lines is set first: a walk can be nearly straight, and would replace the line.
+            lines is set first: otherwise a walk, which can be nearly straight, would take the place
+            of the line.
     """
 
-    # The Hessian takes most of the time.
+    # Summing the Hessian takes most of the time of a step.
     hessian_tolerance = _HESSIAN_TOLERANCE
 
     def __init__(self, columns: Sequence[NumericColumn]) -> None:
         sizes = [column.basis.shape[1] for column in columns]
         starts = np.cumsum([0, *(column.num_groups for column in columns)])
+        # Lines keep the shared number; walks get numbers of their own, one column after the other.
         groups = [
             np.where(column.group == LINES, LINES, start + column.group)
             for start, column in zip(starts, columns, strict=False)
@@ -240,6 +253,7 @@ class CurvesEffect(Effect):
 
     def deviations_of_columns(self) -> list[float]:
         """The standard deviation of each column's curve, the mean over its knots."""
+        # A curve is the sum of independent parts, line and walk, so their variances add up.
         column_groups = [np.unique(part) for part in np.split(self.group, self._ends)]
         return [float(np.linalg.norm(self.deviations[group])) for group in column_groups]
 
@@ -271,8 +285,8 @@ class CurvesEffect(Effect):
     ) -> Iterator[Callable[[Array], Array]]:
         """The log likelihood of each s, given the others; earlier ones have their new values.
 
-        Given the old values instead, the s of redundant columns would all become small, then all
-        large, and so on.
+        With the old values, all redundant columns would see that the others explain the labels and
+        become small together, then all large, and so on.
         """
         # One inverse serves all groups: the inverse of a block of it is a Schur complement.
         covariance = _inverse(precision[0] + np.diag(self.shrinkage))
@@ -282,9 +296,13 @@ class CurvesEffect(Effect):
             across = covariance[inside]
             within = across[:, inside]
             eye = np.eye(len(across))
+            # The inverse of the group's block of C is the Schur complement plus the prior
+            # precision; without the latter, it is the information of the rows.
             inverse = _inverse(within)
             explained = inverse @ (across @ scores)
             yield _scale_likelihood((inverse - previous**-2 * eye)[None], explained[None])
+            # The caller has set the s of this group by now. The Woodbury identity updates C with a
+            # matrix of the group's size, instead of a new inverse of the whole block.
             change = self.deviations[group] ** -2 - previous**-2
             if abs(np.log(self.deviations[group] / previous)) > _UNCHANGED_SCALE:
                 covariance -= across.T @ np.linalg.solve(eye + change * within, change * across)
@@ -293,6 +311,8 @@ class CurvesEffect(Effect):
         """Hessian by all coefficients (p, p)."""
         hessian = np.empty((len(self.group), len(self.group)))
         places = [slice(a, b) for a, b in itertools.pairwise([0, *self._ends, len(hessian)])]
+        # Rows are summed by pairs of knots first. The bases, far smaller than the rows, turn these
+        # sums into the Hessian `Σ_i h_i (B₁ᵀ φ_i) (φ_iᵀ B₂)`.
         for i, first in enumerate(columns):
             for j, second in enumerate(columns[i:], start=i):
                 by_knots = sums_by_knots(first, second, curvature)

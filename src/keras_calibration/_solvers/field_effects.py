@@ -108,11 +108,13 @@ class FieldEffects:
         scale_tolerance: float = _SCALE_TOLERANCE,
     ) -> tuple[int, bool]:
         """Iterates until convergence; returns the number of passes and whether it converged."""
-        # The curve first: otherwise its bias would look like a variance of the offsets.
+        # Fit the common curve first: otherwise its bias would look like a variance of the offsets.
         for _ in range(_LARGEST_NUM_PASSES):
             if self.improve_curve() <= _CURVE_TOLERANCE:
                 break
         settled, num_passes, gain = not learn_scales, 0, 0.0
+        # Block coordinate descent: each effect in turn, together with β. Until the s have settled,
+        # every pass also sets them; then they are fixed, and the objective is convex.
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
             sets_scales = not settled and gain <= _NEAR_OPTIMUM
@@ -120,10 +122,14 @@ class FieldEffects:
             last_gain = gain
             start = self._parameters()
             gain = max(self.improve_effect(n, sets_scales) for n in range(len(self.effects)))
+            # The gain is quadratic in the step, so `_extrapolate` takes its root for the ratio of
+            # steps.
             if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
                 self._extrapolate(start, gain / last_gain if last_gain else 0.0)
             if settled and not self.tighten() and gain <= tolerance:
                 break
+            # The s have settled once a pass hardly changes them, or after so many passes that they
+            # may go back and forth for ever.
             moved = np.abs(self.deviations() - previous) / np.maximum(previous, _SMALL_SCALE)
             settled = settled or (sets_scales and bool(moved.max() <= scale_tolerance))
             settled = settled or num_passes >= _LARGEST_NUM_SCALE_PASSES
@@ -142,16 +148,20 @@ class FieldEffects:
         if with_deviations:
             effect.set_deviations(by_block, precision, self.log_prior)
         shrinkage = effect.shrinkage
+        # From here on, gradient and Hessian include the prior of u.
         by_block = by_block + shrinkage * effect.coefficients
         # Beside huge weights, rounding loses the prior, and the block could not be solved.
         floor = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
         precision = precision + np.maximum(shrinkage, floor)[:, :, None] * np.eye(floor.shape[1])
-        # The Schur complement of the blocks.
+        # Block elimination: solving each block for u leaves a small system for β, with the Schur
+        # complement `B - Σ_v C_vᵀ P_v⁻¹ C_v` as its matrix.
         right = np.concatenate([cross, by_block[:, :, None]], axis=2)
         solution = solve_blocks(precision, right)
         reduction = cross.reshape(-1, len(gradient)).T @ solution.reshape(-1, right.shape[2])
         right = gradient - reduction[:, -1]
         step = self._solve(hessian - reduction[:, :-1], right)
+        # Back-substitution gives the step of u. The gain is the squared Newton decrement gᵀ H⁻¹ g,
+        # twice what the quadratic model promises.
         effect_step = solution[:, :, -1] - solution[:, :, :-1] @ step
         gain = gradient @ step + float(np.sum(by_block * effect_step))
         return self._take_step(step, gain, number, effect_step)
@@ -161,7 +171,7 @@ class FieldEffects:
     ) -> Derivatives:
         """Derivatives by β and the coefficients of an effect, in one pass over the rows.
 
-        With `kept`, only the gradients are summed, and the Hessians are those of `kept`.
+        With `kept`, this method sums only the gradients, and takes the Hessians from `kept`.
         """
         gradient = self.ridge * (self.beta - self.centre)
         hessian = np.diag(self.ridge)
@@ -186,7 +196,7 @@ class FieldEffects:
     def _derivatives_for_step(self, number: int) -> Derivatives:
         """The derivatives for a step; Hessians are reused while the curve has hardly moved.
 
-        All parts of a Hessian come from the same curve, else it might not be positive definite.
+        All parts of a Hessian come from the same curve; mixed parts might not be positive definite.
         """
         tolerance = self.effects[number].hessian_tolerance
         moved, kept = self._kept.get(number, (0.0, None))
@@ -205,12 +215,13 @@ class FieldEffects:
         """Extrapolates the moves of the passes, a geometric series, to their limit.
 
         Where effects can replace each other, passes move the same way for a long time, each a
-        little less far. The step is not taken if the objective would rise.
+        little less far. If the objective would rise, the parameters stay where they are.
 
         Args:
             start: The parameters before the last pass.
-            shrinkage: Gain of the last pass, as a share of that of the one before.
+            shrinkage: Gain of the last pass, divided by the gain of the pass before.
         """
+        # Steps that shrink by the ratio ρ go on for ρ + ρ² + … = ρ / (1 - ρ) of the last one.
         share = np.sqrt(shrinkage)
         if self.slopes is not None or not _SMALLEST_SHARE_KEPT < share < 1:
             return
@@ -230,9 +241,11 @@ class FieldEffects:
             self._write_curve(block)
             self.loss += block.loss_of(block.next)
             block.take_step()
+        # A move of all effects at once makes every kept Hessian too old.
         if self._objective() <= limit:
             self._kept = {}
             return
+        # Taking the step a second time swaps the old curves back, without computing them again.
         self.loss = previous_loss
         self._set_parameters(*previous_parameters)
         for block in self.blocks:
@@ -261,6 +274,8 @@ class FieldEffects:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
         if self.slopes is None:
             return False
+        # `rise` is the slope of each segment; without bends, it would be the slope of the straight
+        # part.
         rise = self.slopes @ self.beta
         straight_rise = self.slopes[0, 1] * self.beta[1]
         too_little = bool(np.any(rise < SMALLEST_SHARE * straight_rise))
@@ -279,9 +294,11 @@ class FieldEffects:
             effect.deviations = effect_deviations.copy()  # a fit writes into them
 
     def _solve(self, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """A step on β; a parameter at its bound stays there if the step would cross it."""
+        """A projected Newton step on β: no parameter crosses its bound."""
+        # A parameter at its bound stays there if the step would cross it.
         free = (self.beta > self.lower) | (gradient < 0)
         step = np.zeros_like(gradient)
+        # Least squares, as functions that the rows do not tell apart make H singular.
         step[free] = np.linalg.lstsq(hessian[free][:, free], gradient[free], rcond=None)[0]
         return step
 
@@ -292,8 +309,10 @@ class FieldEffects:
         before = self._objective()
         loss = self.loss
         (beta, coefficients) = self._parameters()
-        # A step whose expected gain is below rounding is tried only once.
+        # If the expected gain is below rounding, a shorter step cannot show a fall either.
         is_tiny = gain <= _TOLERANCE * self.total_weight
+        # Backtracking: the objective is convex, so a step that is short enough does not raise it,
+        # but a full Newton step may overshoot where probabilities saturate.
         for halvings in range(1 if is_tiny else _LARGEST_NUM_HALVINGS):
             size = 0.5**halvings
             self.beta = np.maximum(beta - size * step, self.lower)
@@ -320,6 +339,8 @@ class FieldEffects:
             if number is not None:
                 places = block.places[number]
                 self.effects[number].add_to(block.next, places, functions, effect_change)
+            # Only kept Hessians need to know how far the curve has moved from where they were
+            # summed.
             if self._kept:
                 moved = max(moved, float(block.next.max()), -float(block.next.min()))
             block.next += block.curve

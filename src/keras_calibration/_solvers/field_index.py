@@ -28,6 +28,9 @@ def coinciding(ids: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
     num_seen = {name: np.count_nonzero(np.bincount(column)) for name, column in ids.items()}
     for first, second in itertools.combinations(ids, 2):
         if num_seen[first] == num_seen[second] > 1:
+            # `partner` maps each value of the first field to the second field's value in its last
+            # row. If this is right for all rows, and both fields have as many values, each
+            # determines the other.
             partner = np.zeros(int(ids[first].max()) + 1, ids[second].dtype)
             partner[ids[first]] = ids[second]
             if (partner[ids[first]] == ids[second]).all():
@@ -56,7 +59,7 @@ class FieldIndex:
             has_rows = np.zeros(size + 1, bool)
             has_rows[np.minimum(column.astype(np.intp), size)] = True
             seen_ids.append(np.flatnonzero(has_rows[:-1]))
-            # "Other" is above all of them, so it comes last.
+            # Ids of "other" are above all ids with rows, so that the search puts them last.
             places.append(np.searchsorted(seen_ids[-1], column))
         return cls(num_values, seen_ids, places)
 

@@ -31,11 +31,11 @@ _PART_TOLERANCE, _PART_SCALES = 1e-8, 0.03
 
 
 class Spreads(NamedTuple):
-    """The standard deviations of the effects, fields first, and the factor of those of fields.
+    """The standard deviations of the effects, fields first, and the factor that fields share.
 
     Args:
-        deviations: s of each field, and those of the curves, in the order of `CurvesEffect`.
-        factor: Factor of the s of fields (`improve_spreads`); 0 if they were not multiplied.
+        deviations: s of each field, then s of the curves, in the order of `CurvesEffect`.
+        factor: The factor by which `improve_spreads` multiplied the s of fields; 0 if it did not.
     """
 
     deviations: np.ndarray
@@ -67,8 +67,8 @@ class FieldOffsets(Solved):
         deviations: Standard deviation of the offsets of each field, and of the curve of each
             numeric column, line and walk together.
         spreads: The s that were fitted, from which fits to parts of the rows start.
-        posterior: The covariance of slope, bias, offsets and curves, of all values. One without
-            rows has the variance of the offsets, averaged over s.
+        posterior: The covariance of slope, bias, offsets and curves. A value without rows has the
+            variance of the offsets, averaged over s.
     """
 
     slope: float
@@ -94,7 +94,7 @@ class FieldOffsets(Solved):
         return rows.row_weights * probability * (1 - probability)
 
     def mapped(self, line: Line) -> FieldOffsets:
-        """The fit whose logits are those of this one, mapped by a line."""
+        """The fit that predicts the logits of this fit, mapped by a line."""
         return replace(
             self,
             slope=line.scale * self.slope,
@@ -140,15 +140,15 @@ def fit_field_offsets(
     and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
     continue to the unique optimum.
 
-    The curves of all numeric columns are a further block (`numeric_column`): one s for the
-    straight lines of all, one for the random walk of each. The likelihood of an s has everything
-    else in the block integrated out.
+    The curves of all numeric columns are a further block (`numeric_column`). All their straight
+    lines share one s; the random walk of each column has its own. The likelihood of an s integrates
+    out everything else in the block.
 
-    A fit to a part of the rows gets the s of the fit to all rows as `start`. Its s start there and
-    settle less exactly. It uses the same factor, and computes no posterior. That takes less time.
-    (To keep the s of all rows would leak: they say which columns matter in the held-out rows. On
-    tables of 40 columns, the loss of held-out rows came out lower by 0.005.) `fold_weights` makes
-    the folds of `improve_spreads`, which needs them where there are several fields.
+    A fit to a part of the rows gets the s of the fit to all rows as `start`. To save time, its s
+    start there and settle less exactly, it uses the same factor, and it computes no posterior. It
+    does not keep the s of all rows, as these would leak which columns matter in the held-out rows:
+    on tables of 40 columns, the loss of held-out rows came out lower by 0.005. `fold_weights` makes
+    the folds that `improve_spreads` needs if there are several fields.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -163,6 +163,7 @@ def fit_field_offsets(
         effects += [CurvesEffect(columns)] if columns else []
         return FieldEffects(blocks, effects, log_prior, line)
 
+    # Rows in parts that stay in the cache, each with its places in all fields and columns.
     functions, weights = np.stack([rows.logits, np.ones_like(rows.logits)]), rows.row_weights
     blocks = []
     for part in row_parts(len(weights), num_values):
@@ -171,11 +172,13 @@ def fit_field_offsets(
         blocks.append(RowBlock(functions[:, part], rows.labels[part], weights[part], places))
     fit = new_fit(blocks)
     run = fit.run
+    # A fit to a part of the rows starts from the s of all rows, and ends sooner.
     if start is not None:
         fit.set_deviations(start.deviations)
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
     factor = improve_spreads(fit, new_fit, log_prior, fold_weights, start and start.factor)
+    # `improve_spreads` moved the optimum, so the offsets are fitted again.
     if factor:
         num_further, converged = run(learn_scales=False)
         num_passes += num_further
@@ -185,6 +188,7 @@ def fit_field_offsets(
     posterior = None
     if start is None:
         posterior = field_posterior(fit, factor > 0)
+        # A value without rows has nothing but its prior: its variance is that of all offsets.
         variances = index.by_id(posterior.variances, posterior.spreads**2)
         posterior = replace(posterior, variances=variances)
     return FieldOffsets(
@@ -213,8 +217,8 @@ def fit_field_curves(
 
     In the basis `curve_basis(knots)` of a level, a slope and bends, the common curve has the
     coefficients β, and each field value its own `u ~ N(0, diag(s²))`, with one s each for the
-    levels, slopes and bends of a field. The steps are those of `fit_field_offsets`, with blocks of
-    K × K on the diagonal.
+    levels, slopes and bends of a field. The steps are like those of `fit_field_offsets`, with
+    blocks of K × K on the diagonal.
 
     Each curve rises by at least a hundredth of the curve it deviates from: the common curve
     compared to its straight part, and the sum of the curves of a row compared to the common curve,
@@ -228,12 +232,17 @@ def fit_field_curves(
     """
     basis = curve_basis(knots)
     gaps = np.diff(knots)
+    # Hat functions: a row between two knots has the share of its distance as weight of the right
+    # one. Beyond the ends, the outer segment goes on straight.
     segment = np.clip(np.searchsorted(knots, rows.logits, side="right") - 1, 0, len(gaps) - 1)
     share = (rows.logits - knots[segment]) / gaps[segment]
     unit = knots.std()
+    # The prior mean of β is the identity b(l) = l: `curve_basis` has the level and slope of the
+    # knots as its first two functions.
     straight = np.r_[knots.mean(), unit, np.zeros(len(knots) - 2)]
     ridge = np.r_[0.0, SLOPE_PRECISION / unit**2, np.full(len(knots) - 2, _BEND_PRECISION)]
     lower = np.full(len(knots), -np.inf)
+    # β of the slope is the slope times the standard deviation of the knots, and so is its bound.
     lower[1] = SMALLEST_SCALE * unit
     functions = (1 - share) * basis[segment].T + share * basis[segment + 1].T
     curve = CommonCurve(straight, ridge, lower, slopes=np.diff(basis, axis=0) / gaps[:, None])
@@ -246,7 +255,7 @@ def fit_field_curves(
 
     curves, is_drawn = fit_with(range(len(knots)))
     if is_drawn:
-        # Drawing curves in may cost more than their shapes gained: for a value with few rows of
+        # Drawing curves in may cost more than their shapes gained, as for a value with few rows of
         # large weight. Then levels alone are better.
         level_curves, _ = fit_with([0])
         curves = level_curves if level_curves.log_loss < curves.log_loss else curves
@@ -260,6 +269,8 @@ def _fit_curves(
     num_passes, converged = fit.run()
     values = basis @ fit.beta
     free = [table.coefficients @ basis[:, table.function_numbers].T for table in tables]
+    # Project the curves so that the sum of any values' curves rises, and go back to coefficients:
+    # the basis has mean squares of 1, so its inverse is its transpose divided by K.
     drawn = [within_room(curves, values, len(tables)) for curves in free]
     for table, curves in zip(tables, drawn, strict=True):
         table.coefficients = curves @ basis[:, table.function_numbers] / len(basis)
@@ -267,6 +278,7 @@ def _fit_curves(
     # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
     scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
     scales = scales if len(tables[0].function_numbers) > 1 else scales * [1.0, 0.0, 0.0]
+    # Drawn curves changed the loss. Only the levels are fitted again, which cannot break the order.
     levels = _levels_of(fit, tables)
     num_further, converged_again = levels.run(learn_scales=False)
     result = FieldCurves(
@@ -280,7 +292,7 @@ def _fit_curves(
         num_iterations=num_passes + num_further,
         converged=converged and converged_again,
     )
-    # Deviations within their room change by rounding only.
+    # Deviations that were within their room have changed by rounding alone.
     is_drawn = any(
         not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, drawn, strict=True)
     )
@@ -295,6 +307,8 @@ def _levels_of(fit: FieldEffects, tables: Sequence[TableEffect]) -> FieldEffects
         level.deviations = table.deviations[:1]
     blocks = []
     for block in fit.blocks:
+        # Slope and bends become a fixed part of each row's curve; only the constant function is
+        # left.
         fixed = fit.beta[1:] @ block.functions[1:]
         for table, places in zip(tables, block.places, strict=True):
             shapes = table.coefficients * (np.arange(len(table.group)) > 0)
@@ -312,6 +326,7 @@ def curve_basis(knots: np.ndarray) -> np.ndarray:
     """
     standardized = (knots - knots.mean()) / knots.std()
     powers = standardized[:, None] ** np.arange(len(knots))
+    # QR is Gram-Schmidt on 1, a, a² …; the sign makes each polynomial rise to the right.
     orthogonal, triangle = np.linalg.qr(powers)
     return orthogonal * np.sign(np.diag(triangle)) * np.sqrt(len(knots))
 
@@ -329,7 +344,9 @@ def within_room(deviations: np.ndarray, values: np.ndarray, num_fields: int) -> 
     """
     room = (1 - SMALLEST_SHARE) * np.diff(values) / num_fields
     falls = np.maximum(-np.diff(deviations, axis=1), 0.0)
-    # The part of each decrease that is within the room; the gaps between knots cancel.
+    # The share of each fall that fits into the room. Both are differences over the same gap between
+    # knots, so that its length cancels.
     parts = np.divide(room, falls, out=np.ones_like(falls), where=falls > room)
     levels = deviations.mean(axis=1, keepdims=True)
+    # One share for the whole curve, that of its steepest fall, keeps its shape.
     return levels + parts.min(axis=1, keepdims=True) * (deviations - levels)

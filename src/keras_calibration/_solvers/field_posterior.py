@@ -20,16 +20,17 @@ _SPREADS = np.geomspace(1e-3, 10.0, 65)
 class FieldPosterior:
     """The posterior variance `|xᵀF|² + Σ_f t_f[z_f] + Σ_j t_j(x_j)` of the logit.
 
-    Each part takes the others as fitted. That neglects their covariances, which are negative for
-    values that occur in the same rows. The sum is then too large.
+    Each part takes the other parts as known at their fitted values. That neglects the covariances
+    between parts, which are negative for values that occur in the same rows. The sum is then too
+    large.
 
     Args:
         factor: F (q, q): the covariance of β is `F Fᵀ`.
-        variances: t of each field (num_values,): mean squared differences of the offsets from the
-            fitted ones, averaged over s_f.
+        variances: t of each field (num_values,): mean squared differences between true and fitted
+            offsets, averaged over s_f.
         spreads: Root mean square of s_f of each field (fields,): the standard deviation of the
             offset of a value without rows.
-        curve_variances: t of each numeric column, at its knots and of missing values (K + 1,).
+        curve_variances: t of each numeric column, at its knots and for missing values (K + 1,).
     """
 
     factor: np.ndarray
@@ -69,6 +70,7 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
     variances = [v for v, _ in averaged]
     spreads = np.array([s for _, s in averaged])
+    # Parameters at their bounds count as known: they have no variance.
     factor = covariance_factor(derivatives[0].hessian, fit.beta > fit.lower)
     return FieldPosterior(factor, variances, spreads, curve_variances)
 
@@ -77,6 +79,8 @@ def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> l
     """The t of the curves, with the posterior mean of s² of each group, given the other s."""
     squares = []
     for likelihood in effect.scale_likelihoods(*sums[:2]):
+        # The grid is even in log s, whose density is s times that of s; a further s makes the prior
+        # flat in s² near 0. Together: + 2 log s.
         densities = likelihood(_SPREADS) + 2 * np.log(_SPREADS)
         squares.append(_shares(densities, log_prior) @ _SPREADS**2)
     factor = covariance_factor(sums[1][0] + np.diag(1 / np.array(squares)[effect.group]))
@@ -95,20 +99,22 @@ def _averaged_over_spread(
     """Mean squared deviations of offsets from the fitted û, and the root mean square of s.
 
     Given s, the offset of a value has the mean `W e` and the variance `W = 1 / (h + 1 / s²)`, where
-    h is its curvature and `e = h û - g`. The prior of s is that of the fit times s, so it is flat
-    in s² near 0. With a prior that is flat in s, intervals hold the truth too rarely. The posterior
-    of s, with β and the offsets integrated out, is proportional to its prior times
+    h is its curvature and `e = h û - g`. The prior of s is the fit's prior times s, so it is flat
+    in s² near 0. With a prior that is flat in s, intervals would hold the truth too rarely. The
+    posterior of s, with β and the offsets integrated out, is proportional to its prior times
 
         exp(½ Σ W e² + ½ bᵀ S⁻¹ b) / sqrt(|S| Π (1 + s² h)),  S = B - Cᵀ W C,
 
-    where b is the gradient by β at its fitted value with the offsets `W e`. The offsets of other
-    fields are taken as fitted.
+    where b is the gradient by β at its fitted value with the offsets `W e`. This function takes the
+    offsets of other fields as known at their fitted values.
 
     Reference:
         Kass and Steffey (1989), *Approximate Bayesian Inference in Conditionally Independent
         Hierarchical Models*; Morris and Tang (2011), *Estimating Random Effects via Adjustment for
         Density Maximization*, for the prior.
     """
+    # The pieces of a Gaussian integral over β (a few) and the offsets (one at a time, as their
+    # Hessian is diagonal), around the fit.
     free = fit.beta > fit.lower
     gradient, hessian, sums = derivatives
     offsets = table.coefficients[:-1, 0]
@@ -116,21 +122,27 @@ def _averaged_over_spread(
     line_cross = sums[2][:-1, 0][:, free]
     scores = curvatures * offsets - sums[0][:-1, 0]
     line_gradient_at_zero = gradient[free] - line_cross.T @ offsets
-    # (C e)ᵀ W (C e) for each s.
+    # For each s, the products of C and e with W give Cᵀ W C, Cᵀ W e and eᵀ W e at once.
     terms = np.column_stack([line_cross, scores])
     by_spread = np.stack([terms.T @ (terms / (curvatures + s**-2)[:, None]) for s in _SPREADS])
+    # S is the Schur complement of the offsets: integrating over them leaves it as the Hessian of β.
     matrices = hessian[np.ix_(free, free)] - by_spread[:, :-1, :-1]
     line_gradients = line_gradient_at_zero + by_spread[:, :-1, -1]
+    # A pseudoinverse: a direction of β that the rows hardly determine then explains nothing.
     inverses = np.linalg.pinv(matrices, hermitian=True)
     explained = np.einsum("sq,sqr,sr->s", line_gradients, inverses, line_gradients)
     volumes = np.linalg.slogdet(matrices)[1] + [np.log1p(s**2 * curvatures).sum() for s in _SPREADS]
-    # Of log s, up to a constant and its prior, with a density flat in s² near 0.
+    # The log density of log s on the grid, without its prior: + 2 log s as in `_curve_variances`.
     densities = 0.5 * (by_spread[:, -1, -1] + explained - volumes) + 2 * np.log(_SPREADS)
     shares, spreads = _shares(densities, fit.log_prior), _SPREADS
     if is_pooled:
+        # Pooling has moved the mode of s. The grid moves with it, and the shape of the posterior
+        # stays.
         spreads = spreads * (table.deviations[0] / spreads[np.argmax(shares)])
     variances = np.zeros_like(offsets)
     for share, spread in zip(shares, spreads, strict=True):
+        # The law of total variance: the mean of the variances given s, and the squared distances of
+        # the means given s from the fitted offsets.
         given_s = 1 / (curvatures + spread**-2)
         variances += share * (given_s + (given_s * scores - offsets) ** 2)
     return variances, float(np.sqrt(shares @ spreads**2))

@@ -34,8 +34,8 @@ def fit_ilps(
     that a few positives outweigh; it keeps the slopes finite where the labels do not. With
     `smoothness="auto"`, τ is the value among 10⁴, 10³ … 0.1 with the lowest estimate of the log
     loss on rows left out, and the larger one if two are equal. If the knots lie on
-    `logit_histogram.EDGES`, the fit to the histogram is that of the rows; otherwise the rows of a
-    bin with a knot inside count to first order.
+    `logit_histogram.EDGES`, the fit to the histogram equals the fit to the rows; otherwise the rows
+    of a bin with a knot inside count to first order.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 8–11.
@@ -46,6 +46,8 @@ def fit_ilps(
     # The level is the value at a knot in the middle, on which the slopes hardly depend.
     below_pivot = np.where(np.arange(len(gaps)) < pivot, gaps, 0.0)
 
+    # Row of X: the level, and the length that the logit has passed of each segment (η = level + Σ
+    # slopes × lengths), so that a bound on a slope is a bound on a parameter.
     def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
         if extrapolation == "constant":
             inside = (means > knots[0]) & (means < knots[-1])
@@ -56,6 +58,7 @@ def fit_ilps(
         runs[np.arange(len(logits)), segment] = logits - knots[segment]
         return np.concatenate([np.ones((len(logits), 1)), runs - below_pivot], axis=1)
 
+    # As matrices: differences of neighbouring slopes, and distances of the slopes from 1.
     changes = np.zeros((len(gaps) - 1, len(gaps) + 1))
     changes[:, 1:] = np.diff(np.eye(len(gaps)), axis=0)
     to_slope_one = np.diag(np.r_[0.0, np.full(len(gaps), _SLOPE_PRECISION / len(gaps))])
@@ -63,6 +66,8 @@ def fit_ilps(
     bias = starting_bias(histogram, scale)
     theta = np.r_[bias + scale * knots[pivot], np.full(len(gaps), scale)]
     fits: list[LogisticFit] = []
+    # Each fit starts from the one before (a warm start); the straightest comes first, so that `min`
+    # takes it if two are equal.
     for choice in SMOOTHNESS_CHOICES if smoothness == "auto" else (float(smoothness),):
         fit = fit_logistic(
             histogram,
@@ -77,6 +82,8 @@ def fit_ilps(
     best = min(fits, key=lambda fit: fit.leave_one_out)
     level = best.parameters[0]
     slopes = best.parameters[1:]
+    # From level and slopes back to values at the knots. This map is linear, so it also carries the
+    # factor of the covariance over.
     heights = np.r_[0.0, np.cumsum(slopes * gaps)]
     rises = np.where(np.arange(len(gaps)) < np.arange(len(knots))[:, None], gaps, 0.0)
     by_theta = np.concatenate([np.ones((len(knots), 1)), rises - below_pivot], axis=1)

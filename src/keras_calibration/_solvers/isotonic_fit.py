@@ -34,6 +34,8 @@ def tied_rows(rows: Rows, dtype: str) -> Rows:
     seen = seen[order]
     labels = rows.labels[order]
     weights = rows.row_weights[order]
+    # A step function cannot tell equal logits apart, so they count as one row with their mean
+    # label.
     starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
     sums = np.add.reduceat(weights, starts)
     positives = np.add.reduceat(weights * labels, starts)
@@ -53,6 +55,7 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
         estimates*, KDD 2002.
     """
     weights = rows.row_weights
+    # Pool adjacent violators.
     pooled = scipy.optimize.isotonic_regression(rows.labels, weights=weights)
     starts = pooled.blocks[:-1]
     if len(starts) > max_num_steps:
@@ -63,6 +66,7 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first = rates[0]
     last = rates[-1]
+    # Half a positive in a step without any, but not more than the rate of its neighbour.
     if first == 0:
         rates[0] = min(half_positive[0], *rates[1:2])
     if last == 1:

@@ -23,6 +23,7 @@ def quantile_knots(
 ) -> np.ndarray:
     """K knots at the weighted quantiles `(k - ½) / K`, at least `smallest_gap` apart."""
     values = np.asarray(values, np.float64)
+    # Quantiles by the inverse of the cumulative weight.
     order = np.argsort(values, kind="stable")
     sorted_values = values[order]
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
@@ -43,6 +44,7 @@ def balanced_knots(
     weights = np.ones_like(labels) if weights is None else np.asarray(weights, np.float64)
     positives = weights * labels
     negatives = weights * (1 - labels)
+    # The mean of both class distributions.
     balanced = positives / positives.sum() + negatives / negatives.sum()
     return quantile_knots(logits, num_knots, balanced, SMALLEST_GAP)
 
@@ -55,14 +57,15 @@ def numeric_knots(values: np.ndarray, num_knots: int) -> np.ndarray:
     last knot is repeated, which has no effect.
     """
     present = np.asarray(values, np.float64)
-    # Also without values that are infinite in float32, the dtype of the layers' knots.
+    # Layers keep knots in float32, where larger values are infinite. NaN fails the comparison too.
     present = present[np.abs(present) <= np.finfo(np.float32).max]
     if not present.size:
         return np.zeros(num_knots)
     distinct = np.unique(present)
     if len(distinct) > num_knots:
         num_distinct = num_knots // 2
-        # The ends are always knots: outside them the encoding is constant.
+        # The smallest and the largest value are always knots: outside them the encoding is
+        # constant.
         places = np.linspace(0, len(distinct) - 1, num_distinct).round().astype(int)
         row_knots = quantile_knots(present, num_knots - num_distinct)
         distinct = np.unique(np.concatenate([distinct[places], row_knots]))
@@ -89,14 +92,16 @@ def separate_quantile_knots(
         return distinct
     masses = np.bincount(value_of_row, weights[used])
     heaviest = np.sort(masses)[::-1][:num_knots]
-    # The largest mass is that of a knot once the heavier values have taken one each.
+    # Heavy values take one knot each, and the others share the remaining knots equally. The first
+    # value that is not heavier than such a share ends the heavy ones; their mass is cut to the
+    # share.
     shares = (masses.sum() - np.cumsum(heaviest) + heaviest) / np.arange(num_knots, 0, -1)
     masses = np.minimum(masses, shares[np.argmax(heaviest <= shares)])
     ends = np.cumsum(masses)
     levels = np.linspace(0.5 * masses[0], ends[-1] - 0.5 * masses[-1], num_knots)
     places = np.searchsorted(ends, levels, side="right")
     order = np.arange(num_knots)
-    # Rounding could let two levels meet.
+    # Places must differ, even if rounding lets two levels meet: `place - order` must not fall.
     places = np.maximum.accumulate(places - order) + order
     return distinct[np.minimum(places, len(distinct) - num_knots + order)]
 
@@ -106,4 +111,6 @@ def _spread(knots: np.ndarray, smallest_gap: float) -> np.ndarray:
     # Layers keep knots in float32, where large knots need wider gaps.
     gap = max(smallest_gap, 1e-5 * np.abs(knots).max()) if smallest_gap else 0.0
     offsets = gap * np.arange(len(knots))
+    # Knots at least a gap apart do not fall when k gaps are subtracted from the k-th; a running
+    # maximum mends the others.
     return np.maximum.accumulate(knots - offsets) + offsets

@@ -38,15 +38,19 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
     weights, walk, noise = rows.row_weights, *fit.spreads.deviations[-NUM_SPREADS:]
     information = column.sums(weights * probability * (1 - probability))[:-1]
     score = column.sums(weights * (rows.labels - probability))[:-1]
-    # One step of Newton's method takes the priors out of the level.
+    # The fitted level is shrunk by its priors. One Newton step on the likelihood alone,
+    # `l'(v) / -l''(v)`, undoes this, and gives each knot an unbiased level with its variance.
     variance = 1 / np.maximum(information, 1e-12)
     level = fit.curves[-1][:-1] + variance * score
+    # Variance of the walk's step between neighbouring knots, for the whole walk.
     steps = walk**2 * np.sum(np.diff(column.basis[:-1, column.group == 0], axis=0) ** 2, axis=1)
     path = _filtered(level, variance + noise**2, steps)
+    # A smaller share must predict clearly better than the full walk, the first one.
     errors = _forward_errors(level, variance + noise**2, path)
     best = int(np.argmin(errors))
     if errors[best] >= _EVIDENCE * errors[0]:
         return fit
+    # What the smaller walk leaves unexplained, beyond the sampling variance, is noise.
     excess = np.average((level - path[:, best]) ** 2 - variance, weights=information)
     curve = fit.curves[-1].copy()
     spreads = fit.spreads.deviations.copy()
@@ -58,6 +62,8 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
 
 def _filtered(level: np.ndarray, variance: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """The level (K, shares) at each knot, estimated from the knots up to it."""
+    # The Kalman filter of a local level model, for all shares at once: predict, then correct by the
+    # gain `P / (P + R)`.
     mean = np.full(len(_SHARES), level[0])
     mean_variance = np.full(len(_SHARES), variance[0])
     path = [mean]
@@ -78,5 +84,6 @@ def _forward_errors(level: np.ndarray, variance: np.ndarray, path: np.ndarray) -
     for knot in range(max(num_knots // _FIRST, 1) - 1, num_knots - 1):
         later = slice(knot + 1, knot + 1 + horizon)
         mean = np.average(level[later], weights=1 / variance[later])
+        # Near the end, fewer knots are left to predict, and the forecast counts for less.
         errors += len(level[later]) / horizon * (mean - path[knot]) ** 2
     return errors

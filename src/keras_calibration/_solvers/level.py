@@ -55,6 +55,7 @@ class Level:
     @property
     def drift(self) -> tuple[float, float]:
         """The slope of the level over these times, in logits a unit of time, and its error."""
+        # Weighted least squares of the level on the time, weighted by inverse variances.
         weights = 1 / (self.errors**2 + self.noise**2)
         centred = self.times - np.average(self.times, weights=weights)
         information = float(weights @ centred**2)
@@ -84,15 +85,17 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
         >>> line(np.array([-6.0, -5.0])).round(2)
         array([-5.51, -4.52])
     """
+    # Gauss-Hermite quadrature of E σ(η + ε) on a grid of logits; in between, interpolation.
     points, shares = np.polynomial.hermite_e.hermegauss(_NUM_POINTS)
     low = logits.min()
     high = logits.max()
     grid = np.linspace(low, high, _NUM_POINTS) if high > low else np.array([low])
     noisy = grid[:, None] + noise * points
-    # As a difference of logarithms: a probability near 1 has no digits left.
+    # The logit as a difference, log E σ(η) - log E σ(-η): a probability near 1 has no digits left.
     means = np.interp(logits, grid, _log_means(noisy, shares) - _log_means(-noisy, shares))
     probabilities = special.expit(means)
     information = weights * probabilities * (1 - probabilities)
+    # Weighted least squares of `means - logits` on the logits, centred for its digits.
     total = information.sum()
     centre = information @ logits / total
     shift = information @ (means - logits) / total
@@ -118,10 +121,11 @@ def level_column(
 ) -> tuple[np.ndarray, NumericColumn] | None:
     """The level over time: a random walk, and a deviation from it at each knot.
 
-    The walk has the first standard deviation, and goes on after the last row. The deviations, such
-    as those of a day or of a session, have the second, and do not go on. Without them, the walk
-    would follow each deviation. The walk at the last knot is the level of times to come. It is the
-    value of the column if the time is missing.
+    The level has two parts: a random walk with standard deviation s₁, whose last value is the
+    forecast; and independent deviations with standard deviation s₂, such as those of a day or of a
+    session, which are not forecast. Without the second part, the walk would follow each deviation.
+    The column takes the forecast, the walk at the last knot, as its value where the time is
+    missing: so rows to come are scored without a time.
 
     Args:
         times: The times (n,), float64.
@@ -142,6 +146,8 @@ def level_column(
     column = numeric_column(times, knots)
     num_knots = len(knots)
     walk = _WALK_SCALE * random_walk_basis(knots)
+    # Rows are the knots and the missing value; columns the walk's directions and a deviation a
+    # knot.
     basis = np.zeros((num_knots + 1, 2 * num_knots - 1))
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
     basis[-1, : num_knots - 1] = walk[-1]
@@ -152,7 +158,8 @@ def level_column(
 def level_of(knots: np.ndarray, column: NumericColumn, fit: FieldOffsets) -> Level:
     """The level of a fit, its last curve; errors are NaN if the fit has no posterior."""
     walk, noise = map(float, fit.spreads.deviations[-NUM_SPREADS:])
-    # A change of the walk in a unit of time.
+    # Variances of independent steps add up, so their sum over all knots divided by the whole time
+    # is the variance of a unit of time.
     steps = np.diff(column.basis[:-1, : len(knots) - 1], axis=0)
     step = float(np.sqrt(np.sum(steps**2) / (knots[-1] - knots[0])))
     variances = (

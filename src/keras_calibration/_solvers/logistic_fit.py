@@ -23,7 +23,7 @@ _LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse
 # A positive below a negative costs 2 log 2 at the least, in nats; separated classes nothing.
 _LEAST_LOSS = 0.5
 
-# Between products of small matrices, further threads would only wait, which takes processor time.
+# Products of small matrices gain nothing by further threads, which would wait for work busily.
 _F = TypeVar("_F", bound=Callable[..., Any])
 one_thread: Callable[[_F], _F] = ThreadpoolController().wrap(limits=1, user_api="blas")
 
@@ -65,12 +65,15 @@ def fit_logistic(
         Takeuchi (1976), for `leave_one_out`.
     """
     atoms = histogram.atoms()
+    # Each bin acts as two atoms of half its weight, at mean ± standard deviation: they have the
+    # bin's first two moments, so that the sum of softplus is right to second order.
     logits = np.concatenate([atoms.means - atoms.spreads, atoms.means + atoms.spreads])
     bins = np.concatenate([atoms.means, atoms.means])
     rows = design(logits, bins)
     weights = 0.5 * np.concatenate([atoms.weights, atoms.weights])
     total = atoms.weights.sum()
-    # The labels enter only through this sum, which is exact.
+    # The loss is softplus(η) - y η. The labels enter only through `Σ w y x`, which the mean logit
+    # of the positives of each bin gives exactly, as X is affine within a bin.
     by_label = atoms.positives @ design(atoms.positive_means, atoms.means)
     offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
     fixed_by_label = atoms.positives @ (offset * atoms.positive_means + offsets)
@@ -96,7 +99,8 @@ def fit_logistic(
     curve = rows @ theta + fixed
     one = special.expit(curve)
     rate = np.tile(atoms.positives / atoms.weights, 2)
-    # `Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows.
+    # Takeuchi's information criterion. G is `Σ w (y - σ)² x xᵀ`, the sum of the squared gradients
+    # of the rows; `tr(H⁻¹ G)`, the effective number of parameters, is what leaving rows out costs.
     squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
     spread = (rows.T @ (rows * squares[:, None]))[np.ix_(free, free)]
     effective = np.trace(solve_scaled(hessian[np.ix_(free, free)], spread))
@@ -120,6 +124,7 @@ def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> floa
     """The scale, last of the parameters; warns at its lower bound, raises if it has no optimum."""
     scale = float(fit.parameters[-1])
     warn_of_no_ranking(scale, taker)
+    # If a threshold separates the classes, the loss falls towards 0 as the scale grows without end.
     is_separated = fit.log_loss * (histogram.positives + histogram.negatives) < _LEAST_LOSS
     if is_separated or not scale * histogram.view.scale < _LARGEST_SCALE:
         raise ValueError(
@@ -133,6 +138,7 @@ def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> floa
 def mean_log_loss(histogram: LogitHistogram) -> float:
     """The mean log loss of the uncalibrated probabilities σ(l), in nats per row."""
     atoms, line = replace(histogram, view=IDENTITY).atoms(), histogram.bins
+    # Two atoms a bin, as in `fit_logistic`, on the logits of the rows.
     softplus = np.logaddexp(0.0, line.inverse(atoms.means - atoms.spreads))
     softplus += np.logaddexp(0.0, line.inverse(atoms.means + atoms.spreads))
     labels = atoms.positives @ line.inverse(atoms.positive_means)
@@ -151,6 +157,7 @@ def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
     atoms = histogram.atoms()
     share = atoms.weights / atoms.weights.sum()
     centre = share @ atoms.means if with_bias else 0.0
+    # Newton's method starts slowly where sigmoids are saturated: bring the logits to a width of 4.
     width = float(np.sqrt(share @ (atoms.means - centre) ** 2))
     return 1.0 if width <= 4.0 else 4.0 / width
 
@@ -163,7 +170,7 @@ def starting_bias(histogram: LogitHistogram, scale: float) -> float:
     positives, negatives = histogram.positives, histogram.negatives
     target = positives / (positives + negatives)
     rate = np.log(positives) - np.log(negatives)
-    # At the ends, all predictions are on one side of the positive rate.
+    # Bisection. At both ends, all predictions are on one side of the positive rate.
     low = rate - logits.max()
     high = rate - logits.min()
     while high - low > 1e-3:

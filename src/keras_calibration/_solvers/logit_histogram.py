@@ -30,7 +30,7 @@ LARGEST_LOGIT = INNER_LIMIT * 2.0**NUM_OCTAVES
 
 
 def bin_edges(bins_per_unit: int = BINS_PER_UNIT) -> np.ndarray:
-    """The edges of the bins, of which those within ±16 have the width 1 / bins_per_unit."""
+    """The edges of the bins. Bins within ±16 have the width 1 / bins_per_unit."""
     end = INNER_LIMIT * bins_per_unit
     steps = np.arange(1, NUM_OCTAVES * BINS_PER_OCTAVE + 1)
     outer = INNER_LIMIT * 2 ** (steps / BINS_PER_OCTAVE)
@@ -83,8 +83,8 @@ class LogitHistogram:
             positives, float64, shape `(2, NUM_BINS, 3)`. A soft label y counts as y of a positive
             and 1 - y of a negative.
         num_rows: Number of rows, reduced by forgetting.
-        bins: The line that maps the logits of the rows to those of the bins.
-        view: The line that maps the logits of the bins to those that a fit sees in their place.
+        bins: The line that maps the logits of the rows to logits on the bins.
+        view: The line that maps logits on the bins to the logits that a fit sees.
         unit: The sample weight of one row, `Σ w² / Σ w` of importances and 1 of counts. The weights
             in the moments are divided by it, so that they are numbers of rows.
 
@@ -105,6 +105,8 @@ class LogitHistogram:
     def __add__(self, other: LogitHistogram) -> LogitHistogram:
         if self.bins != other.bins:
             raise refused("other", f"a histogram on the same bins, {self.bins}", other.bins)
+        # Each side counts rows in its own unit. Bring both to the unit of all rows together;
+        # dividing by the larger unit first keeps extreme weights from overflowing.
         largest = max(self.unit, other.unit)
         units = np.array([self.unit, other.unit]) / largest
         sums = units * [part.moments[..., 0].sum() for part in (self, other)]  # Σ w
@@ -127,6 +129,7 @@ class LogitHistogram:
             (filled,) = np.nonzero(old[:, 0])
             weights, first, second = old[filled].T
             spreads = np.sqrt(np.maximum(second / weights - (first / weights) ** 2, 0.0))
+            # Two atoms with the bin's mean and variance keep its first two moments on the new bins.
             for side in (-1, 1):
                 logits = self.bins.inverse(_CENTRES[filled] + first / weights + side * spreads)
                 numbers, offsets = _numbers_and_offsets(_on_bins(logits, bins))
@@ -135,7 +138,7 @@ class LogitHistogram:
 
     @property
     def line(self) -> Line:
-        """The line that maps the logits of the rows to those of a fit."""
+        """The line that maps the logits of the rows to the logits that a fit sees."""
         return self.bins.then(self.view)
 
     @property
@@ -150,7 +153,7 @@ class LogitHistogram:
 
     @property
     def is_of_counts(self) -> bool:
-        """Whether the weights of the rows can be counts: each bin's sum is a whole number."""
+        """Whether the weights of the rows can be counts: the sum of each bin is a whole number."""
         return are_counts(self.moments[..., 0].sum(axis=0))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -178,6 +181,7 @@ class LogitHistogram:
         total = self.moments.sum(axis=0)
         (filled,) = np.nonzero(total[:, 0])
         weights, first, second = total[filled].T
+        # Moments about the centre give mean and variance without cancellation far from 0.
         offsets = first / weights
         positives, sums, _ = self.moments[1, filled].T
         positive_offsets = np.divide(sums, positives, out=offsets.copy(), where=positives > 0)
@@ -227,11 +231,13 @@ def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = T
     mass = by_class.sum(axis=0)
     cumulative = np.concatenate([[0.0], np.cumsum(mass)])
     levels = (np.arange(num_knots) + 0.5) / num_knots * cumulative[-1]
-    # Empty bins would make the inverse of the cumulative mass ambiguous.
+    # `searchsorted` finds the first bin that reaches the level: never an empty one, in which any
+    # place would have the same cumulative mass.
     bin_number = np.minimum(np.searchsorted(cumulative[1:], levels), NUM_BINS - 1)
     share = (levels - cumulative[bin_number]) / mass[bin_number]
     edge = bin_number + (share > 0.5 + 1e-9)  # whatever the unit of the weights
     steps = np.arange(num_knots)
+    # Edges must differ and leave room for those to their right.
     edge = np.maximum.accumulate(edge - steps) + steps
     return histogram.view(EDGES[np.minimum(edge, NUM_BINS - steps[::-1])])
 
@@ -265,6 +271,7 @@ def _add_rows(
 ) -> None:
     bin_number, offset = _numbers_and_offsets(logits)
     is_positive = labels.astype(np.intp)
+    # Hard labels need one pass over cells of class and bin, soft labels a pass for each class.
     if (is_positive == labels).all():
         _add_class(moments.reshape(-1, 3), bin_number + NUM_BINS * is_positive, offset, weights)
         return
@@ -285,13 +292,14 @@ def _add_class(
 def _numbers_and_offsets(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bin number of each logit, and its offset from the centre as float64."""
     outside = logits.min() < -INNER_LIMIT or logits.max() >= INNER_LIMIT
-    # A power of two, so that number and offset are exact in float32 too.
     inside = np.clip(logits, -INNER_LIMIT, INNER_LIMIT) if outside else logits
+    # The factor is a power of two, so that number and offset are exact in float32 too.
     position = inside * np.float32(BINS_PER_UNIT)
     whole = np.floor(position)
     bin_number = whole.astype(np.intp) + _BIN_ABOVE_ZERO
     position -= whole
     offset = (np.asarray(position, np.float64) - 0.5) / BINS_PER_UNIT
+    # Outer bins grow by powers, so they take a search; such logits are rare.
     if outside:
         (rows,) = np.nonzero((logits < -INNER_LIMIT) | (logits >= INNER_LIMIT))
         far = np.clip(logits[rows].astype(np.float64), -LARGEST_LOGIT, LARGEST_LOGIT)

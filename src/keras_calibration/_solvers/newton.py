@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Newton steps, of which the problems here take 5 to 30, and halvings of one: from 1e100 to 1e-17.
+# Most steps: the problems here take 5 to 30. Most halvings of a step: enough from 1e100 to 1e-17.
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 400
 # Largest gain of a further step, in nats per row, at which steps end and a fit counts as converged.
@@ -61,15 +61,17 @@ def newton(
     value, shared = objective(theta)
     while True:
         gradient, hessian = derivatives(theta, shared)
-        # A parameter at its bound stays there if the step would cross it.
+        # The active set: a parameter at its bound is held there if the objective falls beyond it.
         free = (theta > lower) | (gradient < 0)
         step = np.zeros_like(theta)
         step[free] = solve_scaled(hessian[np.ix_(free, free)], gradient[free])
+        # The squared Newton decrement `gᵀ H⁻¹ g`, twice what the quadratic model expects to gain.
         gain = gradient @ step / total
         if gain <= _TOLERANCE or num_steps == _LARGEST_NUM_STEPS:
             break
         num_steps += 1
-        # Where the curve has saturated, a step can be longer by many orders than what helps.
+        # Backtracking along the projected step. Where the curve has saturated, a full step can be
+        # many orders of magnitude too long.
         for _ in range(_LARGEST_NUM_HALVINGS):
             candidate = np.maximum(theta - step, lower)
             candidate_value, candidate_shared = objective(candidate)
@@ -86,9 +88,11 @@ def solve_scaled(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solution of a linear system whose unknowns can differ by orders of magnitude."""
     if not len(matrix):
         return np.zeros_like(right)
-    # Scaled, and regularised for directions that the rows do not determine.
+    # Scale to a unit diagonal (Jacobi preconditioning), and add a tiny ridge for directions that
+    # the rows do not determine.
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
     scaled = matrix * scale[:, None] * scale
     scaled[np.diag_indices_from(scaled)] += 1e-14
+    # `H x = r` becomes `(D H D) (D⁻¹ x) = D r`.
     column = scale if right.ndim == 1 else scale[:, None]
     return column * np.linalg.solve(scaled, column * right)

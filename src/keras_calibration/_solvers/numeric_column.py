@@ -46,6 +46,7 @@ class NumericColumn:
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Sums values (n,) by knot (K + 1,): the transpose of `at_rows`."""
         size = len(self.basis)
+        # A row gives its share to the knot on the right, and the rest to the knot on the left.
         right = np.bincount(self.left, values * self.share, size)
         sums = np.bincount(self.left, values, size) - right
         sums[1:] += right[:-1]
@@ -56,8 +57,9 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     """A column on its knots, whose curve is a straight line plus a random walk over the knots.
 
     On the scale of `walk_places` the line is straight, and the walk even: a walk with a drift.
-    The lines of all columns share one standard deviation, as in ridge regression: that of a single
-    slope would be large or 0 by chance. Each walk has its own, with the effect of missing values.
+    The lines of all columns share one standard deviation, as in ridge regression: the standard
+    deviation of a single slope would be large or 0 by chance. Each walk has its own, which the
+    effect of missing values shares.
 
     Repeated knots are dropped. Values beyond the outermost knots are moved to them.
 
@@ -69,9 +71,11 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     missing = np.isnan(values)
     inside = np.clip(np.where(missing, knots[0], values), knots[0], knots[-1])
     left = np.searchsorted(knots, inside, side="right") - 1
+    # The last knot has no gap to the right; any number will do, as its share is 0.
     gaps = np.append(np.diff(knots), 1.0)
     share = (inside - knots[left]) / gaps[left]
     basis = np.zeros((len(knots) + 1, len(knots) + 1))
+    # Columns: the line, the walk's directions, and the effect of missing values, last.
     basis[:-1, 0] = line_basis(knots)
     basis[:-1, 1:-1] = random_walk_basis(knots)
     basis[-1, -1] = 1.0
@@ -111,8 +115,8 @@ def line_basis(knots: np.ndarray) -> np.ndarray:
 def random_walk_basis(knots: np.ndarray) -> np.ndarray:
     """B (K, K - 1): with `θ ~ N(0, 1)`, Bθ is a random walk over the knots of mean 0.
 
-    Its steps have the variances of those of `walk_places`, scaled so that the mean variance over
-    the knots is 1.
+    The variance of each step is its length on the scale of `walk_places`, times a factor that makes
+    the mean variance over the knots 1.
 
     Example:
         >>> random_walk_basis(np.array([0.0, 5.0]))
@@ -120,10 +124,13 @@ def random_walk_basis(knots: np.ndarray) -> np.ndarray:
                [ 1.]])
     """
     places = walk_places(knots)
+    # Brownian motion has the covariance min(s, t). Centring rows and columns takes its mean over
+    # the knots out, and leaves the constant as the eigenvector with eigenvalue 0.
     covariance = np.minimum(places[:, None], places)
     covariance -= covariance.mean(axis=0)
     covariance -= covariance.mean(axis=1, keepdims=True)
     variances, directions = np.linalg.eigh(covariance)
+    # `B = V Λ^½`, without the constant; signs are fixed, as eigenvectors have none of their own.
     basis = directions[:, 1:] * np.sqrt(np.maximum(variances[1:], 0.0))
     basis *= np.sign(basis[-1:])
     return basis / (np.sqrt(np.mean(np.sum(basis**2, axis=1))) or 1.0)
@@ -137,6 +144,8 @@ def sums_by_knots(first: NumericColumn, second: NumericColumn, weights: np.ndarr
     def sums(values: np.ndarray) -> np.ndarray:
         return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)
 
+    # The hat functions at a row are 1 - s and s for its knots in one column, 1 - t and t in the
+    # other; their four products need the sums of 1, s, t and s t by pair of cells.
     left = sums(weights)
     right = sums(weights * first.share)
     left_right = sums(weights * second.share)

@@ -21,8 +21,8 @@ _CELLS_PER_UNIT = 16  # of the offset: the mean of a cell is within 1/16 of each
 class OffsetHistogram(LogitHistogram):
     """A logit histogram whose atoms have offsets o: a fit of η to it is a fit of `η(l) + o`.
 
-    `cells` are sums over the rows by bin of the logit and of the offset. Knots do not depend on
-    them.
+    `cells` are sums over the rows by bin of the logit and of the offset. Knots depend on the bins
+    of the logit alone.
     """
 
     cells: Atoms = field(kw_only=True)
@@ -43,6 +43,7 @@ def offset_histogram(
     plain = logit_histogram(logits, labels, weights, bins)
     logits = np.clip(bins(logits), -LARGEST_LOGIT, LARGEST_LOGIT)
     bin_number = bin_numbers(logits)
+    # Rows of a cell share their bin and their slot of the offset; the cell keeps their mean.
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
     _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)
 

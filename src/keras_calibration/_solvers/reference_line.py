@@ -39,8 +39,8 @@ _SLOPE_PRECISION = 10.0
 def bins_of(logits: np.ndarray, weights: np.ndarray | None = None) -> Line:
     """The line that maps scores to the bins of a histogram, where they spread by about 2 about 0.
 
-    The weighted median goes to about 0. The unit is the range of the 34 % of the weight next to it,
-    on the denser side, so that single far scores do not count.
+    The weighted median goes to about 0. The unit is the range of the 34 % of the weight next to the
+    median, on its denser side, so that single far scores do not matter.
 
     Example:
         >>> line, other = bins_of(np.arange(9.0)), bins_of(7 * np.arange(9.0) + 100)
@@ -62,7 +62,8 @@ def seen_as_logits(
     bins = histogram.bins
     if not has_scale:
         return replace(histogram, view=Line(1 / bins.scale, -bins.shift / bins.scale))
-    # The line is found for scores in units of their spread, with their own 0 if that counts.
+    # The fit sees the scores in units of their spread. Without a shift, the 0 of the scores has to
+    # stay where it is, so the shift of the bins is taken back.
     view = IDENTITY if has_shift else Line(1.0, -bins.shift)
     plain = replace(histogram, view=view)
     if not (plain.positives > 0 and plain.negatives > 0):
@@ -75,6 +76,7 @@ def seen_as_logits(
     start, centre = np.array([[starting_bias(plain, 1.0), 1.0], [0.0, 1.0]])[:, columns]
     lower = np.array([-np.inf, _SMALLEST_SLOPE])[columns]
     precision = np.diag([0.0, _SLOPE_PRECISION])[columns, columns]
+    # Platt scaling with a Gaussian prior about slope 1.
     fit = fit_logistic(plain, design, start, lower, precision, centre)
     bias, slope = fit.parameters if has_shift else (0.0, *fit.parameters)
     return replace(histogram, view=view.then(Line(float(slope), float(bias))))
@@ -104,6 +106,8 @@ def class_line(rows: Rows) -> Line:
         >>> np.allclose(line(logits), other(1000 * logits + 5))
         True
     """
+    # The softmax ignores a constant of a row, so only distances from the row's mean say how far
+    # class logits spread.
     middles = rows.logits.mean(axis=1, keepdims=True)
     away = np.sqrt(((rows.logits - middles) ** 2).mean(axis=1))
     middle = _quantiles(middles[:, 0], rows.row_weights)[1]
@@ -117,7 +121,7 @@ def _place(scores: np.ndarray, weights: np.ndarray | None) -> tuple[float, float
     """Where scores lie, and how far they spread."""
     low, middle, high = _quantiles(scores, weights)
     least = _LEAST_SPREAD * abs(middle)
-    # The denser side, if it is one: skewed scores lie close there.
+    # Take the denser side, where skewed scores lie close; a side of equal scores has no spread.
     spread = min((side for side in (middle - low, high - middle) if side > least), default=0.0)
     if not spread > least:  # most scores are equal
         spread = float(np.sqrt(np.average((scores - middle) ** 2, weights=weights)))
@@ -129,15 +133,18 @@ def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
         return _order_statistics(scores, [math.ceil(share * len(scores)) - 1 for share in _SHARES])
     order = np.argsort(scores, kind="stable")
     mass = np.cumsum(weights[order])
-    # A sum may equal the mass up to rounding, whatever the unit of the weights.
+    # The margin is relative: a sum that meets its share up to rounding counts as meeting it, in any
+    # unit of the weights.
     places = np.searchsorted(mass, (1 - 1e-9) * mass[-1] * np.array(_SHARES))
     return scores[order[places]].tolist()
 
 
 def _order_statistics(scores: np.ndarray, places: list[int]) -> list[float]:
-    """`np.sort(scores)[places]`, but most scores are only compared with two bounds."""
+    """`np.sort(scores)[places]`, faster: most scores are only compared with two bounds."""
     sample = np.sort(scores[:: len(scores) // _SAMPLE_SIZE + 1])
     margin, statistics = round(2 * math.sqrt(len(sample))), []
+    # Floyd and Rivest's SELECT: the order statistic lies between two quantiles of a sample, except
+    # by a rare chance, and only the few scores between them need sorting.
     for place in places:
         middle = place * len(sample) // len(scores)
         low, high = sample[np.clip([middle - margin, middle + margin], 0, len(sample) - 1)]

@@ -1,4 +1,4 @@
-"""Rows that belong together: those of a group, and rows that a table holds several times."""
+"""Rows that belong together: the rows of a group, and rows that a table holds several times."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.segments import distinct_values
 
-# Rows count as copies if chance would give different labels to at least this many groups, and at
-# most this share of that number have them.
+# Equal rows count as copies if chance alone would give different labels to at least this many
+# groups, and at most this share of that number of groups have different labels.
 _LEAST_EXPECTED, _MOST_OF_EXPECTED = 10, 0.1
 # The logits of equal inputs in different batches differ by rounding.
 _ROUNDING = 1e-6
 
 
 def with_copies_grouped(rows: Rows) -> Rows:
-    """The rows with their groups: those of the user, or else `copies`, with a warning.
+    """The rows with their groups: the user's groups, or else `copies`, with a warning.
 
-    A fold, and a standard error, take a group as one. All functions that draw folds call this, and
-    only the first call looks for copies.
+    A fold never divides a group, and a standard error takes it as one observation. All functions
+    that draw folds call this, and only the first call looks for copies.
     """
     if rows.groups is not None:
         return rows
@@ -43,8 +43,9 @@ def with_copies_grouped(rows: Rows) -> Rows:
 def copies(rows: Rows) -> np.ndarray | None:
     """Groups of equal inputs, by row (n,), if their labels agree more than by chance; or None.
 
-    Coarse columns make inputs equal by chance. The labels of a group then differ about as often as
-    those of neighbouring groups, and the rows are independent. A row with a count of 2 is two rows.
+    Coarse columns make inputs equal by chance. Labels within a group then differ about as often as
+    labels of neighbouring groups, and the rows are independent. A row with a count of 2 is two
+    rows.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=200)
@@ -57,6 +58,8 @@ def copies(rows: Rows) -> np.ndarray | None:
     counts = np.bincount(group, weights)
     is_mixed = np.zeros(len(counts), bool)
     is_unlike = np.zeros(len(counts), bool)
+    # Independent rows of a group have different labels (`is_mixed`) about as often as neighbouring
+    # groups do (`is_unlike`). Copies hardly ever do, as they repeat one outcome.
     for share in rows.shares.T:
         mean = np.bincount(group, weights * share) / np.maximum(counts, 1)
         is_mixed |= np.bincount(group, np.abs(share - mean[group])) > 1e-9
@@ -76,7 +79,7 @@ def clusters_of(rows: Rows) -> np.ndarray | None:
 
 
 def num_independent(rows: Rows) -> np.ndarray:
-    """Of each class: how many rows have a share of it (K,), or how many groups if there are some.
+    """Number of rows with a share of each class (K,), or number of groups if rows have groups.
 
     Example:
         >>> rows = Rows(np.zeros(4), np.array([0, 1, 1, 0]), None, groups=np.array([0, 0, 0, 1]))
@@ -101,9 +104,12 @@ def _equal_inputs(rows: Rows) -> np.ndarray:
     group[order[1:]] = np.cumsum(np.diff(logits[order]) > _ROUNDING)
     columns = [*rows.features.values(), *([] if rows.times is None else [rows.times])]
     for column in (part for array in columns for part in array.reshape(len(rows), -1).T):
+        # Every row is alone by now, which no further column can change.
         if group.max() == len(rows) - 1:
             break
         values = column if column.dtype.kind in "biuf" else distinct_values(column)[1]
+        # Refine the groups: a pair of group and value becomes a number, and numbers are made small
+        # again.
         codes = np.unique(values, return_inverse=True)[1]
         group = np.unique(group * len(rows) + codes, return_inverse=True)[1]
     return group

@@ -25,6 +25,8 @@ def row_parts(num_rows: int, num_values: Sequence[int] = ()) -> Iterator[slice]:
         >>> list(row_parts(100_000, [50]))
         [slice(0, 65536, None), slice(65536, 131072, None)]
     """
+    # Each part pays for its sums by value, however few its rows: at least two rows a value make up
+    # for them.
     size = 2 ** (2 * max(num_values, default=0)).bit_length()
     size = min(max(_ROWS_IN_CACHE, size), _MOST_ROWS)
     return (slice(start, start + size) for start in range(0, num_rows, size))
@@ -56,7 +58,7 @@ class RowBlock:
         self.curve, self.next = np.empty((2, len(self.labels)))
 
     def derivatives(self) -> tuple[np.ndarray, np.ndarray]:
-        """First and second derivative of the log loss by the curve of each row (n,)."""
+        """Derivatives of each row's log loss by its curve (n,): `w (p - y)` and `w p (1 - p)`."""
         one = special.expit(self.curve)
         curvature = np.maximum(one * (1 - one), _SMALLEST_CURVATURE)
         return self.weights * (one - self.labels), self.weights * curvature
@@ -66,5 +68,5 @@ class RowBlock:
         return float(self.weights @ row_log_losses(self.labels, curve))
 
     def take_step(self) -> None:
-        """Makes the next curve that of the block; a second time, takes it back."""
+        """Swaps the current curve and the next one; a second call takes the step back."""
         self.curve, self.next = self.next, self.curve

@@ -44,7 +44,7 @@ def blocks_of_time(times: np.ndarray, num_blocks: int | None = None) -> np.ndarr
     """
     _, time, counts = np.unique(times, return_inverse=True, return_counts=True)
     ends, num_blocks = np.cumsum(counts), num_blocks or _BLOCKS_OF_TIME
-    # By the middle row of each time.
+    # The middle row of a time decides its block, in whole numbers, without rounding.
     blocks = ((2 * ends - counts - 1) * num_blocks // (2 * len(times)))[time]
     return np.unique(blocks, return_inverse=True)[1]
 
@@ -65,12 +65,13 @@ def fold_of_rows(folds: Folds | None, rows: Rows, seed: int | None) -> np.ndarra
         fold = np.arange(num_rows) * _NUM_BLOCKS // num_rows
     elif isinstance(folds, int | np.integer) and 2 <= folds <= num_rows:
         labels = rows.labels if rows.labels.ndim == 1 else rows.labels.argmax(axis=1)
-        # The class with more rows first, whichever it is called.
+        # The class with more rows comes first, so that folds do not depend on which is called 1.
         labels = -1 * labels if are_turned_round(rows) else labels
         if (groups := clusters_of(with_copies_grouped(rows))) is not None:
             return _fold_of_groups(int(folds), rows, groups, seed)
         by_chance = generator_of(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
+        # Stratify: sort by label, in random order within a label, and deal the folds out in turn.
         fold[np.lexsort((by_chance, labels))] = np.arange(num_rows) % folds
     else:
         fold = np.asarray(folds)
@@ -93,21 +94,22 @@ def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | 
     _, group = np.unique(groups, return_inverse=True)
     counts = meant_counts(rows)
     order = canonical_order(rows)
-    # Each different row draws a number, and the sum of those of a group is its key. So only groups
-    # of equal rows have equal keys.
+    # Each different row draws a number, and a group's key is the sum of its rows' numbers. So only
+    # groups of equal rows have equal keys, and order and names do not matter.
     different = np.cumsum(differ_from_previous(rows, order)) - 1
     drawn = generator_of(seed).integers(2**32, size=len(rows))[different]
     key = np.zeros(int(group.max()) + 1, np.int64)
     np.add.at(key, group[order], drawn * counts[order].astype(np.int64))
     if len(key) < num_folds:
         raise refused("folds", f"at most the number of groups, {len(key)}", num_folds)
-    # The class with more rows first, whichever it is called.
+    # The class with more rows comes first, so that folds do not depend on which is called 1.
     label = (rows.shares[:, ::-1] if are_turned_round(rows) else rows.shares).argmax(axis=1)
     kinds = [np.bincount(group, counts * (label == c), len(key)) for c in np.unique(label)]
     shares = np.stack([kind / kind.sum() for kind in kinds], axis=1)
     fold = np.empty(len(key), np.int64)
     loads = np.zeros((num_folds, len(kinds)))
-    # From the largest group on, each gets the fold with the fewest rows of its classes so far.
+    # Greedy bin packing, the largest groups first: each group gets the fold that has the fewest
+    # rows of its classes so far.
     for number in np.lexsort((key, *kinds, -np.sum(kinds, axis=0))):
         fold[number] = np.argmin(loads @ shares[number])
         loads[fold[number]] += shares[number]
@@ -143,8 +145,10 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
     counts = np.rint(weights if is_counted else np.ones(len(rows))).astype(np.int64)
     group = equal_rows(rows, order)
     totals = np.rint(np.bincount(group, counts[order])).astype(np.int64)
+    # Dealing single rows to folds at random makes the counts of each group multinomial.
     drawn = np.random.default_rng(0).multinomial(totals, np.full(num_folds, 1 / num_folds))
-    # In order, a group covers a range of places, which its rows and its folds divide.
+    # In order, a group covers a range of places. Its rows divide this range, and so do its folds;
+    # the overlap of a row's range with a fold's range is how often the fold drew the row.
     ends = np.cumsum(counts[order])
     fold_ends = np.cumsum(drawn).reshape(drawn.shape)[group].T
     starts = ends - counts[order]
@@ -155,7 +159,7 @@ def weights_in_folds(num_folds: int, rows: Rows) -> np.ndarray:
 
 
 def folds_of(folds: Any, rows: Rows) -> Any:
-    """The argument `folds` for these rows; of a fold for each passed row, those of these rows.
+    """The argument `folds` for some rows: if it has a fold for each passed row, only their folds.
 
     Example:
         >>> rows = Rows(np.zeros(4), np.array([0, 1, 0, 1]), None, fold=np.array([0, 1, 0, 2]))

@@ -35,20 +35,21 @@ def canonical_order(rows: Rows) -> np.ndarray:
     sign = -1 if are_turned_round(rows) else 1
     logits = sign * rows.logits.reshape(len(rows.logits), -1)
     order = np.argsort(logits[:, 0], kind="stable")
+    # Only rows that tie in the first logit need the other columns, which take a slower sort.
     first = logits[order, 0]
     is_tied = np.zeros(len(order), bool)
     is_tied[1:] = first[1:] == first[:-1]
     is_tied[:-1] |= is_tied[1:]
     if is_tied.any():
         tied = order[is_tied]
-        # The weight last: rows that are there twice take the place of one of weight 2.
+        # The weight comes last, so that two copies of a row stand where one row of weight 2 would.
         ranks = [*_ranks(rows.take(tied), sign), rows.row_weights[tied]]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
 
 
 def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
-    """The group of each row in an order (n,): if weights are counts, equal neighbours are one.
+    """The group of each row in an order (n,): if weights are counts, equal neighbours form a group.
 
     Equal rows are one row, whose count is the sum of theirs. If weights are importances, every row
     is a group of its own.
@@ -73,10 +74,11 @@ def differ_from_previous(rows: Rows, order: np.ndarray) -> np.ndarray:
 
 
 def are_turned_round(rows: Rows) -> bool:
-    """Whether rows of one logit have more positives than negatives; false for K classes.
+    """True if positives outweigh negatives; false for K classes.
 
-    If the classes are exchanged and the logits negated, the answer changes. If both classes have
-    the same weight, the farthest logits decide.
+    Callers turn such rows round, so that rows with exchanged classes and negated logits come in the
+    same order as the rows themselves. If both classes have the same weight, the logit farthest from
+    0 decides.
 
     Example:
         >>> are_turned_round(Rows(np.array([2.0, 1.0, 1.0]), np.array([1, 0, 1]), None))
@@ -91,21 +93,21 @@ def are_turned_round(rows: Rows) -> bool:
 
 
 def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.ndarray]:
-    """The rows in canonical order, in which a row with a count of 2 is there twice, with groups.
+    """The rows in canonical order, with groups; a row with a count of 2 occurs twice.
 
-    Folds, batches and the leaves of trees are made of rows. So a count of 2 and two equal rows have
-    to be the same here. If there are more than a million rows, equal rows are added up. The rows
-    with the largest counts are then repeated less often; their weights are whole numbers with the
-    same sum. Importances stay as they are.
+    Folds, batches and the leaves of trees are made of rows. So here, a row with a count of 2 has to
+    become two rows. Above a million rows, this function adds up equal rows first, and repeats the
+    rows with the largest counts less often, with whole numbers as weights that have the same sum.
+    It leaves importances as they are.
 
     Args:
         rows: The rows.
-        folds: What the folds will be (`row_folds.Folds`). If these are blocks, the order stays. If
-            there is a fold for each row, rows are not added up.
+        folds: What the folds will be (`row_folds.Folds`). With blocks, the order stays. With a fold
+            for each row, equal rows are not added up, as they may be in different folds.
 
     Returns:
         The rows (m,); their numbers among the passed rows (m,); and for each passed row, the number
-        of an equal one that is there (n,).
+        of an equal row among the returned ones (n,).
 
     Example:
         >>> rows, numbers, _ = rows_apart(Rows(np.zeros(2), np.array([1, 0]), np.array([1.0, 2])))
@@ -120,6 +122,7 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
     if are_counts(weights):
         counts = np.rint(weights).astype(np.int64)
         if counts.sum() > _MAX_ROWS and (folds is None or isinstance(folds, int | np.integer)):
+            # Add up equal rows. The total stays; what is left to do below is to repeat the sums.
             group = equal_rows(rows, numbers)
             if rows.groups is not None:  # rows of two groups are never one
                 by_group = np.lexsort([rows.groups[numbers], group])
@@ -129,6 +132,8 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
             counts = np.rint(np.bincount(group, counts)).astype(np.int64)
             first = numbers[np.diff(group, prepend=-1) > 0]
             source[numbers], numbers = first[group], first
+        # A row with the count c becomes `copies` rows whose weights are c / copies, rounded down or
+        # up so that they add up to c.
         copies = np.minimum(counts, _max_copies(counts))
         weight, extra = np.divmod(counts, copies)
         place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)

@@ -39,6 +39,7 @@ def value_segments(
 ) -> SegmentColumn:
     """One segment for each value; values with fewer than `min_rows` rows share one."""
     values_names, ids = distinct_values(values)
+    # Common values keep their order and get the first numbers; rare ones share the last.
     is_rare = np.bincount(ids, counts, len(values_names)) < min_rows
     pairs = zip(values_names, is_rare, strict=True)
     names = [f"{column} = {name or repr(name)}" for name, rare in pairs if not rare]
@@ -63,14 +64,15 @@ def range_segments(column: str, values: np.ndarray, counts: np.ndarray) -> Segme
         names = [f"{column} = {value:g}" for value in distinct]
     else:
         counts = counts[~missing]
-        # Those of `np.quantile`, between the rows before and after each quarter.
+        # The quartiles of `np.quantile`, a row with a count repeated: interpolate between the
+        # values of the rows before and after each quarter.
         places = (counts.sum() - 1) * np.arange(1, _NUM_RANGES) / _NUM_RANGES
         levels = (np.stack([np.floor(places), np.ceil(places)]) + 0.5) / counts.sum()
         low, high = np.quantile(present, levels, method="inverted_cdf", weights=counts)
         with np.errstate(invalid="ignore"):
             edges = np.unique(low + (high - low) * (places % 1))
-        # Where the largest value is a quantile too, no row lies above it. Between infinite values
-        # a quantile is NaN.
+        # No row lies above the largest value, so it is no edge. A quantile between infinite values
+        # is NaN, which this comparison drops too.
         edges = edges[edges < present.max()]
         ids = np.searchsorted(edges, values, side="left")
         names = [f"{column} ≤ {edges[0]:g}"] if len(edges) else [f"{column} not missing"]
@@ -90,7 +92,7 @@ def combinations(
         for chosen in itertools.combinations(columns, depth):
             ids = chosen[0].ids
             for number, column in enumerate(chosen[1:], 1):
-                if number > 1:  # keeps the numbers small
+                if number > 1:  # renumber: products of many columns would overflow
                     ids = np.unique(ids, return_inverse=True)[1].reshape(-1)
                 ids = ids * len(column.names) + column.ids
             yield chosen, ids
@@ -100,7 +102,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Names of the distinct values of a column, sorted, and the number of each row's value.
 
     Among Python objects, missing values of all kinds are one value, "missing". Values that differ
-    but print alike, such as 1 and "1", are told apart: the name of the text has quotes.
+    but print alike, such as 1 and "1", stay different: the name of the text has quotes.
 
     Example:
         >>> distinct_values(np.array([1, "1", None, 1.0], object))
@@ -110,6 +112,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
         texts = np.char.decode(values, "utf-8", _UNREADABLE) if values.dtype.kind == "S" else values
         distinct, ids = np.unique(texts, return_inverse=True)
         return [str(value) for value in distinct], ids.reshape(-1)
+    # Objects of mixed types cannot be sorted, but their keys, pairs of text, can.
     keys = [_key(value) for value in values.reshape(-1).tolist()]
     ordered = sorted(set(keys))
     number = {key: place for place, key in enumerate(ordered)}

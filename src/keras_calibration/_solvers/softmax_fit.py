@@ -45,12 +45,14 @@ def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
 def fit_temperature(rows: Rows) -> SoftmaxFit:
     """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6, as a scale of shape ().
 
-    The derivative is increasing; Brent's method finds its root in log β.
+    The objective is convex, so its derivative increases, and Brent's method finds the root in log
+    β.
     """
     share = rows.row_weights / rows.row_weights.sum()
     precision = _precision(rows, float(share @ rows.logits.var(axis=1)))
     label_sum = share @ (rows.labels * rows.logits).sum(axis=1)
 
+    # The derivative of the mean penalised loss by β: expected minus observed logit.
     def slope(log_scale: float) -> float:
         scale = np.exp(log_scale)
         _, probabilities = _loss_and_probabilities(rows, scale * rows.logits)
@@ -71,14 +73,15 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
 def fit_vector(rows: Rows) -> SoftmaxFit:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
-    By `newton`. The biases are shifted to sum 0, which changes only the prior. A class with m < 10
-    rows has a further prior of precision 10 - m, about the temperature: it would otherwise follow
-    its few rows.
+    `newton` solves it. Then the biases are shifted to the sum 0, which leaves the probabilities
+    alone. A class with m < 10 rows has a further prior of precision 10 - m, about the temperature:
+    it would otherwise follow its few rows.
     """
     num_classes = rows.logits.shape[1]
     share = rows.row_weights / rows.row_weights.sum()
     mean_square = float(share @ np.mean(rows.logits**2, axis=1))
-    # A class with a handful of rows stays near the temperature.
+    # Two Gaussian priors on a scale, about 1 and about the temperature, act like one: precisions
+    # add up, and the centre is the weighted mean.
     missing = np.maximum(_FEW_ROWS - rows.row_weights @ rows.labels, 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
     scale_precision = _precision(rows, mean_square)
@@ -100,7 +103,8 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
         hessian = _hessian(rows.logits, probabilities, share)
         return gradient + precision * (theta - centre), hessian + np.diag(precision)
 
-    # At scale 1, very wide logits are saturated, and their gradient vanishes.
+    # At scale 1, very wide logits are saturated, and their gradient vanishes: start at a width of
+    # 4.
     start = centre * 4.0 / max(4.0, np.sqrt(mean_square))
     theta, num_steps, converged, _, _ = newton(objective, derivatives, start)
     scales, biases = theta.reshape(2, num_classes)
@@ -111,6 +115,8 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:
     """`Σ w [diag(p) - p pᵀ]` in the scales and the biases of the classes, (2 K, 2 K)."""
+    # `z_k = a_k l_k + b_k`: the chain rule multiplies each entry of `diag(p) - p pᵀ` by the logits
+    # of scales, and by 1 for biases. First the part `-p pᵀ`, then the diagonals.
     expected = np.concatenate([probabilities * logits, probabilities], axis=1)
     hessian = -expected.T @ (share[:, None] * expected)
     # Sums by class of p l², p l and p.
@@ -134,6 +140,7 @@ def losses_and_probabilities(
     labels: np.ndarray, logits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The log losses (n,) of logits (n, K), and their softmax."""
+    # Log-sum-exp: subtracting the largest logit keeps `exp` from overflowing.
     below_largest = logits - logits.max(axis=1, keepdims=True)
     powers = np.exp(below_largest)
     sums = powers.sum(axis=1)

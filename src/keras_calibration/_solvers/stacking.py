@@ -25,7 +25,7 @@ SMALLEST_WEIGHT = 0.02
 def cross_fitted_weights(
     logits: Sequence[np.ndarray], rows: Rows, fold: np.ndarray, clusters: np.ndarray | None = None
 ) -> np.ndarray:
-    """For each fold, `combined_weights` of the rows of the other folds: (folds, m).
+    """For each fold, the `combined_weights` of all rows outside it: (folds, m).
 
     Each fold is scored with its own weights. The model gets their mean (`mean_weights`). The log
     loss is convex, so the mean predicts at least as well as the scored weights do on average. The
@@ -41,6 +41,7 @@ def cross_fitted_weights(
     """
     columns, by_fold = np.stack(logits), []
     for fold_number in range(int(fold.max()) + 1):
+        # A fold's own labels must not choose the weights with which it is scored.
         outside = np.flatnonzero(fold != fold_number)
         groups = None if clusters is None else clusters[outside]
         by_fold.append(combined_weights(list(columns[:, outside]), rows.take(outside), groups))
@@ -65,19 +66,20 @@ def combined_weights(
     """Weights (m,) of cross-fitted logits, not negative, with the sum 1, the model as it is first.
 
     The model stays as it is if this is most probable (`_posterior_weights` above one half). Else
-    the weights are the mean of those that predict best together (`stacked_weights`) and of the
-    posterior ones. The former use that fits complement each other; the latter allow for chance in a
-    small difference. In 236 comparisons (tables, models and numbers of rows) either alone, or any
-    choice of one fit, was worse; see `benchmarks/README.md`.
+    the weights are the mean of the weights that predict best together (`stacked_weights`) and of
+    the posterior weights. The stacked weights use that fits complement each other; the posterior
+    weights allow for chance in a small difference. In 236 comparisons (tables, models and numbers
+    of rows) either alone, or any choice of one fit, was worse; see `benchmarks/README.md`.
 
     With clusters, such as blocks of time, the model also stays as it is if no fit gains more than a
-    standard error: what was right in a few blocks need not be so in the next.
+    standard error: what was right in a few blocks may be wrong in the next.
 
     Args:
         logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
         rows: Labels and weights; its logits are not read.
         clusters: The cluster of each row, whole numbers (n,); None if there are none. Groups of
-            rows (`Rows.groups`) change the errors alone: they are many, and like those to come.
+            rows (`Rows.groups`) change the errors, but not this rule: they are many, and groups to
+            come will be like them.
 
     Example:
         >>> labels = np.arange(1000) % 4 == 0
@@ -100,23 +102,26 @@ def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | No
 
     These are pseudo-BMA+ weights: the softmax of the summed log likelihoods, averaged over a
     Bayesian bootstrap of the rows, or of the clusters or groups. The first fit has prior odds of
-    e². The sums are drawn directly, from the normal distribution that they have with many rows.
+    e². The function draws the sums directly, from their normal distribution with many rows.
 
     Reference:
         Yao, Vehtari, Simpson and Gelman (2018), *Using stacking to average Bayesian predictive
         distributions*.
     """
     weights = rows.row_weights
-    # The scaled weights add up to the effective number of rows.
+    # Log likelihoods count rows. The scaled weights add up to the effective number of rows (Kish).
     scale = rows.num_effective / weights.sum()
     gains = scale * weights * (losses[0] - losses)
     dependent = clusters_of(rows) if clusters is None else clusters
     if dependent is not None:
         _, cluster = np.unique(dependent, return_inverse=True)
+        # Dependent rows enter the bootstrap together, as one sum.
         gains = np.stack([np.bincount(cluster, gain) for gain in gains])
     num_independent = gains.shape[1]
     if num_independent == 1:  # the error of a single sum is unknown
         return np.eye(len(gains))[0]
+    # The central limit theorem in place of a thousand resamples: the sum of m independent gains has
+    # m times their covariance.
     covariance = num_independent * np.atleast_2d(np.cov(gains))
     sums = np.random.default_rng(0).multivariate_normal(
         gains.sum(axis=1), covariance, _NUM_DRAWS, method="svd"
@@ -150,6 +155,7 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         combined = np.tensordot(v, columns, axes=1)
         if combined.ndim == 2:
             losses, probabilities = losses_and_probabilities(rows.labels, combined)
+            # The gradient by v_k is `Σ w (p - y) η_k`; p counts as often as the labels of its row.
             residual = rows.labels.sum(axis=1, keepdims=True) * probabilities - rows.labels
         else:
             losses = row_log_losses(rows.labels, combined)
@@ -157,7 +163,8 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         gradient = columns.reshape(len(v), -1) @ (residual.T * shares).T.reshape(-1)
         return float(shares @ losses + costs @ v), gradient + costs
 
-    # The best single fit is a vertex; from there, the gradient leads inwards if other fits help.
+    # The weights form a simplex, with single fits as its corners. Start between the best corner and
+    # the centre; sequential quadratic programming (SLSQP) keeps to the simplex.
     alone = [objective(vertex)[0] for vertex in np.eye(len(columns))]
     best = np.eye(len(columns))[int(np.argmin(alone))]
     solution = optimize.minimize(
@@ -170,6 +177,7 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         options={"maxiter": 200, "ftol": 1e-10},
     ).x
     solution = _without_small(solution, 1e-4)
+    # The solver may stop early: never return anything worse than the best single fit.
     return solution if objective(solution)[0] < min(alone) else best
 
 

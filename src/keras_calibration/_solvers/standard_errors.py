@@ -13,11 +13,11 @@ def mean_and_error(
     Args:
         values: Values of rows (n,).
         weights: Weights of the rows (n,), or None. Counts stand for as many independent rows.
-        *clusters: Which rows are dependent, whole numbers (n,), such as blocks of time, or groups
-            (`repeated_rows.clusters_of`); None for independent rows. The error is the largest of
-            those that take rows, or the clusters of one kind, as independent. With many clusters,
-            each is right if its assumption holds. With a few, it varies, so that a test needs
-            Student's t distribution.
+        *clusters: The cluster of each row, whole numbers (n,), such as blocks of time, or groups
+            (`repeated_rows.clusters_of`); None for independent rows. One standard error takes the
+            rows as independent, and one more for each argument takes its clusters as independent;
+            the function returns the largest. With many clusters, an error is right if its
+            assumption holds. With a few, it varies, so that a test needs Student's t distribution.
 
     Returns:
         Mean and standard error.
@@ -30,10 +30,15 @@ def mean_and_error(
     total = weights.sum()
     mean = float(weights @ values / total)
     away = weights * (values - mean)
+    # A count of c stands for c independent rows, each with the square d²: c d². An importance
+    # scales one row: (w d)².
     squares = away * (values - mean) if are_counts(weights) else away**2
     error = float(np.sqrt(np.sum(squares)) / total)
     for cluster in clusters:
         if cluster is not None:
+            # The cluster-robust (sandwich) variance: deviations are added up within clusters first,
+            # so that rows that err together count as one. With the usual correction for few
+            # clusters.
             sums = np.bincount(np.unique(cluster, return_inverse=True)[1], away)
             correction = len(sums) / max(len(sums) - 1, 1)
             error = max(error, float(np.sqrt(correction * np.sum(sums**2)) / total))

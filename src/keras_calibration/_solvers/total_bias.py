@@ -42,7 +42,8 @@ def bias_of_total(logits: np.ndarray, rows: Rows) -> np.ndarray:
         probabilities = probabilities_of(columns + bias)
         predicted = shares @ probabilities
         hessian = np.diag(predicted) - (shares[:, None] * probabilities).T @ probabilities
-        # Of classes, it is singular: a constant for all of them changes nothing.
+        # The Jacobian of the predicted totals. For K classes it is singular, as a constant for all
+        # classes changes no probability; the pseudoinverse leaves that direction out.
         step = np.linalg.pinv(hessian, _SINGULAR, hermitian=True) @ (observed - predicted)
         bias += np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
         if np.abs(step).max() <= _ROUNDING:
@@ -55,16 +56,18 @@ def bias_of_mean(
 ) -> np.ndarray:
     """The bias (1,) or (K,) that gives a weighted mean of logits the observed total.
 
-    Where rates are low, a mean of logits has a lower mean probability than its parts. Of
-    cross-fitted logits, the bias may come from all rows, also to score them: their totals are
-    nearly right, so that the labels of a fold hardly move it. From the other folds alone, it would
-    double the error by chance of each fold, as too many positives here are too few there.
+    Where rates are low, a mean of logits has a lower mean probability than its parts. For
+    cross-fitted logits, use one bias for all rows, even to score these rows: the totals of the
+    logits are nearly right, so the labels of a fold hardly move it. A bias from the other folds
+    alone would double the chance error of each fold, because too many positives in one fold are too
+    few in the others.
 
     Args:
         weights: The weight of each part, with the sum 1, (m,).
         columns: The logits of the parts, (m, n) or (m, n, K).
         rows: Labels and weights.
-        is_of_parts: Whether it gets the total that its parts have, and not that of the labels.
+        is_of_parts: Whether the total comes from the probabilities of the parts, instead of the
+            labels.
 
     Example:
         >>> columns = np.array([[-1.0, -1.0], [-5.0, -5.0]])

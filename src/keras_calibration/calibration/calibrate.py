@@ -101,7 +101,7 @@ def calibrate(
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs, not in `fields`, that `"additive"`, `"trees"` and `"neural"` may
-            also use. Columns that float32 does not hold are refused.
+            also use. Columns that float32 does not hold raise an error.
         methods: Which candidates to compare.
 
             - `"default"`: all that are possible except `"neural"`, which takes most of the time and
@@ -124,7 +124,8 @@ def calibrate(
             of another column of `x`, or an array (n,) of whole numbers or strings. Folds that are
             drawn keep the rows of a group together, and all standard errors are those of
             independent groups. With `time` or `"blocks"`, the folds are blocks, which may divide a
-            group. The errors are then the larger of those of blocks and of groups.
+            group. An error is then the larger of two: one that takes blocks as independent, and one
+            that takes groups as independent.
         time: The time of each row: the name of an input or of another column of `x`; an array (n,)
             of numbers or dates; or `"order"`, if the rows are in order of time. The folds are then
             eight blocks of time, each scored by a fit on all earlier ones and weighted by that
@@ -177,8 +178,11 @@ def calibrate(
     time, gap = time_and_gap(time, folds)
     asked = Asked(methods, fields, checked_numeric(numeric, fields), folds, verbose)
     output = _output_of(model, x, y)
+    # A head of the model becomes a candidate, so the others start from the logit below it.
     base_model, base_output, base_key, present = _without_head(model, output)
     names = [output_name(base_model, base_key), output_name(model, output)]
+    # `BaseLogits` freezes the model, and fits make layers; an error has to leave the model as it
+    # was.
     with trainable_flags_kept(base_model), throwaway_layers():
         name = free_name("base", layer_names(symbolic_input(base_model)))
         base = BaseLogits(base_model, base_output, base_key, name=name)
@@ -211,6 +215,7 @@ def _check_model(model: keras.Model) -> None:
 def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:
     """The output to calibrate, which the labels name; None for a model with one output."""
     names = [] if symbolic_output(model) is None else output_names(model)
+    # Only the labels say which of several outputs is meant.
     output = None
     if len(names) > 1:
         labels = given_labels(x, y)
@@ -230,6 +235,7 @@ def _reader_of(
     base: BaseLogits, asked: Asked, label_names: list[str], present: Head | None
 ) -> Reader:
     """Reads data in the form of a base model's inputs: logits, and all inputs as features."""
+    # All inputs of the model are features by their path, as a head may read each of them.
     symbolic = named_inputs(symbolic_input(base.base_model))
     part = LogitModel(symbolic, base(symbolic))
 
@@ -257,12 +263,15 @@ def _without_head(
     position of this output, and the head or None.
     """
     position = output_position(model, output)
+    # A head that reads a tensor that is no input has to stay: on top of the logit, nothing provides
+    # that tensor.
     match = next((match for match in find_heads(model) if match.position == position), None)
     if match is None or any(match.input_of.get(name) != name for name in match.features):
         return model, "auto", output, None
     base = match.base_layer
     if base is not None and output is None:
         return base.base_model, base.base_output, base.calibrated_output, match.head
+    # Otherwise the head is a layer of a larger graph: replace its output by the logit below it.
     outputs = keras.tree.flatten(symbolic_output(model))
     outputs[position] = match.base_outputs[LOGIT_OUTPUT]
     outputs = keras.tree.pack_sequence_as(symbolic_output(model), outputs)

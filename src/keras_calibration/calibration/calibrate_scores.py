@@ -117,6 +117,7 @@ def calibrate_scores(
             f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
             f"slash in its name. Received: features {bad}. Rename the columns."
         )
+    # Check the shape before the rows: two columns of a classifier get a clearer error here.
     _check_shape(tuple(np.shape(scores)))
     given = Given(
         scores,
@@ -137,6 +138,7 @@ def calibrate_scores(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'
         )
+    # The fits see what the served model will see, in its dtypes.
     columns = {name: _as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
         head, report = choose(replace(rows, features=columns), asked, gap)
@@ -147,12 +149,13 @@ def calibrate_scores(
 
 
 def _model_of(scores: np.ndarray, columns: Mapping[str, np.ndarray]) -> keras.Model:
-    """A model that returns its input of scores, and has one for each column."""
+    """A model that returns its input of scores, with one more input for each column."""
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
         dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
         inputs[feature] = keras.KerasTensor((None, *column.shape[1:]), dtype, name=feature)
     inputs = named_inputs(inputs)
+    # The scores are both input and output, and the inputs' names are not free for layers.
     name = free_name("base_score", layer_names(inputs))
     return keras.Model(inputs, keras.layers.Identity(name=name)(inputs[SCORE]))
 

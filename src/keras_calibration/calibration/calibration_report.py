@@ -26,13 +26,13 @@ class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
     A "blend" scores each fold with the weights of the other folds, so they did not see the row
-    either. Field errors are computed within each fold, where one fit predicts all rows, and
-    then averaged: they are those of new rows, as many as a fold has.
+    either. The report computes field errors within each fold, where one fit predicts all rows, and
+    averages them. So they estimate the errors on as many new rows as a fold has.
 
     Args:
         name: Name of the candidate.
         log_loss: Mean log loss, in nats per row.
-        log_loss_change: Log loss minus that of the identity.
+        log_loss_change: Log loss minus the log loss of the identity.
         log_loss_change_error: Standard error of the change. It treats rows as independent; with
             blocks, it treats blocks as independent if that gives a larger error.
         brier: Mean squared error of the probabilities; for classes, summed over them.
@@ -41,8 +41,8 @@ class CandidateScore:
         field_rce: Field name → Field-RCE; for classes, the mean over them.
         calibration_ratio: Predicted positives divided by observed positives; for classes, the ratio
             farthest from 1.
-        calibration_ratio_error: Its standard error. A fit with a bias has the observed total, so
-            the ratio of its own rows is about 1; the ratio on new rows has this error.
+        calibration_ratio_error: Standard error of the ratio. A fit with a bias reproduces the total
+            of its own rows, so the ratio is about 1 on these; the ratio on new rows has this error.
         seconds: Time of all fits, in seconds.
     """
 
@@ -61,7 +61,7 @@ class CandidateScore:
 
 @dataclass(frozen=True)
 class FieldChance:
-    """What chance does to the field errors of a model, each with its standard deviation.
+    """The field errors that chance alone gives a model, each with its standard deviation.
 
     Args:
         field_ece: Mean Field-ECE if the probabilities were correct; for classes, their mean.
@@ -86,8 +86,8 @@ class CalibrationReport(ShownAsText):
     (F-ECE) by the first field, the mean absolute difference between predicted and observed means of
     its values; and the mean prediction over the mean label (pred/obs). Field-RCE, which is relative
     and therefore dominated by rare values, is in `scores`. `report.to_dict()` returns plain values
-    for a file. The field errors of a perfectly calibrated model are not 0: `beyond_chance` is what
-    is left of the Field-ECE without those that chance alone gives.
+    for a file. Even a perfectly calibrated model has field errors above 0, by chance:
+    `beyond_chance` subtracts what chance alone gives from the Field-ECE.
 
     The model changes if the evidence for a change reaches `evidence_needed`, and the gain is above
     its standard error. The best of several candidates looks better than it is, so the model uses
@@ -102,12 +102,12 @@ class CalibrationReport(ShownAsText):
         scores: The figures of each candidate, simplest first.
         chosen: Name of the chosen candidate, or "blend" for a weighted mean of several.
         reason: Why it was chosen, in one sentence.
-        chance_before: Field name → what chance does to the field errors of the identity.
-        chance_after: Field name → the same for the chosen calibration.
+        chance_before: Field name → the field errors of the identity by chance alone.
+        chance_after: Field name → the field errors of the chosen calibration by chance alone.
         weights: Name of each candidate that is used → its weight in the mean of the logits.
-        bias: What is added to this mean, so that the predicted total is the observed one: one
+        bias: The bias that the model adds to this mean, so that it predicts the observed total: one
             number, or one for each class.
-        share: The share of the change that is used, in (0, 1]. The rest may be chance.
+        share: The share of the change that the model uses, in (0, 1]. The rest may be chance.
         evidence: The evidence for a change, in standard errors; NaN if a candidate was requested.
         evidence_needed: The evidence from which the model changes.
         expected_change: The change of the log loss that is expected on new rows, and its standard
@@ -182,7 +182,7 @@ class CalibrationReport(ShownAsText):
         return next(score for score in self.scores if score.name == self.chosen)
 
     def beyond_chance(self, field: str) -> list[tuple[float, float]]:
-        """Field-ECE minus that of chance alone, with its standard error, before and after.
+        """Field-ECE minus its mean by chance alone, with its standard error, before and after.
 
         Both are within folds. For a model that is right, the difference is 0 on average.
 
@@ -193,6 +193,7 @@ class CalibrationReport(ShownAsText):
             ValueError: If the report has no field of this name.
         """
         known("Argument `field` must be one of the fields", [field], self.chance_after)
+        # Chance depends on the probabilities, so each side subtracts its own.
         pairs = ((self.before, self.chance_before), (self.after, self.chance_after))
         return [
             (score.field_ece[field] - chance[field].field_ece, chance[field].error)
@@ -224,6 +225,7 @@ class CalibrationReport(ShownAsText):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain Python values."""
+        # `asdict` copies deeply, so leave the pictures and the list of segments out first.
         values = asdict(replace(self, displays={}, still_off=SegmentErrors()))
         del values["displays"]
         still_off = tuple(map(asdict, self.still_off))
@@ -231,6 +233,7 @@ class CalibrationReport(ShownAsText):
 
     def __str__(self) -> str:
         shown = next(iter(self.before.field_ece), None)
+        # The widest line of the table sets the width of the sentences around it.
         table = grid([_HEADER, *(self._cells(score, shown) for score in self.scores)])
         width = len(table[0])
         verdict = [line for sentence in self._verdict() for line in wrap(sentence, width)]
@@ -249,6 +252,7 @@ class CalibrationReport(ShownAsText):
         chosen = f"{self.chosen} ({shares})" if len(parts) > 1 else self.chosen
         verdict = "The model stays as it is." if self._stays else f"The model changes: {chosen}."
         verdict = f"{verdict} {self.reason}"
+        # A requested candidate needs no evidence: the user has decided.
         if np.isnan(self.evidence):
             return [verdict]
         needed = f"{self.evidence_needed:.1f} are needed"
@@ -265,6 +269,7 @@ class CalibrationReport(ShownAsText):
     def _cells(self, score: CandidateScore, field_name: str | None) -> list[str]:
         """A row of the table."""
         mark = "* " if score.name == self.chosen else "  "
+        # The row of the identity has no sign: it changes nothing.
         change = f"{score.log_loss_change:+z.5f}" if score.log_loss_change else "0.00000"
         return [
             f"{mark}{score.name}",
@@ -292,6 +297,7 @@ class CalibrationReport(ShownAsText):
             seen = ", which was fitted to these rows: it is scored by fits of it to the other folds"
             seen = seen if self.is_present_cross_fitted else ""
             notes.append(f"'identity' is the model with its head {self.present!r}{seen}.")
+        # The figure and the chance figure stand side by side, so that a reader can judge the F-ECE.
         if field_name in self.chance_after:
             chance = self.chance_after[field_name]
             before, after = (

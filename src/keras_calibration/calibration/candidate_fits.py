@@ -36,12 +36,12 @@ class CandidateFit:
     Args:
         logits: Calibrated logits of the scored rows (m,) or (m, K), or None if there are none.
         crossed: The logits and effects of all rows, from `cross_fitted`.
-        fit: The fit to all rows; None of the model as it is, and of one that has failed.
+        fit: The fit to all rows; None for the model as it is, and for a failed candidate.
         make_head: Creates a new head of the candidate, to which the fit can be assigned.
         seconds: Time of all fits, in seconds.
         failure: Why there are no logits; empty if there are.
-        is_left_out: Whether the candidate gains nothing, or the rows are too few to try it. Without
-            logits, it is otherwise one whose fit has failed.
+        is_left_out: Whether the candidate gains nothing, or the rows are too few to try it. A
+            candidate without logits that is not left out has failed.
     """
 
     logits: np.ndarray | None = None
@@ -85,8 +85,9 @@ class Race:
         for candidate in candidates:
             start, is_forced = time.perf_counter(), candidate.name == forced
             try:
+                # Candidates that expect true logits warn of scores in another unit.
                 with warnings.catch_warnings():
-                    if not is_forced:  # the user has not asked for this candidate
+                    if not is_forced:  # a warning would be about a method nobody asked for
                         warnings.filterwarnings("ignore", _UNIT_WARNING, UserWarning)
                     fit = self._fit(candidate, is_forced)
             except (ValueError, ImportError) as error:
@@ -95,6 +96,7 @@ class Race:
                 fit = CandidateFit(failure=str(error), is_left_out=isinstance(error, _LeftOut))
             self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
             self.progress.add()
+        # A candidate may fail for rows that suit others, but if all fail, the rows are to blame.
         failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_left_out}
         if not failed:
             return
@@ -114,12 +116,15 @@ class Race:
             return self._fit_trees(candidate, is_forced)
         head = make()
         if candidate.name == NEURAL and not self.splits.is_forward:
-            # Each fold chooses its epochs and gives a member.
+            # The network cross-fits itself: each fold chooses its epochs and trains a member, and
+            # the members predict the rows that they did not see.
             if not enough_for(self.splits.num_folds, self.rows):
                 raise _LeftOut("The network needs at least ten rows of each class per fold.")
             fit = fit_to(head, self.rows, FitSettings(folds=self.splits.fold))
             return CandidateFit(fit.summary.cross_fitted_logits, fit=fit, make_head=make)
+        # The fit to all rows comes first: the fits to the folds start from it, which saves time.
         fit = fit_to(head, self.rows)
+        # Prefix warnings of these fits, so that users do not take them for warnings of the model.
         with warnings_of(self.splits.part):
             crossed = cross_fitted(head, self.rows, self.splits.parts, fit)
         return CandidateFit(crossed.logits[self.splits.scored], crossed, fit, make)
@@ -137,6 +142,8 @@ class Race:
             return cast(BoostedTrees, candidate.make_head(cast(Any, below.make_head)()))
 
         head = make()
+        # Trees start from the cross-fitted logits of the base: logits of a fit to the same rows are
+        # too good, and would leave too little to learn.
         boosting = head.boosted(
             self.rows,
             self.splits.parts,
@@ -146,6 +153,7 @@ class Race:
             self.splits.fold if self.splits.in_order else None,
         )
         if not boosting.num_rounds and not is_forced:
+            # A change of exactly 0 means that 0 rounds are best: there is no figure to show.
             change = boosting.log_loss_with - boosting.log_loss_without
             figures = f" by a standard error: {change:+.6f} ± {boosting.standard_error:.6f}"
             raise _LeftOut(
@@ -161,6 +169,7 @@ class Race:
         fitted = {name: logits for name in names if (logits := self.fits[name].logits) is not None}
         losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
         best = next(iter(losses), names[0])
+        # Later bases are more flexible, so they must win by more than chance.
         for name, loss in losses.items():
             clusters = self.splits.clusters, clusters_of(rows)
             change, error = mean_and_error(loss - losses[best], rows.weights, *clusters)

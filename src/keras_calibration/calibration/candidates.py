@@ -44,8 +44,9 @@ class Candidate:
 
     Args:
         name: Its name in `calibrate(methods=…)` and in the report.
-        make_head: Creates a new, unfitted head; with bases, from a new head of one of them.
-        bases: Names of earlier candidates. This one is fitted on top of the best of them.
+        make_head: Creates a new, unfitted head. With bases, it takes a new head of one base as
+            argument.
+        bases: Names of earlier candidates. `Race` fits this candidate on top of the best one.
     """
 
     name: str
@@ -65,7 +66,7 @@ def candidates(
 
     Always `identity`, `bias`, `temperature`, `platt`, `beta`, `ilps`; with fields `field_bias`;
     with one to eight fields `field_ilps`; with numeric columns `additive`; with either `trees` and
-    `neural`. With `follows_time`, `ilps`, `field_bias` and `additive` are each followed by the same
+    `neural`. With `follows_time`, each of `ilps`, `field_bias` and `additive` has a second form
     with a level over time, such as `ilps+level`. For K classes `identity`, `temperature`, `vector`.
 
     Example:
@@ -76,7 +77,7 @@ def candidates(
         ['identity', 'temperature', 'vector']
     """
     if num_classes is not None:
-        # A temperature that is not fitted is the identity.
+        # An unfitted temperature is 1, which makes it the identity.
         return [
             Candidate(IDENTITY, TemperatureScaling),
             Candidate("temperature", TemperatureScaling),
@@ -96,21 +97,24 @@ def candidates(
             name: lambda: FieldBias(calibrator=curve(), **columns) if columns else curve()
         }
         if follows_time:
+            # A level needs `FieldBias`, even without fields.
             options: dict[str, Any] = {"fields": {}, **columns, "follows_time": True}
             made[name + LEVEL] = lambda: FieldBias(calibrator=curve(), **options)
         return made
 
     heads: dict[str, Callable[..., Head]] = {
-        IDENTITY: BiasCorrection,  # a bias that is not fitted
+        IDENTITY: BiasCorrection,  # an unfitted bias is 0
         "bias": BiasCorrection,
         "temperature": TemperatureScaling,
         "platt": PlattScaling,
         "beta": BetaCalibration,
         **with_level("ilps"),
     }
+    # The order of `heads` is the order of the report and of the race: bases before trees.
     base = "field_bias" if fields else "ilps"
     if fields:
         heads |= with_level(base, fields=fields)
+    # Trees may stand on the candidate with a level or without one, whichever is better.
     bases = tuple(name for name in (base, base + LEVEL) if name in heads)
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         heads["field_ilps"] = lambda: FieldILPS(fields, curve())
@@ -153,11 +157,12 @@ def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
     if column.dtype.kind in "OSU":
         values = sorted({text_of(value, repr(name)) for value in column.tolist()})
         return keras.layers.StringLookup(vocabulary=values)
-    # A float input may hold whole numbers.
+    # `ids_of` takes floats too if they are whole numbers, as data frames with gaps hold them.
     distinct = np.unique(ids_of(column, repr(name), "strings or whole numbers, to be a field"))
     smallest = int(distinct[0])
     largest = int(distinct[-1])
-    # A table has one row per id up to the largest; account numbers would fill the memory.
+    # A table has a row for each id up to the largest. A few account numbers would fill the memory,
+    # so sparse and negative ids get a lookup layer.
     if smallest < 0 or largest >= max(_DENSE_SHARE * len(distinct), _SMALL_TABLE):
         return keras.layers.IntegerLookup(
             vocabulary=distinct.astype("int64"), oov_token=min(smallest, 0) - 1

@@ -84,19 +84,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried on which rows.
+    """The candidates to try, and the rows to try them on.
 
     Args:
-        rows: The rows of the fits: in canonical order, or by time; a row with a count of 2 is there
+        rows: The rows of the fits, in canonical order or by time; a row with a count of 2 occurs
             twice. Their features are the fields and the numeric columns.
-        read: The same rows with all features that are read, also by the head of the model.
+        read: The same rows with all features that candidates or the head of the model read.
         fields: The vocabularies of the fields.
         splits: The folds.
         identity: The logits of the model as it is (n,) or (n, K).
-        is_in_sample: Whether the head of the model was fitted to these rows. Its logits are then of
-            fits to the other folds.
+        is_in_sample: Whether the head of the model was fitted to these rows. `identity` then comes
+            from fits of the head to the other folds.
         candidates: The candidates, simplest first.
-        forced: The candidate that is to be used in any case, if there is one.
+        forced: The only candidate that the user named, used whatever its score; None otherwise.
     """
 
     rows: Rows
@@ -115,9 +115,9 @@ def choose(
     """Cross-fits the candidates, weighs them, and fits those with a weight to all rows.
 
     Args:
-        rows: The rows, in the order in which they were given.
-        asked: What is asked for.
-        gap: The time between the rows of a fit and those that it predicts.
+        rows: The rows, in the order in which the user passed them.
+        asked: The arguments of `calibrate`.
+        gap: The time between the rows of a fit and the rows that it predicts.
         present: The head of the model, if it has one. The model with it is then `"identity"`.
     """
     plan = planned(rows, asked, gap, present)
@@ -126,6 +126,7 @@ def choose(
         progress = ProgressBar(1 + len(plan.candidates), "candidates", asked.verbose)
         race = Race(plan.rows, plan.splits, progress, plan.identity)
         race.run(plan.candidates, plan.forced)
+    # Score and weigh first; only then assemble the candidates with a weight into one head.
     report = _report(race.fits, plan)
     change, error = report.after.log_loss_change, report.after.log_loss_change_error
     if change > error:  # only a requested one can: otherwise the model stays as it is
@@ -137,8 +138,9 @@ def choose(
     head, fit = _assembled(plan, race.fits, report, present)
     warn_of_unknown(head, plan.read, fit, plan.fields)
     progress.add()
+    # The head of the model is left as it was, with the summary of its own fit.
     if head is not present:
-        # It becomes a layer of a model with inputs of these names.
+        # Keras needs different names: the head becomes a layer of a model with these inputs.
         head.name = free_name(head.name, rows.features)
         head.assign(fit)
         head.fit_summary = head.fit_summary and _compared(head.fit_summary, report, plan.read)
@@ -154,19 +156,26 @@ def choose(
 def planned(rows: Rows, asked: Asked, gap: Any, present: Head | None) -> Plan:
     """The plan for the rows as they were given, see `choose`."""
     names = asked.names
+    # Named candidates may be any, so all of them have to be possible.
     effort = THOROUGH if names else str(asked.methods)
     refuse_divided_groups(asked.folds, rows)
     fields, numeric = vocabularies(asked.fields, rows.features), asked.numeric
     check_numeric(numeric, rows.features)
+    # Keep only columns that some candidate reads: others would tell equal rows apart, and cost
+    # time.
     head_reads = () if present is None else present.feature_names
     used = rows.features if head_reads is None else dict.fromkeys([*fields, *numeric, *head_reads])
     read = _single(rows, used, asked.folds)
+    # A head that saw these rows would look too good. It may have been fitted to them as they were
+    # passed, or in the order and form that they have here.
     is_in_sample = present is not None and any(
         is_fitted_to(present, form.only(head_reads)) for form in (rows, read)
     )
+    # Without a wish, take the default number, or fewer if a class has few rows.
     folds = folds_of(asked.folds, read)
     if folds is None and read.times is None:
         folds = default_folds(read, _NUM_FOLDS[DEFAULT if names else effort])
+    # All candidates, and the head of the model, use the same splits: differences are paired.
     splits = splits_of(folds, read, duration(gap, read.time_unit))
     identity = _logits_of_present(present, read, splits, is_in_sample)
     last_fit = getattr(present, "fit_summary", None)
@@ -202,13 +211,15 @@ def _assembled(
             head = present or head
             fit = as_fit(head, plan.read)
         else:
+            # Cross-fitting does not build layers; a head of a blend needs its variables.
             shapes = {name: column.shape for name, column in plan.rows.features.items()}
             head.ensure_built(features_shape=shapes)
         chosen[name] = head, cast(Fit, fit)
+    # One candidate alone needs no blend, so its head stands by itself.
     if len(report.weights) == 1:
         return chosen[report.chosen]
     if present is None:
-        chosen.pop(IDENTITY, None)  # the logit gets the rest of the weights
+        chosen.pop(IDENTITY, None)  # a blend gives the plain logit the rest of the weights
     heads, parts = zip(*chosen.values(), strict=True)
     blend = BlendedHead(list(heads), [report.weights[name] for name in chosen])
     blend.ensure_built((None, *plan.read.logits.shape[1:]))
@@ -222,15 +233,15 @@ def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> Fit
         log_loss_before=report.before.log_loss,
         change=report.after.log_loss_change,
         change_error=report.after.log_loss_change_error,
-        # They are those of the rows in the order of the fit, not as the user passed them.
+        # `choose` has reordered and repeated the rows, so their logits would not match the user's.
         cross_fitted_logits=np.empty(0),
-        # A refresh of the exported model compares its rows with these.
+        # A refresh of the exported model compares its new rows with this description.
         logits=describe_logits(rows.logits, "fit", rows.weights),
     )
 
 
 def _single(rows: Rows, used: Collection[str], folds: Folds | None) -> Rows:
-    """The rows in canonical order, or by time; a row with a count of 2 is there twice."""
+    """The rows in canonical order, or by time; a row with a count of 2 occurs twice."""
     rows, *_ = rows_apart(rows.only(used), folds)
     return rows if rows.times is None else rows.take(np.argsort(rows.times, kind="stable"))
 
@@ -245,8 +256,10 @@ def _logits_of_present(
     if present is None:
         return rows.logits
     rows = rows.only(present.feature_names)
+    # A head that was fitted to other rows predicts these as new ones: no fit is needed.
     if not is_in_sample:
         return head_logits(present, rows.logits, rows.features)
+    # A network cross-fits itself within its fit, with the folds that it gets.
     if draws_by_chance(present) and not splits.is_forward:  # its fit is cross-fitted
         logits = fit_to(present, rows, FitSettings(folds=splits.fold)).summary.cross_fitted_logits
         if len(logits):
@@ -257,16 +270,19 @@ def _logits_of_present(
 def _report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
     splits, fields, forced = plan.splits, plan.fields, plan.forced
     rows = splits.weighted(plan.rows)
+    # Blocks of time without a fit are not scored; the others are numbered from 0 again.
     _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
     columns = {name: codes_in_folds(rows.features[name], fold) for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if forced is None:
+        # Weighing takes many parts of the rows; without features, these are cheap.
         bare = replace(rows, features={})
         choice = combined(fitted, bare, fold, splits.clusters, splits.is_forward)
     else:
         reason = "It was requested by `methods`."
         choice = Choice({forced: 1.0}, reason, fitted[forced], np.zeros(1))
     chosen = BLEND if len(choice.weights) > 1 else next(iter(choice.weights))
+    # The chosen row of the table shows what the model does: blend, bias and share together.
     fitted[chosen] = choice.logits
     seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
@@ -297,7 +313,9 @@ def requested(possible: list[Candidate], names: list[str]) -> list[Candidate]:
         return possible
     by_name = {candidate.name: candidate for candidate in possible}
     what = 'Argument `methods` must be "quick", "default", "thorough" or candidates by name'
+    # First with the words for efforts, so that the message of a typing error lists all that exist.
     known(what, names, [*_NUM_FOLDS, *by_name])
     known(what, names, by_name)  # "quick" and the like stand alone
+    # The identity is the yardstick, and trees need their bases.
     compared = {IDENTITY, *names, *(base for name in names for base in by_name[name].bases)}
     return [candidate for candidate in possible if candidate.name in compared]

@@ -92,13 +92,18 @@ def combined(
     mean = mean_weights(by_fold, rows, fold)
     biases = [_bias_of(weights, columns, rows, is_forward) for weights in by_fold]
     pairs = zip(by_fold, biases, strict=True)
+    # The logits of all rows by the weights of each fold; of these, each row keeps the ones of its
+    # own fold, whose weights did not see it.
     fits = [np.tensordot(weights, columns, axes=1) + bias for weights, bias in pairs]
     logits = np.stack(fits)[fold, np.arange(len(rows))]
     choice_error = _choice_error(fits, rows)
+    # Evidence is the slope over its standard error, which has two sources: the rows, and the choice
+    # of weights.
     slope, error = _slope_of_change(logits, columns[0], rows, clusters)
     needed = _errors_of_evidence(clusters, rows)
     evidence = slope / max(float(np.hypot(error, choice_error)), _SMALLEST_ERROR)
     share = _share_of_change(evidence / needed, columns[0], rows, clusters)
+    # Shrinking κ of the change happens on the logits; the report scores what the model will do.
     logits = columns[0] + share * (logits - columns[0])
     change, change_error = _change_of(logits, columns[0], rows, clusters)
     if mean[0] == 1 or share == 0 or change >= -change_error:
@@ -109,8 +114,10 @@ def combined(
     reason = "Each fold is scored with the weights of the other folds; the model uses their mean."
     if len(weights) == 1:
         reason = "It alone predicts best, whichever fold is left out."
+    # The docstring of `_share_of_change` has the formula: κ times the reduction (1 - κ) B is
+    # chance.
     by_chance = share * (1 - share) * slope
-    # The part of a gain that is chance is itself uncertain.
+    # The part of a gain that may be chance is itself uncertain by about its own size.
     expected_error = np.linalg.norm([change_error, share * choice_error, by_chance])
     return Choice(
         weights=weights,
@@ -140,11 +147,12 @@ def _slope_of_change(
 ) -> tuple[float, float]:
     """How fast the log loss falls with the first part of a change d, and its standard error.
 
-    The gain of a share κ of the change depends on the labels only through `κ B`, where
-    `B = E[(y - p) d]` is this slope. It tells more surely than the gain whether the labels ask for
-    the change. The gain of a small change is half of B, and so is its error.
+    The slope `B = E[(y - p) d]` measures how far the labels ask for the change. A share κ of the
+    change gains κ B, minus a part that does not depend on the labels. So B shows more surely than
+    the gain whether to change: the best change in a direction gains only half of its B.
     """
     labels, probabilities = outcome_columns(rows.labels, identity)
+    # `-d loss / d κ` at κ = 0, row by row: the chain rule on σ or softmax.
     slopes = ((labels - probabilities) * (logits - identity).reshape(labels.shape)).sum(axis=1)
     return mean_and_error(slopes, rows.weights, clusters, clusters_of(rows))
 
@@ -154,11 +162,11 @@ def _share_of_change(
 ) -> float:
     """The share of a change of logits to use, in [0, 1].
 
-    The best change was chosen for a large slope B, so B is too large by chance. It is shrunk
-    towards 0, its value for a model that is right, by the share `κ = 1 - 1 / ratio³`; `ratio` is
-    the evidence for the change divided by the evidence that is needed, which chance alone exceeds
-    in one of a hundred samples. The model uses this share of the change, and κ times the reduction
-    of B counts as chance. With blocks of time, the whole change is used if there is evidence.
+    Picking the best change makes its slope B too large. So this function shrinks B towards 0, its
+    value for a model that is right, by `κ = 1 - 1 / ratio³`. `ratio` is the evidence for the change
+    divided by the evidence needed, which chance alone exceeds in one of a hundred samples. The
+    model uses the share κ of the change, and the report counts κ times the reduction of B as
+    chance. With blocks of time, the model uses the whole change if there is evidence.
     """
     if ratio <= 1:
         return 0.0
@@ -175,7 +183,7 @@ def _no_change(
 ) -> Choice:
     """The model as it is, and the gain that the best of the other candidates would have needed.
 
-    `evidence` is that for a mean of candidates; None if each fold chose no change.
+    `evidence` is the evidence for a mean of candidates; None if no fold chose a change.
     """
     needed, smallest = _errors_of_evidence(clusters, rows), 0.0
     reason = "No candidate gains more than chance explains."
@@ -187,8 +195,9 @@ def _no_change(
         slope, error = _slope_of_change(columns[1 + best], columns[0], rows, clusters)
         if evidence is None:
             evidence = slope / max(error, _SMALLEST_ERROR)
-        # The gain of a small change is half of its slope, which must exceed so many errors. What
-        # shows some gain already would have to show as much more as the evidence lacks.
+        # The best change in a direction gains half of its slope, with about the error of the slope:
+        # a slope of `needed` errors is a gain of `needed / 2` errors. A candidate that shows a gain
+        # already would have to show as much more as its evidence lacks.
         shown = max(-changes[best][0], 0.0)
         lacking = max(needed - evidence, 0.0)
         smallest = max(needed / 2 * changes[best][1], shown + lacking / 2 * changes[best][1])
@@ -207,6 +216,8 @@ def _no_change(
 def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
     """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
     groups = clusters_of(rows)
+    # Few clusters estimate their error badly: Student's t with one degree of freedom less than
+    # clusters.
     level = _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
     numbers = [len(np.unique(ids)) for ids in (clusters, groups) if ids is not None]
     return float(stats.t.isf(level, max(min(numbers, default=np.inf) - 1, 1)))
@@ -222,6 +233,7 @@ def _change_of(
 
 def _choice_error(fits: Sequence[np.ndarray], rows: Rows) -> float:
     """How much the log loss varies with the choice: a jackknife over the folds."""
+    # The jackknife variance, `(F - 1) / F Σ_f (loss_f - mean)²` over F folds.
     losses = [np.average(head_log_losses(rows.labels, eta), weights=rows.weights) for eta in fits]
     return float(np.sqrt((len(losses) - 1) * np.var(losses)))
 
@@ -288,7 +300,7 @@ def _error_of_field_ece(sums: np.ndarray) -> float:
     variance = np.maximum(sums[:, 4], 0.0)
     deviation = np.sqrt(variance)
     ratio = residual / np.where(deviation > 0, deviation, 1.0)
-    # The mean of the absolute value of a normal variable.
+    # |S| is folded normal. With its mean m, the variance is `S² + σ² - m²`.
     mean = deviation * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2)
     mean += residual * special.erf(ratio / np.sqrt(2))
     return float(np.sqrt(np.sum(residual**2 + variance - mean**2)) / sums[:, 2].sum())
@@ -312,6 +324,7 @@ def segments_off(
     numeric = [name for name in columns if name not in fields]
     max_depth = 2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1
     errors = error_in_folds(scored, numeric, max_depth)
+    # Bonferroni: with so many segments tested, all together are wrong in one of twenty tables.
     at_most = _SIGNIFICANCE / len(errors.segments)
     return SegmentErrors(segment for segment in errors.segments if segment.p_value <= at_most)
 
@@ -320,7 +333,8 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
     """The AUC; for classes, the mean over the classes, each against the others."""
     columns = logits.reshape(len(logits), -1)
     if columns.shape[1] > 1:
-        # The logit of a class against the others ranks as its probability, without ties at 1.
+        # `z_k - log Σ_{j ≠ k} exp z_j`, the logit of a class against the others, ranks rows as its
+        # probability does, but without ties at 1.
         others = [np.delete(columns, number, axis=1) for number in range(columns.shape[1])]
         columns = columns - np.stack([special.logsumexp(o, axis=1) for o in others], axis=1)
     areas = [rank_auc(*pair, weights) for pair in zip(labels.T, columns.T, strict=True)]
@@ -335,6 +349,7 @@ def _farthest_ratio(
     for label, probability in zip(labels.T, probabilities.T, strict=True):
         if (observed := np.average(label, weights=weights)) > 0:
             ratio = float(np.average(probability, weights=weights) / observed)
+            # The delta method: a ratio P / O varies like the mean of `p - ratio y`, divided by O.
             _, error = mean_and_error(probability - ratio * label, weights, clusters, groups)
             ratios.append((ratio, error / float(observed)))
     return max(ratios, key=lambda pair: abs(np.log(pair[0])))

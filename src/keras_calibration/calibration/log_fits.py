@@ -48,17 +48,17 @@ def fit_calibrator(
     """Fits a head to a scored log of any size.
 
     - A head with `update` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …) needs
-      a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows,
-      except that knots lie on multiples of 1/64.
+      a histogram of the logits by label: one pass. The fit equals `layer.fit` to all rows, except
+      that knots lie on multiples of 1/64.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
       that have the same field values and nearly the same logit, with 64 bins per unit of the logit.
       Two negatives and two positives represent each group; they have the means and variances of its
       logits. A head that follows time is fitted to such groups of each day in UTC, by the log's
       `timestamp`.
     - If there are more than two million groups, as with many fields, there are 16, 4 or 1 bins per
-      unit; offsets then differ from those of a fit to all rows by less than their standard errors.
-      If a numeric column has a different value in each row, there are as many groups as rows, and
-      they must fit into memory: draw a sample with `where`.
+      unit; offsets then differ from the offsets of a fit to all rows by less than their standard
+      errors. If a numeric column has a different value in each row, there are as many groups as
+      rows, and they must fit into memory: draw a sample with `where`.
 
     Args:
         layer: The head. Its features are columns of the log.
@@ -69,7 +69,7 @@ def fit_calibrator(
             `Head.fit`.
 
     Returns:
-        The `FitSummary`; its log losses are those of the groups.
+        The `FitSummary`; its log losses are means over the groups.
 
     Raises:
         ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, all
@@ -108,6 +108,7 @@ def fit_calibrator(
 def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     """Rows that stand for the groups of a log."""
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
+    # The name of the query says how fine its bins are.
     edges = bin_edges(int(name.removeprefix(_CELLS)))
     table, _ = _counted(sums.table(name), edges, weights_are)
     logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
@@ -118,6 +119,7 @@ def _rows_of(layer: Head, sums: LogSums, weights_are: str) -> Rows:
     }
     rows = Rows(logits, labels, weights, columns_of(take(features, group), wanted_by(layer)))
     refuse_absent_classes(rows.shares.T @ weights, len(rows))
+    # A group has one day, as its rows were grouped by day.
     if layer.follows_time:
         days = np.asarray(table["key_period"])[group] / _SECONDS_OF_A_DAY
         rows = replace(rows, times=days, time_unit="day")
@@ -133,10 +135,10 @@ def update_calibrator(
     *,
     weights_are: str = "importance",
 ) -> FitSummary:
-    """Adds the rows of a log to those of earlier fits, as the head's `update`.
+    """Adds the rows of a log to the rows of earlier fits, as the head's `update`.
 
-    For heads without `update`, keep the `LogSums` of `calibrator_queries`, add those of the new
-    rows, and call `fit_calibrator` with the sum.
+    For heads without `update`, keep the `LogSums` of `calibrator_queries`, add the `LogSums` of the
+    new rows, and call `fit_calibrator` with the sum.
 
     Args:
         layer: A head with `update`, a calibrator of logits alone, such as `ILPS`.
@@ -212,6 +214,7 @@ def _sums(layer: Head, log: ScoredLog | LogSums, verbose: int, weights_are: str)
     selection = Selection("day" if layer.follows_time else None)
     if isinstance(layer, HistogramHead):
         return log_sums(log, calibrator_queries(layer), selection, verbose)
+    # From fine to coarse bins: a sample of the rows tells how many groups there would be.
     for width in _BINS_PER_UNIT:
         ((name, query),) = calibrator_queries(layer, width).items()
         if width == _BINS_PER_UNIT[-1]:
@@ -229,6 +232,7 @@ def _counted(
 
     Raises if a row is in one of the end bins, which also hold all logits farther out.
     """
+    # Bins are numbered from the middle, so the end bins are `last` and `-last - 1`.
     last = len(edges) // 2 - 1
     if (is_far := np.isin(table["key_bin"], (last, -last - 1))).any():
         raise ValueError(
@@ -241,6 +245,7 @@ def _counted(
         check_counts(weight, "sums of weights")
         check_counts(squares, "sums of squared weights")
         return table, 1.0
+    # `Σ w² / Σ w` is the weight of one row if weights are known up to a factor.
     unit = float(squares.sum() / weight.sum()) if squares.sum() else 1.0
     sums = [name for name in table if name.startswith(("negatives_", "positives_"))]
     return {**table, **{name: table[name] / unit for name in sums}}, unit
@@ -266,21 +271,26 @@ def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.
     sums = np.array(by_label)
     label = np.array([0.0, 1.0])[:, None]
     total = sums.sum(axis=0)
+    # Soft labels of counted rows: a group becomes rows with its share of positives as label, since
+    # the sums of labels are no counts.
     if are_counts(total[0]) and not are_counts(sums[1, 0]):
-        # Rounding may take a share out of [0, 1].
+        # Clip, as rounding may take a share out of [0, 1].
         label = np.clip(sums[1:, 0] / np.maximum(total[0], 1e-9), 0.0, 1.0)
         sums = total[None]
+    # Each pair of label and group with weight becomes one row or two.
     kind, group = np.nonzero(sums[:, 0] > 0)
     label = np.broadcast_to(label, sums[:, 0].shape)[kind, group]
     weight, first, second = sums[kind, :, group].T
+    # Moments about the centre of the bin give mean and standard deviation without cancellation.
     offset = first / weight
     spread = np.sqrt(np.maximum(second / weight - offset**2, 0.0))
     mean = centres[table["key_bin"][group] + len(centres) // 2] + offset
-    # A smaller spread is rounding.
+    # A smaller spread is a rounding error of equal logits, for which one row is enough.
     is_pair = (table["rows"][group] > 1) & (spread > 1e-7)
-    # Halves of an odd number of rows would not be counts, which `interval` asks for.
+    # `interval` needs counts, and halves of an odd number would be none: so one row may be heavier.
     lower = np.where(weight >= 2, np.floor(weight / 2), weight / 2)
-    # At this distance, the two rows have the mean and the variance of the group.
+    # For weights w₁ and w₂ and the spread s, rows at `mean - s √(w₂/w₁)` and `mean + s √(w₁/w₂)`
+    # have the mean and the variance of the group.
     step = np.sqrt((weight - lower) / lower)
     steps = np.concatenate([np.where(is_pair, -step, 0.0), 1 / step[is_pair]])
     weights = np.concatenate([np.where(is_pair, lower, weight), (weight - lower)[is_pair]])
@@ -293,8 +303,8 @@ def _feature_values(
 ) -> np.ndarray:
     """The values of a log's column as a feature: numbers, or strings ("" if missing).
 
-    Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1. For a
-    `StringLookup`, they are texts.
+    Ids become whole numbers, even if a CSV file holds them as texts; a missing id is -1. A
+    `StringLookup` gets texts.
     """
     if feature in numeric:
         return np.asarray(numbers_in_float32(numbers_of(values, feature), feature))
@@ -303,6 +313,7 @@ def _feature_values(
     takes_texts = isinstance(fields.get(feature), keras.layers.StringLookup)
     if values.dtype != object and not takes_texts:
         return values
+    # A CSV file or a mixed column: read ids if all values are ids, else keep texts.
     ids = whole_numbers(values)
     texts = [text for text in values.tolist() if isinstance(text, str)]
     are_ids = isinstance(fields.get(feature), int | keras.layers.IntegerLookup)

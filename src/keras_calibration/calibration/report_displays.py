@@ -33,6 +33,7 @@ def displays_of(
     """
     if after.ndim == 2 or not np.isin(rows.labels, (0, 1)).all():
         return {}
+    # The last fold always has a fit, in blocks of time the one to the most rows.
     is_shown = fold == fold.max()
     rows = rows.take(is_shown)
     predictions = {

@@ -25,8 +25,8 @@ class Splits:
             scores. The scored folds are the last ones.
         is_forward: Whether a fold is scored by a fit on the earlier folds only. Otherwise it is
             scored by a fit on all other folds.
-        in_order: Whether the folds are blocks of consecutive rows. The rows of a block are then not
-            treated as independent. Neither are those of a group (`Rows.groups`), in any folds.
+        in_order: Whether the folds are blocks of consecutive rows. Standard errors then treat the
+            rows of a block as dependent. They always treat the rows of a group (`Rows.groups`) so.
     """
 
     fold: np.ndarray
@@ -64,6 +64,7 @@ class Splits:
             return rows.take(self.scored)
         weights = rows.row_weights.copy()
         for fitted, scored in self.parts:
+            # A fit to few rows says less about the final fit, which sees all of them.
             weights[scored] *= len(fitted) / len(rows)
         return replace(rows, weights=weights).take(self.scored)
 
@@ -83,13 +84,13 @@ def time_and_gap(time: Any, folds: Folds | None) -> tuple[ArrayLike | str | None
 
 
 def default_folds(rows: Rows, most: int) -> int:
-    """The number of folds where none is asked for; raises for rows that no folds can divide.
+    """The default number of folds; raises for rows that no folds can divide.
 
     Example:
         >>> default_folds(Rows(np.zeros(4), np.array([0, 0, 1, 1]), None), most=5)
         4
     """
-    # A soft label is of both classes.
+    # A row with a soft label counts for both classes, so `counts` may add up to more than the rows.
     counts = num_independent(rows)
     if np.count_nonzero(counts >= 2) < 2:
         raise ValueError(
@@ -121,9 +122,12 @@ def splits_of(folds: Folds | None, rows: Rows, gap: float = 0.0) -> Splits:
         is_scored = fold == number
         is_fitted = ~is_scored
         if rows.times is not None:
+            # Purged forward validation: rows within the gap before a block had no labels yet when a
+            # fit would have had to predict that block.
             is_earlier = fold < number
             is_fitted = is_earlier & (rows.times <= rows.times[is_scored].min() - gap)
             num_left_out += int(np.count_nonzero(is_earlier & ~is_fitted))
+        # The first block of time has no earlier rows, so no fit scores it.
         if is_fitted.any():
             parts.append((np.flatnonzero(is_fitted), np.flatnonzero(is_scored)))
     if len(parts) < 2:  # one block alone has no standard error
@@ -132,6 +136,7 @@ def splits_of(folds: Folds | None, rows: Rows, gap: float = 0.0) -> Splits:
             f"Received: too few times, or a gap of {gap:g} leaves too few fits. Use a smaller gap, "
             "rows of a longer time, or no `time`."
         )
+    # A fit needs two classes; with few positives, a block may have one alone.
     for fitted, scored in parts:
         if np.count_nonzero(rows.take(fitted).shares.any(axis=0)) < 2:
             raise ValueError(
