@@ -64,3 +64,13 @@ def test_a_mean_gets_the_total_of_the_labels_or_of_its_parts():
     expected = weights @ expit(columns).sum(axis=1)
     assert expit(mean + of_parts).sum() == pytest.approx(expected, rel=1e-10)
     assert of_parts > 0
+
+
+@pytest.mark.parametrize("shift", [-20.0, -40.0, -60.0])
+def test_the_total_of_a_class_that_was_hardly_predicted_is_right(shift):
+    rng = np.random.default_rng(0)
+    logits = rng.normal([0.0, 0.0, shift], 1.0, (300, 3))
+    labels = np.eye(3)[rng.integers(0, 3, 300)]
+    biases = bias_of_total(logits, Rows(logits, labels, None))
+    predicted = softmax(logits + biases, axis=1).mean(axis=0)
+    np.testing.assert_allclose(predicted, labels.mean(axis=0), rtol=1e-8)

@@ -145,3 +145,14 @@ def test_a_refresh_says_it(tmp_path):
     rows = {"features": {"site": texts(x["site"])}, "from_logits": True}
     (message,) = said(lambda: kc.refresh_savedmodel(path, score, label, **rows))
     assert "'site': 19.8 % of the rows, such as those of 'h'" in message
+
+
+def test_certain_and_right_predictions_of_one_value_hide_no_other():
+    rng = np.random.default_rng(0)
+    logits, site = rng.normal(size=20_000), rng.integers(0, 3, 20_000)
+    labels = rng.random(20_000) < 1 / (1 + np.exp(-logits))
+    site[:10], logits[:10], labels[:10] = 7, 60.0, True
+    # All such values share one correction, which two of opposite labels leave near 0.
+    site[10:90], logits[10:90], labels[10:90] = np.arange(80) % 2 + 8, 0.0, np.arange(80) % 2
+    with pytest.warns(UserWarning, match="'(8|9)'"):
+        FieldBias({"site": 3}).fit(logits, labels, {"site": site})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
 from backends import examples
 from keras_calibration._rows.rows import Rows
@@ -306,6 +306,25 @@ def test_folds_are_combined_by_fishers_method():
         assert segment.observed_rate == pytest.approx(labels[in_segment].mean())
     assert result.segments[0].name == "site = 1"
     assert result.segments[0].p_value < 0.01 < min(s.p_value for s in result.segments[2:])
+
+
+def test_deviations_in_folds_are_finite_where_the_p_value_is_0():
+    rng = np.random.default_rng(0)
+    fold, predictions = np.arange(18_000) % 3, rng.uniform(0.3, 0.4, 18_000)
+    labels = (rng.random(18_000) < predictions + 0.17).astype(float)
+    site, ones = rng.integers(0, 2, 18_000), np.ones(18_000)
+    result = error_in_folds(Rows(predictions, labels, None, {"site": site}, fold=fold), [], 1)
+    whole, *sites = result.segments
+    assert (whole.name, whole.p_value) == ("all rows", 0.0)
+    p_values = [
+        segment_figures(*(column[fold == number] for column in (predictions, labels, ones, ones)))
+        for number in range(3)
+    ]
+    half = -np.sum(np.log([figures[0][5] for figures in p_values]))
+    tail = -half + np.log(1 + half + half**2 / 2)
+    expected = optimize.brentq(lambda x: stats.norm.logsf(x) + np.log(8) - tail, 1, 99)
+    assert whole.deviations == pytest.approx(expected, rel=1e-3)
+    assert whole.deviations > 37 > max(site.deviations for site in sites) > 20
 
 
 def test_errors_of_folds_do_not_cancel():

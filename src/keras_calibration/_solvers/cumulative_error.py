@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
-from scipy.special import ndtr, ndtri
+from scipy import special
 
 # Smaller differences are rounding.
 _SMALLEST_ERROR = 1e-12
@@ -80,13 +79,19 @@ def figures_in_folds(
     # bound keeps the logarithm finite.
     p_value = np.maximum(by_fold.p_value, _SMALLEST_P_VALUE)
     statistic = -2 * np.bincount(of_segment, np.log(p_value))
-    combined = stats.chi2.sf(statistic, 2 * np.bincount(of_segment))
+    # Its χ² tail with 2 k degrees of freedom is `exp(-h) Σ_{j < k} hʲ / j!`, with h half of the
+    # statistic. Far out, only the logarithm is above 0.
+    half, num_folds = statistic[:, None] / 2, np.bincount(of_segment)
+    power = np.arange(num_folds.max())
+    terms = special.xlogy(power, half) - special.gammaln(power + 1)
+    log_sums = special.logsumexp(terms, axis=1, b=power < num_folds[:, None])
+    log_p_value = log_sums - half[:, 0]
     return replace(
         figures,
         error=np.bincount(of_segment, totals * by_fold.error) / np.bincount(of_segment, totals),
         # The deviation x with this p-value, by the leading term of `brownian_range_tail`, 8 Φ(-x).
-        deviations=np.maximum(-ndtri(combined / 8), 0.0),
-        p_value=combined,
+        deviations=np.maximum(-special.ndtri_exp(log_p_value - np.log(8)), 0.0),
+        p_value=np.exp(log_p_value),
     )
 
 
@@ -283,7 +288,7 @@ def brownian_range_tail(x: ArrayLike) -> np.ndarray:
     # tiny tails, the second converges fast below 1.
     k = np.arange(1, 16)
     high = np.maximum(x, 1.0)
-    tail = 8 * np.sum(np.where(k % 2, 1, -1) * k * ndtr(-k * high), axis=-1)
+    tail = 8 * np.sum(np.where(k % 2, 1, -1) * k * special.ndtr(-k * high), axis=-1)
     a = (np.arange(4) + 0.5) * np.pi
     low = np.clip(x, 0.05, 1.0)  # below 0.05, the tail is 1
     below = np.sum((8 / low**2 + 2 / a**2) * np.exp(-2 * a**2 / low**2), axis=-1)

@@ -10,7 +10,7 @@ from scipy import special
 from keras_calibration._rows.rows import Rows
 
 _NUM_STEPS, _LONGEST_STEP = 200, 1.0
-_ROUNDING, _SINGULAR = 1e-13, 1e-10
+_ROUNDING, _SINGULAR, _LEAST_VARIANCE = 1e-13, 1e-10, 1e-200
 
 
 def probabilities_of(logits: np.ndarray) -> np.ndarray:
@@ -43,8 +43,11 @@ def bias_of_total(logits: np.ndarray, rows: Rows) -> np.ndarray:
         predicted = shares @ probabilities
         hessian = np.diag(predicted) - (shares[:, None] * probabilities).T @ probabilities
         # The Jacobian of the predicted totals. For K classes it is singular, as a constant for all
-        # classes changes no probability; the pseudoinverse leaves that direction out.
-        step = np.linalg.pinv(hessian, _SINGULAR, hermitian=True) @ (observed - predicted)
+        # classes changes no probability; the pseudoinverse leaves that direction out. Scaled to a
+        # diagonal of ones, so that it does not leave out a class that is predicted too rarely.
+        scale = 1 / np.sqrt(np.maximum(np.diag(hessian), _LEAST_VARIANCE))
+        inverse = np.linalg.pinv(hessian * scale[:, None] * scale, _SINGULAR, hermitian=True)
+        step = scale * (inverse @ (scale * (observed - predicted)))
         bias += np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
         if np.abs(step).max() <= _ROUNDING:
             break

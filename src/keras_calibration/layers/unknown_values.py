@@ -64,7 +64,8 @@ def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) 
     # Bernstein's inequality: the probability of a difference d is at most 2 exp(-evidence), also
     # with few rows and rare labels. With m values, each may have 1/m of the chance (Bonferroni).
     off = np.abs(positives - expected)
-    evidence = off**2 / (2 * (variance + off / 3))
+    evidence = np.zeros_like(off)
+    np.divide(off**2, 2 * (variance + off / 3), out=evidence, where=off > 0)
     is_off = not head.follows_time and evidence.max() > math.log(2 * len(values) / _CHANCE)
     share = count.sum() / rows.row_weights.sum()
     if share > _LARGE_SHARE or is_off:
