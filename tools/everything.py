@@ -110,9 +110,11 @@ def table(results: dict) -> str:
     lines = ["| what | commit | result | minutes |", "| --- | --- | --- | ---: |"]
     for name, (_, files) in COMMANDS.items():
         result = results.get(name, {})
-        is_present = result.get("state") == state_of(files)
-        text = "not run" if not is_present else "failed" if result["code"] else "passed"
-        minutes = f"{result['seconds'] / 60:.1f}" if is_present else ""
+        has_ended = "code" in result
+        text = "not run" if not has_ended else "failed" if result["code"] else "passed"
+        if has_ended and result["state"] != state_of(files):
+            text += "; files have changed since"
+        minutes = f"{result['seconds'] / 60:.1f}" if has_ended else ""
         lines.append(f"| {name} | {result.get('commit', '')} | {text} | {minutes} |")
     return "\n".join(lines)
 
