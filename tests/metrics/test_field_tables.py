@@ -195,7 +195,7 @@ def test_drawn_sums_have_the_right_mean_and_variance(rows):
     np.testing.assert_allclose(drawn[:, 0, 2], weights.sum(), rtol=digits(1e-7))
     variance = np.sum(weights**2 * predictions * (1 - predictions))
     expected = np.sum(weights * predictions)
-    error = 6 * math.sqrt(variance / 1500) + 1e-9 * expected
+    error = 6 * math.sqrt(variance / 1500) + digits(1e-9) * expected
     assert drawn[:, 0, 1].mean() == pytest.approx(expected, abs=error + 1e-9)
     np.testing.assert_allclose(drawn[:, 0, 0], drawn[:, 0, 1] - expected, atol=digits(1e-9))
     if variance > 0.01 * weights.max() ** 2:
