@@ -81,7 +81,8 @@ def figures_in_folds(
     statistic = -2 * np.bincount(of_segment, np.log(p_value))
     # Its χ² tail with 2 k degrees of freedom is `exp(-h) Σ_{j < k} hʲ / j!`, with h half of the
     # statistic. Far out, only the logarithm is above 0.
-    half, num_folds = statistic[:, None] / 2, np.bincount(of_segment)
+    half = statistic[:, None] / 2
+    num_folds = np.bincount(of_segment)
     power = np.arange(num_folds.max())
     terms = special.xlogy(power, half) - special.gammaln(power + 1)
     log_sums = special.logsumexp(terms, axis=1, b=power < num_folds[:, None])

@@ -126,7 +126,8 @@ def rows_apart(rows: Rows, folds: object = None) -> tuple[Rows, np.ndarray, np.n
             group = equal_rows(rows, numbers)
             if rows.groups is not None:  # rows of two groups are never one
                 by_group = np.lexsort([rows.groups[numbers], group])
-                numbers, counts = numbers[by_group], counts[by_group]
+                numbers = numbers[by_group]
+                counts = counts[by_group]
                 pairs = np.stack([group[by_group], rows.groups[numbers]])
                 group = np.cumsum(np.any(np.diff(pairs, prepend=-2) != 0, axis=0)) - 1
             counts = np.rint(np.bincount(group, counts)).astype(np.int64)
