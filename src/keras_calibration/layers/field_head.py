@@ -122,8 +122,8 @@ class FieldHead(Head):
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self.ensure_built()
-        # `FieldILPS` has a column for levels, one for slopes and one for bends; `FieldBias` has
-        # levels alone.
+        # Curves by field value have columns for levels, slopes and bends. Offsets have the standard
+        # deviation of levels alone.
         deviations = np.asarray(self._deviations)
         of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
