@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from calibration_records._text import MAX_WIDTH, counted, grid, shorten, terminal_safe, wrap
 from calibration_records.comparison.metric_comparison import MetricComparison
-from calibration_records.comparison.question import ADVISED, NUM_ADVISED_LOOKS
 from calibration_records.comparison.verdict import MAX_MORE_SEEDS, Outcome
 from calibration_records.statistics.estimate import Estimate
 
@@ -51,9 +50,9 @@ def _rule(comparison: Comparison) -> str:
     if comparison.seed_noise is not None or judged is None:
         return "Undecided, since the seed noise is that of other runs, which may be less noisy."
     # The level that decides may be stricter than the shown one: several looks share the risk.
-    looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks
+    looks = question.planned_looks
     shared = f" ({100 * (1 - question.confidence):.3g} % shared by {looks} looks)"
-    origins: dict[int | str | None, str] = {None: " (at any number of looks)", 1: ""}
+    origins: dict[int | None, str] = {None: " (at any number of looks)", 1: ""}
     level = f"{1 - judged.confidence:.3g}{origins.get(looks, shared)}"
     part = f"the {100 * judged.confidence:.5g} % interval {interval(judged)}"
     margin = f"within ±{question.delta or 0:g}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibration_records._text import counted
 from calibration_records.comparison.pipeline_runs import PipelineRuns
-from calibration_records.comparison.question import ADVISED, NUM_ADVISED_LOOKS, Question
+from calibration_records.comparison.question import ADVISED, Question
 from calibration_records.statistics.difference import always_valid_difference, mean_difference
 from calibration_records.statistics.estimate import MIN_RUNS, Estimate, RunValues, fewest_runs
 
@@ -99,9 +99,8 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
     smaller = min(len(a), len(b))
     # Pairing throws away runs of other seeds, which pays only if most seeds are shared.
     share_seeds = len(shared) >= max(1, _MIN_SHARED_PART * smaller)
-    looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks or 1
     # Bonferroni: several looks share the risk equally. Always-valid intervals need no division.
-    level = 1 - (1 - question.confidence) / int(looks)
+    level = 1 - (1 - question.confidence) / (question.planned_looks or 1)
     return Plan(
         # With fewer shared seeds, no pairing: all runs count, with the seed noise of the ledger.
         seeds=shared if share_seeds and len(shared) >= MIN_RUNS else (),

@@ -28,6 +28,12 @@ class Question(NamedTuple):
     num_looks: int | str | None = ADVISED
     directions: Mapping[str, str] | None = None
 
+    @property
+    def planned_looks(self) -> int | None:
+        """The number of looks that share the risk; None for any number."""
+        looks = NUM_ADVISED_LOOKS if self.num_looks == ADVISED else self.num_looks
+        return None if looks is None else int(looks)
+
 
 def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
