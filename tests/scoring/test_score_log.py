@@ -195,6 +195,7 @@ def with_one(values, row, value):
         ({"at": [[1]] * N}, {"timestamp": "at"}, "'at'.*BIGINT"),
         ({}, {"memory_limit": "much"}, "`memory_limit`"),
         ({}, {"memory_limit": "-1GB"}, "`memory_limit`"),
+        ({}, {"memory_limit": "1.2.3GB"}, "`memory_limit`"),
         ({}, {"fields": "site"}, "`fields`"),
         ({}, {"fields": ["a_x_b", ("a", "b")]}, "`fields`"),
         ({}, {"fields": [("site", 3)]}, "`fields`"),

@@ -88,7 +88,7 @@ class ScoredLog:
         """Refuses arguments of another form."""
         if self.num_threads is not None:
             at_least("num_threads", self.num_threads, 1, "Pass None for all cores.")
-        if not re.fullmatch(r"[0-9.]+ *[KMGT]i?B", str(self.memory_limit), re.IGNORECASE):
+        if not re.fullmatch(r"\d+(\.\d*)? *[KMGT]i?B", str(self.memory_limit), re.IGNORECASE):
             of_units = "a positive number with a unit"
             raise refused(
                 "memory_limit", of_units, self.memory_limit, "Pass, for example, '512MB'."
