@@ -22,10 +22,12 @@ SMALL = {
     "calibrator_speed.py": "--rows 1e4 --rounds 1 --calibrators PlattScaling",
     "compare_decisions.py": "--trials 1 --draws 1",
     "head.py": "--rows 64 --rounds 1",
+    "interval_coverage.py": "--samples 1",
     "kernels.py": "--rows 1000 --rounds 1 --knots 20 --libraries jax",
     "levels.py": "--samples 1",
     "metrics.py": "--rows 110000 --accuracy-rows 1e5 --rounds 1",
     "on_gpu.py": "--parts kernels sums fit --rows 1000 --rounds 1 --fit 500",
+    "report_honesty.py": "--columns logit --effects strong --rows 300 --samples 2",
     "scale.py": "--rows 10000 --rounds 1 --fields site --ways embedded polars",
     "seed_intervals.py": "--trials 2",
     "seed_training.py": "--seeds 1 --rounds 1 --steps 2 --engines vectorized",
@@ -37,8 +39,6 @@ NOT_RUN = {
     "arena.py",
     "calibrators.py",
     "chart.py",
-    "interval_coverage.py",
-    "report_honesty.py",
     "rivals.py",
 }
 # What kernels.py and scale.py print of a part that failed, and go on.

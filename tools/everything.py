@@ -30,7 +30,9 @@ def benchmark(program: str, *arguments: str) -> tuple[list[str], tuple[str, ...]
     """The command of a benchmark, and what it reads."""
     path = f"benchmarks/{program}"
     records = (":(glob)src/calibration_records/*.py", "src/calibration_records/statistics")
-    files = ("src/keras_calibration", *records, path, "benchmarks/rivals.py", "requirements.lock")
+    # What benchmarks import of each other, and of the examples.
+    shared = ("benchmarks/calibrators.py", "benchmarks/rivals.py", ":(glob)examples/*.py")
+    files = ("src/keras_calibration", *records, path, *shared, "requirements.lock")
     return [*RUN, path, *arguments], files
 
 
