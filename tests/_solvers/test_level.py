@@ -5,6 +5,7 @@ import pytest
 from scipy import optimize
 from scipy.special import expit
 
+from keras_calibration._rows.line import Line
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.field_offsets import OffsetRows, fit_field_offsets
 from keras_calibration._solvers.field_spreads import half_cauchy
@@ -104,3 +105,13 @@ def test_the_line_of_means_has_the_mean_probability(mean, noise):
     mirrored = line_of_means(-logits, np.ones(4000), noise)
     assert mirrored.scale == pytest.approx(line.scale, abs=1e-9)
     assert mirrored.shift == pytest.approx(-line.shift, abs=1e-9)
+
+
+def test_a_mapped_fit_is_that_of_mapped_logits_with_all_its_spreads():
+    rows, times = rows_of([0.0, 0.8, 0.2], noise=0.3, num_rows=600)
+    fit = fit_level(rows, times)[1]
+    mapped = fit.mapped(Line(2.5, 0.25))
+    data = OffsetRows(rows.logits, rows.labels, None, columns=[level_column(times, None)[1]])
+    np.testing.assert_allclose(mapped.logits(data), 2.5 * fit.logits(data) + 0.25, rtol=1e-12)
+    for one, other in ((mapped.deviations, fit.deviations), (mapped.spreads[0], fit.spreads[0])):
+        np.testing.assert_allclose(one, 2.5 * other, rtol=1e-12)

@@ -208,3 +208,28 @@ def test_a_refresh_takes_groups(tmp_path):
     kc.refresh_savedmodel(path, **served, groups=GROUP)
     with pytest.raises(ValueError, match="`groups` must have the group"):
         kc.refresh_savedmodel(path, **served, groups=np.where(GROUP == 3, None, GROUP))
+
+
+def test_rates_with_trials_as_counts_have_the_errors_of_the_grouped_trials():
+    rng = np.random.default_rng(0)
+    trials, logits = rng.integers(50, 90, 900), rng.normal(-1, 1, 900)
+    events = rng.binomial(trials, expit(0.6 * logits - 0.5))
+    options = {"from_logits": True, "methods": ["platt"], "weights_are": "counts", "verbose": 0}
+    with pytest.warns(UserWarning, match="groups|equal"):
+        soft = kc.calibrate_scores(logits, events / trials, None, trials, **options)
+    # Each row twice: its events, and the trials without.
+    columns = np.tile(logits, 2), np.repeat([1, 0], 900), None, np.append(events, trials - events)
+    twice = kc.calibrate_scores(*columns, groups=np.tile(np.arange(900), 2), **options)
+    # Apart from the package: all rows fitted, each with the sum of its trials' losses.
+    one, other = (model.report.after for model in (soft, twice))
+    assert one.log_loss == pytest.approx(other.log_loss, rel=1e-3)
+    assert one.log_loss_change_error == pytest.approx(other.log_loss_change_error, rel=0.02)
+    inputs = {"score": logits}
+    fitted = twice.predict(inputs, verbose=0).reshape(-1).astype(float)
+    changes = [
+        events * np.log(p) + (trials - events) * np.log1p(-p) for p in (expit(logits), fitted)
+    ]
+    change = changes[0] - changes[1]
+    away = change - trials * change.sum() / trials.sum()
+    error = np.sqrt(900 / 899 * (away**2).sum()) / trials.sum()
+    assert other.log_loss_change_error == pytest.approx(error, rel=0.02)

@@ -8,7 +8,7 @@ from scipy.special import expit
 import keras_calibration as kc
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.stacking import combined_weights, cross_fitted_weights
-from keras_calibration.calibration.cross_fitted_scores import combined
+from keras_calibration.calibration.cross_fitted_scores import combined, field_chance
 
 NUM_ROWS = 900
 
@@ -158,3 +158,15 @@ def test_a_share_of_a_change_has_that_share_of_its_bias():
     expected = choice.share * optimize.brentq(difference, -5, 5)
     assert abs(expected) > 1e-3
     assert choice.bias == pytest.approx([expected], rel=1e-6)
+
+
+def test_the_error_of_a_field_error_has_no_part_for_certain_predictions():
+    """A site of probability 0 whose one positive row cannot be otherwise, and one by chance."""
+    rng = np.random.default_rng(0)
+    site = np.repeat([0, 1], [300, 3])
+    logits = np.where(site == 0, -800.0, 0.5)
+    labels = (np.arange(303) % 300 == 0).astype(float)
+    error = field_chance(Rows(logits, labels, None), logits, {"site": site})["site"].error
+    # Of the three rows, the labels are drawn around the sum that is observed.
+    sums = np.abs(1 - 3 * expit(0.5) + rng.normal(0, np.sqrt(3 * expit(0.5) * expit(-0.5)), 10**6))
+    assert error == pytest.approx(sums.std() / 303, rel=0.01)

@@ -156,3 +156,21 @@ def test_certain_and_right_predictions_of_one_value_hide_no_other():
     site[10:90], logits[10:90], labels[10:90] = np.arange(80) % 2 + 8, 0.0, np.arange(80) % 2
     with pytest.warns(UserWarning, match="'(8|9)'"):
         FieldBias({"site": 3}).fit(logits, labels, {"site": site})
+
+
+def test_every_class_is_tested():
+    """The unknown site has the classes 0 and 1 in turn where 0 is predicted, and no class 2."""
+    rng = np.random.default_rng(0)
+    logits, site = rng.normal(size=(6000, 3)), rng.integers(0, KNOWN, 6000)
+    classes = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    site[:40] = KNOWN + 1
+    logits[:40] = [4.0, 0.0, -9.0]
+    options = {"from_logits": True, "fields": {"site": KNOWN}, "verbose": 0}
+
+    def fit(first):
+        classes[:40] = np.where(np.arange(40) % 2, first, 0)
+        return said(lambda: kc.calibrate_scores(logits, classes, {"site": site}, **options))
+
+    (message,) = fit(first=1)
+    assert "'site': 0.667 % of the rows" in message
+    assert fit(first=0) == []

@@ -9,7 +9,7 @@ from scipy.special import expit as sigmoid
 
 import keras_calibration as kc
 from keras_calibration.export.publish import Format, publish
-from keras_calibration.export.spec import Spec
+from keras_calibration.export.spec import HEAD_OUTPUTS, Spec
 from keras_calibration.export.target import Target
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers import IsotonicRegression, PlattScaling
@@ -116,3 +116,8 @@ def test_probabilities_may_differ_by_a_quarter_of_what_logits_may():
     tolerance = tolerance_for([-0.5, 100.0], others={"time": [30.0, np.nan], "id": [10**9]})
     expected = {"logit": 4e-4, "time": 1.2e-4, "probability": 1e-4}
     assert {name: tolerance.allowed(name) for name in expected} == pytest.approx(expected)
+    # The head computes in float32 on top of a base in any precision, and so do its intervals.
+    half = tolerance_for([100.0], ["bfloat16"])
+    assert half.allowed("logit") == pytest.approx(100 / 16)
+    for name in HEAD_OUTPUTS:
+        assert half.allowed(name) == pytest.approx(1e-4)

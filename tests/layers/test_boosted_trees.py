@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit as sigmoid
 
+from keras_calibration._solvers import row_order
 from keras_calibration.layers import ILPS, BoostedTrees, FieldBias, FitSettings, PlattScaling
 
 NUM_ROWS = 4000
@@ -122,3 +123,21 @@ def test_rare_values_do_not_tell_the_labels_of_the_scored_fold():
     reported = summary.cross_fitted_both - summary.cross_fitted_head
     assert reported > -0.0005
     assert losses[0] - losses[1] < 0.0005
+
+
+@pytest.mark.filterwarnings("ignore:The .* rows of the development set are")
+def test_the_most_frequent_values_are_those_of_the_rows_that_counts_stand_for(monkeypatch):
+    """Of 400 sites, 16 get a column of their own: those with many rows, on one line or on many."""
+    monkeypatch.setattr(row_order, "_MAX_ROWS", 800)  # beyond, equal rows are added up
+    rng = np.random.default_rng(0)
+    site = np.arange(800) % 400
+    logits = rng.normal(size=800)
+    labels = (rng.random(800) < sigmoid(logits)).astype(float)
+    counts = np.where(site >= 390, 9, 1)
+    numbers = np.repeat(np.arange(800), counts)
+    heads = [BoostedTrees({"site": 400}, head=PlattScaling(), num_rounds=2) for _ in range(2)]
+    heads[0].fit(logits, labels, {"site": site}, counts, weights_are="counts")
+    heads[1].fit(logits[numbers], labels[numbers], {"site": site[numbers]})
+    one, other = (np.asarray(head._categories) for head in heads)
+    np.testing.assert_array_equal(one, other)
+    assert set(range(390, 400)) <= set(one.reshape(-1).tolist())

@@ -69,6 +69,31 @@ def test_integer_weights_are_repeated_rows(rows):
     of_copies = group_rates(*(np.repeat(column, weights) for column in rows), 6)
     np.testing.assert_allclose(weighted.observed, of_copies.observed)
     np.testing.assert_allclose(weighted.predicted, of_copies.predicted)
+    counted = group_rates(labels, probabilities, groups, 6, weights, "counts")
+    for one, other in zip(counted, of_copies, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    with pytest.raises(ValueError, match="weights_are"):
+        group_rates(labels, probabilities, groups, 6, weights + 0.5, "counts")
+
+
+def test_displays_of_counts_are_those_of_the_rows(rows):
+    """The most frequent values too: one line may be a thousand rows."""
+    labels, probabilities, _ = rows
+    field = np.array(["rare"] * 900 + ["frequent"] * 100)
+    weights = np.where(field == "rare", 1, 30)
+    columns = [np.repeat(column, weights) for column in (labels, probabilities, field)]
+    options = {"sample_weight": weights, "weights_are": "counts"}
+    counted = FieldDisplay.from_predictions(labels, probabilities, field, **options)
+    repeated = FieldDisplay.from_predictions(*columns)
+    assert counted.value_names == repeated.value_names == ("frequent", "rare")
+    bins = ReliabilityDisplay.from_predictions(labels, probabilities, **options)
+    bins_of_rows = ReliabilityDisplay.from_predictions(*columns[:2])
+    for one, other in ((counted, repeated), (bins, bins_of_rows)):
+        pair = (display.curves["predicted"] for display in (one, other))
+        for column, expected in zip(*pair, strict=True):
+            np.testing.assert_allclose(column, expected, rtol=1e-10)
+    importances = FieldDisplay.from_predictions(labels, probabilities, field, sample_weight=weights)
+    assert importances.value_names == ("rare", "frequent")
 
 
 def test_intervals_take_the_effective_number_of_rows(rows):

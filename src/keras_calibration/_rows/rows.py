@@ -50,10 +50,14 @@ class Rows:
         return np.ones(len(self)) if self.weights is None else self.weights
 
     @property
+    def meant_counts(self) -> np.ndarray:
+        """How many rows each row stands for (n,): its weight, if the weights are counts."""
+        return self.row_weights if are_counts(self.weights) else np.ones(len(self))
+
+    @property
     def num_meant(self) -> int:
         """How many rows are meant: the sum of the weights, if they are counts."""
-        is_length = self.weights is None or not are_counts(self.weights)
-        return len(self) if is_length else round(self.row_weights.sum())
+        return round(self.meant_counts.sum())
 
     @property
     def num_effective(self) -> float:

@@ -102,6 +102,7 @@ class FieldOffsets(Solved):
             offsets=[line.scale * values for values in self.offsets],
             curves=[line.scale * values for values in self.curves],
             deviations=line.scale * self.deviations,
+            spreads=self.spreads._replace(deviations=line.scale * self.spreads.deviations),
             posterior=self.posterior and self.posterior.scaled(line.scale),
         )
 
@@ -275,9 +276,9 @@ def _fit_curves(
     for table, curves in zip(tables, drawn, strict=True):
         table.coefficients = curves @ basis[:, table.function_numbers] / len(basis)
     deviations = np.stack([table.deviations for table in tables])
-    # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
-    scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
-    scales = scales if len(tables[0].function_numbers) > 1 else scales * [1.0, 0.0, 0.0]
+    # Levels, slopes and bends. Two knots have no bends, and a fit of levels alone has no slopes.
+    scales = np.zeros((len(tables), 3))
+    scales[:, : deviations.shape[1]] = deviations
     # Drawn curves changed the loss. Only the levels are fitted again, which cannot break the order.
     levels = _levels_of(fit, tables)
     num_further, converged_again = levels.run(learn_scales=False)

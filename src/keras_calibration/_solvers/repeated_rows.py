@@ -8,7 +8,6 @@ import numpy as np
 
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows
-from keras_calibration._rows.weights import are_counts
 from keras_calibration._solvers.segments import distinct_values
 
 # Equal rows count as copies if chance alone would give different labels to at least this many
@@ -31,7 +30,7 @@ def with_copies_grouped(rows: Rows) -> Rows:
         return replace(rows, groups=np.full(len(rows), -1))
     warn(
         f"The {rows.num_meant:,} rows of the development set are {group.max() + 1:,} different "
-        f"rows, up to {np.bincount(group, meant_counts(rows)).max():,.0f} times each: more inputs "
+        f"rows, up to {np.bincount(group, rows.meant_counts).max():,.0f} times each: more inputs "
         "and labels are equal than by chance. "
         "Folds that are drawn keep equal rows together, and standard errors take them as one row. "
         "But the fit counts each. If a join has repeated them, drop the duplicates; to give rows a "
@@ -54,7 +53,7 @@ def copies(rows: Rows) -> np.ndarray | None:
         True
     """
     group = _equal_inputs(rows)
-    weights = meant_counts(rows)
+    weights = rows.meant_counts
     counts = np.bincount(group, weights)
     is_mixed = np.zeros(len(counts), bool)
     is_unlike = np.zeros(len(counts), bool)
@@ -89,11 +88,6 @@ def num_independent(rows: Rows) -> np.ndarray:
     groups = clusters_of(rows)
     groups = np.arange(len(rows)) if groups is None else groups
     return np.array([len(np.unique(groups[share > 0])) for share in rows.shares.T])
-
-
-def meant_counts(rows: Rows) -> np.ndarray:
-    """How many rows each row stands for (n,)."""
-    return rows.row_weights if are_counts(rows.weights) else np.ones(len(rows))
 
 
 def _equal_inputs(rows: Rows) -> np.ndarray:

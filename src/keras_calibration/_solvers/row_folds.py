@@ -13,7 +13,6 @@ from keras_calibration._rows.weights import are_counts
 from keras_calibration._seeds import generator_of
 from keras_calibration._solvers.repeated_rows import (
     clusters_of,
-    meant_counts,
     with_copies_grouped,
 )
 from keras_calibration._solvers.row_order import (
@@ -92,7 +91,7 @@ def _fold_of_groups(num_folds: int, rows: Rows, groups: np.ndarray, seed: int | 
     rows. They have about equally many rows of each class.
     """
     _, group = np.unique(groups, return_inverse=True)
-    counts = meant_counts(rows)
+    counts = rows.meant_counts
     order = canonical_order(rows)
     # Each different row draws a number, and a group's key is the sum of its rows' numbers. So only
     # groups of equal rows have equal keys, and order and names do not matter.

@@ -299,7 +299,9 @@ def _error_of_field_ece(sums: np.ndarray) -> float:
     residual = np.abs(sums[:, 0])
     variance = np.maximum(sums[:, 4], 0.0)
     deviation = np.sqrt(variance)
-    ratio = residual / np.where(deviation > 0, deviation, 1.0)
+    # Without variance, |S| is what it is: at an infinite ratio, its mean is |S| itself.
+    ratio = np.full_like(residual, np.inf)
+    np.divide(residual, deviation, out=ratio, where=deviation > 0)
     # |S| is folded normal. With its mean m, the variance is `S² + σ² - m²`.
     mean = deviation * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2)
     mean += residual * special.erf(ratio / np.sqrt(2))

@@ -10,7 +10,7 @@ from scipy import special
 from calibration_records._display import Display
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.scored_rows import ScoredRows
-from keras_calibration._rows.weights import Counted
+from keras_calibration._rows.weights import Counted, are_counts
 from keras_calibration.plots.field_display import FieldDisplay
 from keras_calibration.plots.rates import rates_by_bin, rates_by_value
 from keras_calibration.plots.reliability_display import ReliabilityDisplay
@@ -41,8 +41,10 @@ def displays_of(
         "after": special.expit(after[is_shown]),
     }
     scored = ScoredRows(rows.labels, predictions, rows.features, (), Counted(rows.weights))
+    is_counted = rows.weights is not None and are_counts(rows.weights)
+    kind = "counts" if is_counted else "importance"
     displays: dict[str, Display] = {
-        name: FieldDisplay(name, *rates_by_value(scored, name)) for name in fields
+        name: FieldDisplay(name, *rates_by_value(scored, name, weights_are=kind)) for name in fields
     }
-    displays.setdefault("reliability", ReliabilityDisplay(rates_by_bin(scored)))
+    displays.setdefault("reliability", ReliabilityDisplay(rates_by_bin(scored, weights_are=kind)))
     return displays

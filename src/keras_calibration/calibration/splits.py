@@ -89,6 +89,8 @@ def default_folds(rows: Rows, most: int) -> int:
     Example:
         >>> default_folds(Rows(np.zeros(4), np.array([0, 0, 1, 1]), None), most=5)
         4
+        >>> default_folds(Rows(np.zeros(3), np.array([0.2, 0.5, 0.9]), None), most=5)
+        3
     """
     # A row with a soft label counts for both classes, so `counts` may add up to more than the rows.
     counts = num_independent(rows)
@@ -99,7 +101,7 @@ def default_folds(rows: Rows, most: int) -> int:
             f"{' and '.join(f'{count} of class {number}' for number, count in enumerate(counts))}, "
             "not counting rows of weight 0, and the rows of a group as one."
         )
-    return int(min(most, counts.sum()))
+    return int(min(most, counts.sum(), len(rows)))
 
 
 def splits_of(folds: Folds | None, rows: Rows, gap: float = 0.0) -> Splits:

@@ -51,8 +51,8 @@ class Tolerance:
 
     def allowed(self, output: str) -> float:
         """The largest allowed difference for an output."""
-        share = self.head if output == "probability" else self.base
         is_sum = output == "logit" or output in self.largest_others
+        share = self.base if is_sum else self.head
         return share * self.largest_others.get(output, self.largest_logit) / (1 if is_sum else 4)
 
 

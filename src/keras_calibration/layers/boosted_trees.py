@@ -242,7 +242,7 @@ class BoostedTrees(Head):
             clusters: Which rows are dependent (n,), for the standard error.
         """
         folds = [scored for _, scored in parts]
-        categories = self._categories_of(rows.features)
+        categories = self._categories_of(rows)
 
         def columns_with(logits: np.ndarray, effects: np.ndarray) -> np.ndarray:
             columns = [rows.logits[:, None], logits[:, None], effects]
@@ -286,7 +286,7 @@ class BoostedTrees(Head):
 
     def with_trees(self, rows: Rows, inner: Fit, boosting: Boosting | None) -> Fit:
         """The fit with trees on top of a fit of h to all rows; None for no trees."""
-        categories = self._categories_of(rows.features)
+        categories = self._categories_of(rows)
         num_rounds = 0 if boosting is None else boosting.num_rounds
         model, bias = (None, 0.0) if boosting is None else (boosting.model, boosting.bias)
         tables = tables_of(model, self._num_trees(), bias)
@@ -329,12 +329,13 @@ class BoostedTrees(Head):
         # `tree_sums` needs a multiple of 16. Trees beyond `num_rounds` stay 0.
         return -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
 
-    def _categories_of(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _categories_of(self, rows: Rows) -> np.ndarray:
         """The most frequent ids of the fields that get a column per value; -1 for none."""
         categories = np.full((len(self._categorical()), _NUM_CATEGORIES), -1, "int32")
         for number, name in enumerate(self._categorical()):
-            ids = np.asarray(self._ids_of(features, name))
-            values, counts = np.unique(ids, return_counts=True)
+            ids = np.asarray(self._ids_of(rows.features, name))
+            values, place = np.unique(ids, return_inverse=True)
+            counts = np.bincount(place.reshape(-1), rows.meant_counts)
             # A stable sort: of equally frequent ids, the lower come first, in every order of the
             # rows.
             most = values[np.argsort(-counts, kind="stable")][:_NUM_CATEGORIES]

@@ -35,9 +35,10 @@ def check_column(shape: Shape, taker: str, name: str) -> None:
         (3, 2). Pass one number per row; for K classes, use TemperatureScaling.
     """
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+        classes = "; for K classes, use TemperatureScaling" if name == "logits" else ""
         raise ValueError(
             f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
-            f"{tuple(shape)}. Pass one number per row; for K classes, use TemperatureScaling."
+            f"{tuple(shape)}. Pass one number per row{classes}."
         )
 
 

@@ -52,26 +52,26 @@ def _texts(head: Head, rows: Rows, fit: Fit, name: str, vocabulary: Vocabulary) 
     if not len(values):
         return
     unknown = rows.take(numbers[is_value])
-    # Of class labels, test only the last class: in a binary model, it is the positive one.
-    outcomes = outcome_columns(unknown.labels, fit.logits(unknown))
-    labels, predicted = (column[:, -1] for column in outcomes)
-    # Weighted sums by value: rows, labels, predictions, and the variance of the labels if the
-    # predictions are right.
-    count, positives, expected, variance = (
-        np.bincount(place, unknown.row_weights * term)
-        for term in (np.ones(len(place)), labels, predicted, predicted * (1 - predicted))
+    labels, predicted = outcome_columns(unknown.labels, fit.logits(unknown))
+    # Weighted sums by value, and by class if there are several: labels, predictions, and the
+    # variance of the labels if the predictions are right.
+    count = np.bincount(place, unknown.row_weights)
+    positives, expected, variance = (
+        np.stack([np.bincount(place, unknown.row_weights * column) for column in columns.T])
+        for columns in (labels, predicted, predicted * (1 - predicted))
     )
     # Bernstein's inequality: the probability of a difference d is at most 2 exp(-evidence), also
-    # with few rows and rare labels. With m values, each may have 1/m of the chance (Bonferroni).
+    # with few rows and rare labels. Of m values and classes, each may have 1/m of the chance
+    # (Bonferroni).
     off = np.abs(positives - expected)
     evidence = np.zeros_like(off)
     np.divide(off**2, 2 * (variance + off / 3), out=evidence, where=off > 0)
-    is_off = not head.follows_time and evidence.max() > math.log(2 * len(values) / _CHANCE)
+    is_off = not head.follows_time and evidence.max() > math.log(2 * evidence.size / _CHANCE)
     share = count.sum() / rows.row_weights.sum()
     if share > _LARGE_SHARE or is_off:
         # The message names one value: the one that is furthest off, or else the most frequent one.
-        most = int(np.argmax(evidence if is_off else count))
-        rates = f"{positives[most] / count[most]:.3g}", f"{expected[most] / count[most]:.3g}"
+        most = int(np.argmax(evidence.max(axis=0) if is_off else count))
+        rates = (f"{sums[0, most] / count[most]:.3g}" for sums in (positives, expected))
         seen = ", of which {} are positive and {} were expected".format(*rates)
         yield (
             f"{name!r}: {100 * share:.3g} % of the rows, such as those of {str(values[most])!r}"

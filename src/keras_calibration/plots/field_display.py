@@ -68,6 +68,7 @@ class FieldDisplay(Display):
         num_values_shown: int = 12,
         sample_weight: ArrayLike | None = None,
         from_logits: bool = False,
+        weights_are: str = "importance",
     ) -> FieldDisplay:
         """Computes the rates of the most frequent values.
 
@@ -80,6 +81,7 @@ class FieldDisplay(Display):
             num_values_shown: Largest number of values to show, at least 1.
             sample_weight: Non-negative weights of the rows; None for ones.
             from_logits: Whether the predictions are logits.
+            weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows.
 
         Returns:
             The display, not yet drawn.
@@ -95,7 +97,8 @@ class FieldDisplay(Display):
         at_least("num_values_shown", num_values_shown, 1)
         read = scored_rows(labels, predictions, sample_weight, {field_name: field})
         rows = read.probabilities(from_logits, True)
-        return cls(field_name, *rates_by_value(rows, field_name, num_values_shown))
+        shown = rates_by_value(rows, field_name, num_values_shown, weights_are)
+        return cls(field_name, *shown)
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""

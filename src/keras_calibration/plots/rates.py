@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibration_records._check import at_least, refused
 from keras_calibration._rows.scored_rows import ScoredRows
+from keras_calibration._rows.weights import check_counts, check_weights_are
 from keras_calibration._solvers.segments import distinct_values
 
 Floats = NDArray[np.float64]
@@ -25,7 +26,7 @@ class Rates(NamedTuple):
         observed: Weighted mean of the labels, float64. NaN for an empty group.
         lower: Lower end of the 95 % Wilson interval of the observed rate, float64.
         upper: Upper end of the interval.
-        num_rows: Number of rows of positive weight, int64.
+        num_rows: Number of rows, int64: of positive weight, or as counted by the weights.
     """
 
     predicted: Floats
@@ -116,12 +117,13 @@ def group_rates(
     groups: ArrayLike,
     num_groups: int,
     sample_weight: ArrayLike | None = None,
+    weights_are: str = "importance",
 ) -> Rates:
     """Predicted and observed rate of each group of rows.
 
     With weights w, the observed rate of a group is `Σ w y / Σ w` and its predicted rate
     `Σ w p / Σ w`. Its Wilson interval uses the effective number of rows `(Σ w)² / Σ w²`, which is
-    the number of rows if all weights are equal.
+    the number of rows if all weights are equal; of counts, it uses their sum.
 
     Args:
         labels: Labels, 0 or 1, shape `(n,)`.
@@ -129,6 +131,7 @@ def group_rates(
         groups: Group of each row, whole numbers in [0, num_groups), shape `(n,)`.
         num_groups: Number of groups G.
         sample_weight: Weights, shape `(n,)`; None for ones.
+        weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows.
 
     Returns:
         The `Rates` of the groups.
@@ -143,6 +146,10 @@ def group_rates(
     if groups.dtype.kind not in "iu" or not ((groups >= 0) & (groups < num_groups)).all():
         raise refused("groups", f"whole numbers from 0 to {num_groups - 1}", groups)
     weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
+    is_counted = weights_are == "counts"
+    check_weights_are(weights_are, sample_weight is not None)
+    if is_counted:
+        check_counts(weights)
 
     def total(values: Floats) -> Floats:
         return np.bincount(groups, values, num_groups).astype(np.float64)
@@ -154,34 +161,45 @@ def group_rates(
     # In units of the largest weight, no square is too small or too large.
     relative = weights / weights.max(initial=0.0) if weights.any() else weights
     squares = np.where(mass > 0.0, total(relative**2), 1.0)
-    lower, upper = wilson_interval(observed, total(relative) ** 2 / squares)
+    num_rows = mass if is_counted else np.bincount(groups[weights > 0.0], minlength=num_groups)
+    num_effective = mass if is_counted else total(relative) ** 2 / squares
+    lower, upper = wilson_interval(observed, num_effective)
     return Rates(
         total(weights * np.asarray(probabilities, np.float64)) / divisor,
         observed,
         lower,
         upper,
-        np.bincount(groups[weights > 0.0], minlength=num_groups),
+        np.rint(num_rows).astype(np.int64),
     )
 
 
-def rates_by_bin(rows: ScoredRows, num_bins: int = 15) -> dict[str, Rates]:
+def rates_by_bin(
+    rows: ScoredRows, num_bins: int = 15, weights_are: str = "importance"
+) -> dict[str, Rates]:
     """Name of the probabilities → their rates by bins of equal mass."""
     curves = {}
     for name, p in rows.predictions.items():
         bins = bin_by_mass(p, num_bins, rows.weights)
-        curves[name] = group_rates(rows.labels, p, bins, int(bins.max()) + 1, rows.weights)
+        num_groups = int(bins.max()) + 1
+        weights = rows.counted.weights
+        curves[name] = group_rates(rows.labels, p, bins, num_groups, weights, weights_are)
     return curves
 
 
 def rates_by_value(
-    rows: ScoredRows, field: str, num_values_shown: int = 12
+    rows: ScoredRows,
+    field: str,
+    num_values_shown: int = 12,
+    weights_are: str = "importance",
 ) -> tuple[tuple[str, ...], dict[str, Rates]]:
     """Names of a field's most frequent values, and their rates by the name of the probabilities."""
     names, groups = distinct_values(rows.columns[field].reshape(-1))
-    shown = np.argsort(-np.bincount(groups), kind="stable")[:num_values_shown]
+    weights = rows.counted.weights
     rates = {
-        name: group_rates(rows.labels, p, groups, len(names), rows.weights)
+        name: group_rates(rows.labels, p, groups, len(names), weights, weights_are)
         for name, p in rows.predictions.items()
     }
+    num_rows = next(iter(rates.values())).num_rows
+    shown = np.argsort(-num_rows, kind="stable")[:num_values_shown]
     curves = {name: Rates._make(a[shown] for a in every) for name, every in rates.items()}
     return tuple(names[value] for value in shown), curves

@@ -59,6 +59,7 @@ class ReliabilityDisplay(Display):
         sample_weight: ArrayLike | None = None,
         num_bins: int = 15,
         from_logits: bool = False,
+        weights_are: str = "importance",
     ) -> ReliabilityDisplay:
         """Computes the bins.
 
@@ -69,6 +70,7 @@ class ReliabilityDisplay(Display):
             sample_weight: Non-negative weights of the rows; None for ones.
             num_bins: Number of bins, at least 1. Ties may leave fewer.
             from_logits: Whether the predictions are logits.
+            weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows.
 
         Returns:
             The display, not yet drawn.
@@ -82,7 +84,7 @@ class ReliabilityDisplay(Display):
             array([0.45])
         """
         rows = scored_rows(labels, predictions, sample_weight).probabilities(from_logits, True)
-        return cls(rates_by_bin(rows, num_bins))
+        return cls(rates_by_bin(rows, num_bins, weights_are))
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
