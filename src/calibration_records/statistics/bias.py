@@ -68,11 +68,12 @@ def bias_share(
         groups = [np.sum(groups, axis=0)]
     total = np.sum([group[:, 0] for group in groups], axis=0)
     # The ratio of sums over pipelines, and its jackknife values: each leaves one run (or one shared
-    # seed) out of the sums. A variance of 0 gives NaN.
+    # seed) out of the sums. A variance of 0, also but for rounding, gives NaN.
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(total[0] / total[1]) if total[1] > 0 else np.nan
         left = [total[:, None] - group[:, :1] + group[:, 1:] for group in groups]
-        ratios = [above / below for above, below in left]
+        smallest = 1e-12 * total[1]
+        ratios = [above / np.where(below > smallest, below, np.nan) for above, below in left]
         # The jackknife variance, `(n - 1) / n Σ_i (r_i - r̄)²` for each pipeline, added up.
         error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
     degrees = sum(ratio.size - 1 for ratio in ratios)

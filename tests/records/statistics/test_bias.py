@@ -82,6 +82,16 @@ def test_shifts_scales_and_orders_do_not_matter(a, b, exponent, shift, random):
     np.testing.assert_allclose(permuted[:3], expected[:3], rtol=1e-6, atol=1e-9)
 
 
+def test_an_interval_that_hangs_on_one_run_is_unknown_wherever_its_losses_lie():
+    """Without this run, no loss differs from another, and rounding is no variance."""
+    losses = [np.zeros(4), np.array([0.0, 0.0, 0.0, 1.0])]
+    for shift in (0.0, 0.1, 2.0, 7.3):
+        plain = [part + shift * k for k, part in enumerate(losses)]
+        share = bias_share(plain, [0.3 * part for part in plain])
+        assert share.value == pytest.approx(0.7)
+        assert np.isnan(share[1:3]).all()
+
+
 def test_without_variance_there_is_no_share():
     # The mean of equal values can be rounded past them.
     equal, other = np.full((2, 3), 0.1), np.array([[0.1, 0.2, 0.4]] * 2)
