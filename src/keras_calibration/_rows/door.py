@@ -126,7 +126,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
         scores = counted.of(scores, argument)
     labels = counted.of(given.labels, "labels")
     how = given.both_classes, given.from_logits, argument
-    rows = check_rows(scores, labels, counted, *how)
+    rows = replace(check_rows(scores, labels, counted, *how), numbers=counted.numbers)
     warn_of_contradicted_ends(rows)
     if rows.weights is not None:
         # From here on, weights are numbers of rows, so that priors mean the same in any unit.

@@ -12,6 +12,7 @@ from calibration_records._check import known
 from calibration_records._display import Display
 from calibration_records._text import ShownAsText, grid, wrap
 from keras_calibration._solvers.level import Level
+from keras_calibration.calibration.cross_fitted_rows import CrossFittedRows
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentErrors
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs ± se", "s")
+_NO_ROWS = CrossFittedRows(*(np.zeros(0),) * 4, logits={})
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class CalibrationReport(ShownAsText):
         displays: Pictures of the cross-fitted predictions before and after, for `plot`: the
             `plots.FieldDisplay` of each field by its name, and a `plots.ReliabilityDisplay` by the
             name "reliability". Empty for classes and soft labels. `to_dict` leaves them out.
+        cross_fitted: The cross-fitted predictions of every candidate, row by row, with the numbers
+            of the rows (`CrossFittedRows`): for other metrics, or to recompute a line of the table.
+            `to_dict` leaves them out.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -169,6 +174,7 @@ class CalibrationReport(ShownAsText):
     is_present_cross_fitted: bool = False
     smallest_gain: float = 0.0
     displays: Mapping[str, Display] = field(default_factory=dict, compare=False, repr=False)
+    cross_fitted: CrossFittedRows = field(default=_NO_ROWS, compare=False, repr=False)
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
@@ -225,9 +231,10 @@ class CalibrationReport(ShownAsText):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain Python values."""
-        # `asdict` copies deeply, so leave the pictures and the list of segments out first.
-        values = asdict(replace(self, displays={}, still_off=SegmentErrors()))
-        del values["displays"]
+        # `asdict` copies deeply, so leave out first what is large.
+        few = replace(self, displays={}, still_off=SegmentErrors(), cross_fitted=_NO_ROWS)
+        values = asdict(few)
+        del values["displays"], values["cross_fitted"]
         still_off = tuple(map(asdict, self.still_off))
         return {**values, "still_off": still_off, "level": self.level and self.level.to_dict()}
 
