@@ -18,7 +18,7 @@ from calibration_records._columns import (
     is_table,
     warn_of_other_order,
 )
-from keras_calibration._rows.columns import as_csr, is_sparse
+from keras_calibration._rows.columns import as_csr, in_place_of_names, is_sparse
 from keras_calibration._rows.door import NOTHING, Given, Wanted, rows_of
 from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
 from keras_calibration._rows.rows import Rows
@@ -95,6 +95,11 @@ class Reader:
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
         y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
+        # What a fit reads as features may be neither; and no input of a model is its label.
+        read = {*self.ids, *self.numeric}
+        (sample_weight,), _ = in_place_of_names(x, read, sample_weight=sample_weight)
+        read |= {*map(str, inputs_by_name(self.structure, self.structure))}
+        (y,), _ = in_place_of_names(x, read, y=y)
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
 
