@@ -122,8 +122,7 @@ def in_place_of_names(
     for argument, name in named.items():
         arguments[argument] = named_column(argument, name, columns, "or an array")
         if name in read:
-            remedy = f"Leave {name!r} out of the features."
-            raise refused(argument, "a column that is no feature", name, remedy)
+            raise refused(argument, "a column that is no feature", name, "Use it only once.")
     return list(arguments.values()), list(named.values())
 
 

@@ -108,8 +108,9 @@ def by_names(given: Given, wanted: Wanted) -> tuple[Given, Wanted]:
         ([0.2, 0.4], [0, 1], ['site'])
     """
     passed = {given.argument: given.scores, "labels": given.labels}
-    passed["sample_weight"] = given.sample_weight
-    (scores, labels, weights), used = in_place_of_names(given.columns, wanted.names or (), **passed)
+    (scores, labels, weights), used = in_place_of_names(
+        given.columns, wanted.names or (), **passed, sample_weight=given.sample_weight
+    )
     # A fit that reads all columns reads the others.
     if used and wanted.names is None:
         others = [name for name in by_name(given.columns) if name not in used]

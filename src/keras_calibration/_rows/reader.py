@@ -98,8 +98,8 @@ class Reader:
         # What a fit reads as features may be neither; and no input of a model is its label.
         read = {*self.ids, *self.numeric}
         (sample_weight,), _ = in_place_of_names(x, read, sample_weight=sample_weight)
-        read |= {*map(str, inputs_by_name(self.structure, self.structure))}
-        (y,), _ = in_place_of_names(x, read, y=y)
+        inputs = inputs_by_name(self.structure, self.structure)
+        (y,), _ = in_place_of_names(x, {*read, *inputs}, y=y)
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
 

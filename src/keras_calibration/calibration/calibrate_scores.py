@@ -137,8 +137,8 @@ def calibrate_scores(
     _check_shape(tuple(np.shape(given.scores)))
     rows = rows_of(given, wanted)
     arguments = (scores, labels, sample_weight, groups, time)
-    used = names or [name for name in arguments if isinstance(name, str) and name != ORDER]
-    if features is not None and not used:
+    are_named = any(isinstance(name, str) and name != ORDER for name in arguments)
+    if features is not None and not names and not are_named:
         raise ValueError(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'

@@ -208,9 +208,14 @@ def multicalibration_error(
     check_weights_are(weights_are)
     table = by_name(features)
     refuse_repeated("Argument `features` must have one column of each name", table)
-    arguments = {"labels": labels, "predictions": predictions, "sample_weight": sample_weight}
-    arrays, used = in_place_of_names(table, (), **arguments, groups=groups)
-    labels, predictions, sample_weight, groups = arrays
+    (labels, predictions, sample_weight, groups), used = in_place_of_names(
+        table,
+        (),
+        labels=labels,
+        predictions=predictions,
+        sample_weight=sample_weight,
+        groups=groups,
+    )
     # The columns of these arguments form no segments.
     columns = {n: c for n, c in table.items() if n not in used} if used else table
     read = scored_rows(labels, predictions, sample_weight, columns, numeric)

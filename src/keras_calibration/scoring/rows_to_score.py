@@ -52,8 +52,9 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
     fields = tuple(fields)
     known("Argument `rows` must have the fields of the metrics", fields, available, missing=True)
     columns = {field: available[field] for field in fields}
-    arguments = {"labels": labels, "predictions": predictions, "sample_weight": weights}
-    (labels, predictions, weights), _ = in_place_of_names(available, fields, **arguments)
+    (labels, predictions, weights), _ = in_place_of_names(
+        available, fields, labels=labels, predictions=predictions, sample_weight=weights
+    )
     rows = scored_rows(labels, predictions, weights, columns, may_be_classes=True)
     read: list[Any] = [rows.labels, *rows.predictions.values(), rows.counted.weights]
     ids = {name: np.asarray(field_values(c, repr(name))) for name, c in rows.columns.items()}
