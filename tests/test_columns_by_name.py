@@ -205,6 +205,20 @@ def test_an_input_of_the_model_is_no_label_but_may_be_a_weight():
     assert figures(by_name) == figures(kc.calibrate(base_model(), few, *arrays, **options).report)
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_a_table_that_becomes_one_matrix_has_features_alone(frame):
+    """The label would be a feature of the base model, and of the right shape for one more."""
+    few = {name: TABLE[name] for name in ("logit", "p")}
+    table = frame({**few, **{n: TABLE[n] for n in ("clicked", "weight", "customer")}})
+    base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+    arrays = np.stack([*few.values()], axis=1)
+    options = {"methods": "bias", "verbose": 0}
+    by_name = kc.calibrate(base, table, "clicked", "weight", groups="customer", **options).report
+    other = (TABLE["clicked"], TABLE["weight"])
+    expected = kc.calibrate(base, arrays, *other, groups=TABLE["customer"], **options).report
+    assert figures(by_name) == figures(expected)
+
+
 def test_several_outputs():
     inputs = {"logit": keras.Input((1,), name="logit")}
     outputs = {
@@ -235,8 +249,10 @@ def test_repeated_columns_are_told_with_groups_too():
 
 
 def test_without_a_table():
-    with pytest.raises(ValueError, match=r"`scores`.*'p'"):
+    with pytest.raises(ValueError, match=r"`scores`.*'p'.*`features`"):
         kc.calibrate_scores("p", "clicked")
+    with pytest.raises(ValueError, match=r"`labels`.*'clicked'.*`features`"):
+        kc.calibrate_scores(pd.DataFrame(TABLE), "clicked")
     with pytest.raises(ValueError, match=r"`logits`.*'p'"):
         BiasCorrection().fit("p", TABLE["clicked"])
     with pytest.raises(ValueError, match=r"`labels`.*'clicked'"):

@@ -102,7 +102,8 @@ def named_column(argument: str, name: str, columns: Any, also: str) -> Any:
     # A matrix has no names; it counts as a table without columns.
     table = by_name(columns)
     table = table if isinstance(table, Mapping) else {}
-    known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table)
+    remedy = "" if table else "Pass the table that has it, as `features`; with a model, as `x`."
+    known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table, remedy)
     return table[name]
 
 
