@@ -95,6 +95,11 @@ def test_no_field_is_needed():
     for scores, labels in (("p", "clicked"), (TABLE["p"], TABLE["clicked"])):
         report = kc.calibrate_scores(scores, labels, TABLE, groups="customer", **options).report
         assert figures(report) == figures(expected)
+    by_order = {"order": SITE}
+    report = kc.calibrate_scores(
+        TABLE["p"], TABLE["clicked"], by_order, fields=["order"], **options
+    ).report
+    assert "order" in report.before.field_ece
     # Columns that nothing names are still refused, also if time is no column.
     for time in (None, "order"):
         with pytest.raises(ValueError, match="`fields`"):

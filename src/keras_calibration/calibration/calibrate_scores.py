@@ -136,9 +136,9 @@ def calibrate_scores(
     # Check the shape before the rows: two columns of a classifier get a clearer error here.
     _check_shape(tuple(np.shape(given.scores)))
     rows = rows_of(given, wanted)
-    arguments = (scores, labels, sample_weight, groups, time)
-    are_named = any(isinstance(name, str) and name != ORDER for name in arguments)
-    if features is not None and not names and not are_named:
+    others = (scores, labels, sample_weight, groups, time)
+    used = [*names, *(name for name in others if isinstance(name, str) and name != ORDER)]
+    if features is not None and not used:
         raise ValueError(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'

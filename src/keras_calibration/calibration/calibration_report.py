@@ -314,8 +314,8 @@ class CalibrationReport(ShownAsText):
         if rest := [pair for _, pair in others[_NUM_FIELDS:]]:
             ends = zip(map(max, zip(*rest, strict=True)), sides, strict=True)
             most = " and ".join(f"{error[0]:.4f} {side}" for error, side in ends)
-            more = counted(len(rest), "more field")
-            lines.append(f"{more}: at most {most}; `report.worst_fields()` has all.")
+            more = f"{counted(len(rest), 'more field')}: at most {most}; "
+            lines.append(more + "`report.worst_fields()` has all.")
         return lines
 
     def _notes(self, field_name: str | None) -> list[str]:

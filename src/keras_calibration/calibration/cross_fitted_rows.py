@@ -22,8 +22,8 @@ class CrossFittedRows:
     `Σ w loss(y, p) / Σ w`. They are sorted by `rows`. So if all rows that you passed have been
     scored once, they are in your order.
 
-    They take 8 bytes for each row and candidate, and for classes also for each class: 80 MB for a
-    million rows and ten candidates. `model.report = None` frees them.
+    They take 8 bytes a row for each candidate, of classes for each class, and for each of the four
+    other arrays: 112 MB for a million rows and ten candidates. `model.report = None` frees them.
 
     Args:
         rows: Numbers of the rows among those that you passed, from 0 (m,). Rows of weight 0 are
