@@ -107,9 +107,12 @@ def by_names(given: Given, wanted: Wanted) -> tuple[Given, Wanted]:
         >>> given.scores, given.labels, wanted.names
         ([0.2, 0.4], [0, 1], ['site'])
     """
-    passed = {given.argument: given.scores, "labels": given.labels}
     (scores, labels, weights), used = in_place_of_names(
-        given.columns, wanted.names or (), **passed, sample_weight=given.sample_weight
+        given.columns,
+        wanted.names or (),
+        **{given.argument: given.scores},
+        labels=given.labels,
+        sample_weight=given.sample_weight,
     )
     # A fit that reads all columns reads the others.
     if used and wanted.names is None:

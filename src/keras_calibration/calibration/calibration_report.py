@@ -312,10 +312,12 @@ class CalibrationReport(ShownAsText):
         ]
         lines = grid([["F-ECE of the next fields", *sides], *rows]) if rows else []
         if rest := [pair for _, pair in others[_NUM_FIELDS:]]:
-            ends = zip(map(max, zip(*rest, strict=True)), sides, strict=True)
-            most = " and ".join(f"{error[0]:.4f} {side}" for error, side in ends)
-            more = f"{counted(len(rest), 'more field')}: at most {most}; "
-            lines.append(more + "`report.worst_fields()` has all.")
+            columns = zip(sides, zip(*rest, strict=True), strict=True)
+            most = " and ".join(f"{max(errors)[0]:.4f} {side}" for side, errors in columns)
+            lines.append(
+                f"{counted(len(rest), 'more field')}: at most {most}; "
+                "`report.worst_fields()` has all."
+            )
         return lines
 
     def _notes(self, field_name: str | None) -> list[str]:
