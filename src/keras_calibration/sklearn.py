@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -171,8 +170,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         )
         # The numbers are those of the rows of X, of which some may be in no test set.
         report: Any = self.model_.report
-        seen = replace(report.cross_fitted, rows=np.flatnonzero(used)[report.cross_fitted.rows])
-        self.model_.report = replace(report, cross_fitted=seen)
+        report.cross_fitted.rows[:] = np.flatnonzero(used)[report.cross_fitted.rows]
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

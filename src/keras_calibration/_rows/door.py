@@ -116,8 +116,7 @@ def by_names(given: Given, wanted: Wanted) -> tuple[Given, Wanted]:
     )
     # A fit that reads all columns reads the others.
     if used and wanted.names is None:
-        others = [name for name in by_name(given.columns) if name not in used]
-        wanted = replace(wanted, names=others)
+        wanted = replace(wanted, names=[n for n in by_name(given.columns) if n not in used])
     return replace(given, scores=scores, labels=labels, sample_weight=weights), wanted
 
 

@@ -79,8 +79,8 @@ class Rows:
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
         # These have an entry for each row; all other attributes belong to the rows as a whole.
         columns = ("logits", "labels", "weights", "features", "times", "groups", "fold")
-        passed = numbers if self.numbers is None else self.numbers[numbers]
         taken = {name: take(getattr(self, name), numbers) for name in columns}
+        passed = numbers if self.numbers is None else self.numbers[numbers]
         return replace(self, **taken, numbers=passed)
 
     def only(self, names: Iterable[str] | None) -> Rows:

@@ -214,8 +214,8 @@ class CalibrationReport(ShownAsText):
 
         It is sorted by the larger error of before and after, so that neither is hidden.
         """
-        errors = {name: self.beyond_chance(name) for name in self.chance_after}
-        return dict(sorted(errors.items(), key=lambda field: -max(field[1])[0]))
+        errors = ((name, self.beyond_chance(name)) for name in self.chance_after)
+        return dict(sorted(errors, key=lambda field: -max(field[1])[0]))
 
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Display:
         """Draws the errors of a field's values, before and after calibration.
@@ -247,8 +247,11 @@ class CalibrationReport(ShownAsText):
             replace(self, displays={}, still_off=SegmentErrors(), cross_fitted=_NO_ROWS)
         )
         del values["displays"], values["cross_fitted"]
-        still_off = tuple(map(asdict, self.still_off))
-        return {**values, "still_off": still_off, "level": self.level and self.level.to_dict()}
+        return {
+            **values,
+            "still_off": tuple(map(asdict, self.still_off)),
+            "level": self.level and self.level.to_dict(),
+        }
 
     def __str__(self) -> str:
         shown = next(iter([*self.worst_fields(), *self.before.field_ece]), None)

@@ -280,17 +280,25 @@ def _report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
         bare = replace(rows, features={})
         choice = combined(fitted, bare, fold, splits.clusters, splits.is_forward)
     else:
-        reason = "It was requested by `methods`."
-        choice = Choice({forced: 1.0}, reason, fitted[forced], np.zeros(1))
+        choice = Choice(
+            {forced: 1.0}, "It was requested by `methods`.", fitted[forced], np.zeros(1)
+        )
     chosen = BLEND if len(choice.weights) > 1 else next(iter(choice.weights))
     # The chosen row of the table shows what the model does: blend, bias and share together.
     fitted[chosen] = choice.logits
-    seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
         num_rows=plan.rows.num_meant,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=tuple(scores_of(rows, fitted, columns, seconds, splits.clusters)),
+        scores=tuple(
+            scores_of(
+                rows,
+                fitted,
+                columns,
+                {name: fit.seconds for name, fit in fits.items()},
+                splits.clusters,
+            )
+        ),
         chosen=chosen,
         reason=choice.reason,
         weights=choice.weights,
