@@ -237,7 +237,7 @@ def test_the_page_on_scores(run_page):
     report = names["model"].report
     assert sum(report.weights.get(name, 0) for name in ("field_bias", "field_ilps")) > 0.8
     assert report.after.log_loss < report.before.log_loss - 0.03
-    assert names["probabilities"].mean() == pytest.approx(names["later_clicks"].mean(), rel=0.1)
+    assert names["probabilities"].mean() == pytest.approx(names["test"]["clicked"].mean(), rel=0.1)
 
 
 @pytest.mark.tensorflow

@@ -64,9 +64,10 @@ OTHER_ROOMS = {
 RECORDS = "Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
-    CalibrationReport CandidateScore Comparison ComparisonDisplay Estimate FieldReport
-    FitSummary Level MetricComparison MonitorReport MulticalibrationError Outcome PeriodReport
-    PipelineRuns RateCheck Rates Refresh SeedNoise SegmentError SegmentErrors Table Verdict
+    CalibrationReport CandidateScore Comparison ComparisonDisplay CrossFittedRows Estimate
+    FieldReport FitSummary Level MetricComparison MonitorReport MulticalibrationError Outcome
+    PeriodReport PipelineRuns RateCheck Rates Refresh SeedNoise SegmentError SegmentErrors Table
+    Verdict
 """
 # Results and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = "plots.STYLES"

@@ -184,6 +184,13 @@ def test_rows_in_no_test_set_are_not_used_for_calibration():
         base = GaussianNB().fit(x[train], y[train], weights[train])
         held_out += base.predict_proba(x[test])[:, 1].tolist()
         numbers += test.tolist()
+    # The report has the cross-fitted rows by their numbers in X.
+    rows = calibrator.model_.report.cross_fitted
+    np.testing.assert_array_equal(rows.rows, np.sort(numbers))
+    np.testing.assert_array_equal(rows.labels, y[rows.rows])
+    np.testing.assert_allclose(
+        rows.probabilities("identity"), np.array(held_out)[np.argsort(numbers)], rtol=1e-9
+    )
     expected = kc.calibrate_scores(
         np.array(held_out), y[numbers], sample_weight=weights[numbers], methods="quick", verbose=0
     )

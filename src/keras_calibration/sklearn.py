@@ -168,6 +168,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             weights_are=self.weights_are,
             verbose=0,
         )
+        # The numbers are those of the rows of X, of which some may be in no test set.
+        report: Any = self.model_.report
+        report.cross_fitted.rows[:] = np.flatnonzero(used)[report.cross_fitted.rows]
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from calibration_records._check import known, one_column
+from calibration_records._check import known, one_column, refused
 from calibration_records._columns import (
     FROM_OTHERS,
     as_array,
@@ -102,8 +102,29 @@ def named_column(argument: str, name: str, columns: Any, also: str) -> Any:
     # A matrix has no names; it counts as a table without columns.
     table = by_name(columns)
     table = table if isinstance(table, Mapping) else {}
-    known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table)
+    remedy = "" if table else "Pass the table that has it, as `features`; with a model, as `x`."
+    known(f"Argument `{argument}` must be a column of the rows, {also}", [name], table, remedy)
     return table[name]
+
+
+def in_place_of_names(
+    columns: Any, read: Collection[str], **arguments: Any
+) -> tuple[list[Any], list[str]]:
+    """The arguments, with columns of the rows in place of their names; and these names.
+
+    Raises if a name is no column, or if a fit would also `read` this column as a feature: the
+    calibrated model would need the label to predict it.
+
+    Example:
+        >>> in_place_of_names({"clicked": [0, 1], "site": [3, 4]}, ["site"], labels="clicked")
+        ([[0, 1]], ['clicked'])
+    """
+    named = {argument: name for argument, name in arguments.items() if isinstance(name, str)}
+    for argument, name in named.items():
+        arguments[argument] = named_column(argument, name, columns, "or an array")
+        if name in read:
+            raise refused(argument, "a column that is no feature", name, "Use it only once.")
+    return list(arguments.values()), list(named.values())
 
 
 def field_values(values: Any, name: str) -> Tensor:

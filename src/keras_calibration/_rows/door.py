@@ -25,7 +25,7 @@ from keras_calibration._rows.checks import (
     warn_if_turned_round,
     warn_of_contradicted_ends,
 )
-from keras_calibration._rows.columns import numbers_in_float32
+from keras_calibration._rows.columns import in_place_of_names, numbers_in_float32
 from keras_calibration._rows.groups import with_folds, with_groups
 from keras_calibration._rows.inputs import entering
 from keras_calibration._rows.rows import Rows
@@ -66,7 +66,7 @@ NOTHING = Wanted()
 
 @dataclass(frozen=True)
 class Given:
-    """What was passed to a fit.
+    """What was passed to a fit. The name of a column of `columns` stands for this column.
 
     Args:
         scores: Logits (n,) or (n, 1), or of K classes (n, K); with `from_logits=False`
@@ -98,6 +98,28 @@ class Given:
     both_classes: bool = True
 
 
+def by_names(given: Given, wanted: Wanted) -> tuple[Given, Wanted]:
+    """What was passed, with columns in place of their names, which are then no features.
+
+    Example:
+        >>> table = {"p": [0.2, 0.4], "clicked": [0, 1], "site": [3, 4]}
+        >>> given, wanted = by_names(Given("p", "clicked", columns=table), Wanted(None))
+        >>> given.scores, given.labels, wanted.names
+        ([0.2, 0.4], [0, 1], ['site'])
+    """
+    (scores, labels, weights), used = in_place_of_names(
+        given.columns,
+        wanted.names or (),
+        **{given.argument: given.scores},
+        labels=given.labels,
+        sample_weight=given.sample_weight,
+    )
+    # A fit that reads all columns reads the others.
+    if used and wanted.names is None:
+        wanted = replace(wanted, names=[n for n in by_name(given.columns) if n not in used])
+    return replace(given, scores=scores, labels=labels, sample_weight=weights), wanted
+
+
 def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
     """The rows that count, after all checks and warnings of what was passed.
 
@@ -109,6 +131,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
         >>> rows.logits, rows.labels, rows.weights
         (array([ 0.5, -1. ]), array([1., 0.]), array([1., 1.]))
     """
+    given, wanted = by_names(given, wanted)
     # Report a missing argument before any array is read.
     if given.labels is None:
         raise refused("labels", "an array with a label for each row", None)
@@ -126,7 +149,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
         scores = counted.of(scores, argument)
     labels = counted.of(given.labels, "labels")
     how = given.both_classes, given.from_logits, argument
-    rows = check_rows(scores, labels, counted, *how)
+    rows = replace(check_rows(scores, labels, counted, *how), numbers=counted.numbers)
     warn_of_contradicted_ends(rows)
     if rows.weights is not None:
         # From here on, weights are numbers of rows, so that priors mean the same in any unit.

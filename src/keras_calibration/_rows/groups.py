@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import one_column, same_rows
 from calibration_records._columns import as_array, column_of, ids_of, is_missing, refuse_rows
-from keras_calibration._rows.columns import named_column
+from keras_calibration._rows.columns import in_place_of_names
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
@@ -34,8 +34,7 @@ def with_groups(
     """
     if groups is None:
         return rows
-    if isinstance(groups, str):
-        groups = named_column("groups", groups, columns, "or an array")
+    (groups,), _ = in_place_of_names(columns, (), groups=groups)
     column = as_array(counted.of(groups, "'groups'"), "'groups'")
     one_column("groups", column.shape)
     same_rows("groups", len(column), len(rows), "row")

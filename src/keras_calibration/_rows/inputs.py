@@ -40,11 +40,13 @@ def inputs_of(
     ids: Collection[str] = (),
     counted: Counted = ALL,
     numeric: Collection[str] = (),
+    apart: Collection[str] = (),
 ) -> Any:
     """Arrays and tables in the form that a model expects, without columns that it does not read.
 
     `ids` are the names of inputs that hold ids, `numeric` the names of numeric inputs, whose digits
-    float32 must not lose. The result leaves out rows that do not count, which may hold anything.
+    float32 must not lose, `apart` those of columns of a table that are something else, such as
+    labels. The result leaves out rows that do not count, which may hold anything.
 
     Example:
         >>> site = keras.Input((), dtype="int64", name="site")
@@ -52,7 +54,7 @@ def inputs_of(
         {'site': array([3, 1])}
     """
     if is_table(x):
-        x, counted = _one_matrix(x, expected, counted)
+        x, counted = _one_matrix(x, expected, counted, apart)
     if isinstance(expected, Mapping) and len(expected) == 1 and not isinstance(x, Mapping):
         # As in Keras, one input needs no name.
         x = {name: x for name in expected}
@@ -213,11 +215,13 @@ def _entered(
     return entering(column, repr(name), expected, name in ids or expected.name in ids)
 
 
-def _one_matrix(table: Any, expected: Any, counted: Counted) -> tuple[Any, Counted]:
+def _one_matrix(
+    table: Any, expected: Any, counted: Counted, apart: Collection[str]
+) -> tuple[Any, Counted]:
     """The columns of a table by name, or as one matrix if that is what the model expects.
 
-    The matrix has only the rows that count. The second result says which rows of the first one
-    count.
+    The matrix has only the rows that count, and no columns `apart`. The second result says which
+    rows of the first one count.
     """
     columns = by_name(table)
     flat = keras.tree.flatten(expected)
@@ -227,7 +231,7 @@ def _one_matrix(table: Any, expected: Any, counted: Counted) -> tuple[Any, Count
     if not is_one or (flat[0].name in columns and tuple(flat[0].shape[1:]) in ((), (1,))):
         return columns, counted
     refuse_repeated("The input must have one column of each name", columns)
-    named = ((repr(name), column) for name, column in columns.items())
+    named = ((repr(name), column) for name, column in columns.items() if name not in apart)
     arrays = [column_of(counted.of(column, name), name) for name, column in named]
     return np.stack(arrays, axis=1), ALL
 

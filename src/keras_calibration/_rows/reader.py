@@ -18,7 +18,7 @@ from calibration_records._columns import (
     is_table,
     warn_of_other_order,
 )
-from keras_calibration._rows.columns import as_csr, is_sparse
+from keras_calibration._rows.columns import as_csr, in_place_of_names, is_sparse
 from keras_calibration._rows.door import NOTHING, Given, Wanted, rows_of
 from keras_calibration._rows.inputs import inputs_by_name, inputs_of, structured
 from keras_calibration._rows.rows import Rows
@@ -95,12 +95,20 @@ class Reader:
         else:
             warn_of_other_order(x=x, y=y, sample_weight=sample_weight, time=time, groups=groups)
         y, sample_weight = (_one_output(part, self.label_names) for part in (y, sample_weight))
+        # Of a table that becomes one matrix, what these arguments name is no part.
+        apart = {part for part in (y, sample_weight, groups, time) if isinstance(part, str)}
+        # What a fit reads as features may be neither; and no input of a model is its label.
+        read = {*self.ids, *self.numeric}
+        (sample_weight,), _ = in_place_of_names(x, read, sample_weight=sample_weight)
+        (y,), _ = in_place_of_names(
+            x, {*read, *inputs_by_name(self.structure, self.structure)}, y=y
+        )
         if y is None:
             raise ValueError("The development set must have labels. Received: y=None.")
 
         # The door calls this after it has read the weights: the model computes no row of weight 0.
         def scores(counted: Counted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-            inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric)
+            inputs = as_inputs(x, self.structure, self.ids, counted, self.numeric, apart)
             num_rows = _num_rows(inputs, counted.of(y, "labels"), counted.weights)
             logits, features = self.compute(inputs, verbose if num_rows > _MANY_ROWS else 0)
             return logits, {name: as_array(column) for name, column in features.items()}
@@ -134,11 +142,12 @@ def as_inputs(
     ids: Collection[str] = (),
     counted: Counted = ALL,
     numeric: Collection[str] = (),
+    apart: Collection[str] = (),
 ) -> Data:
     """Arrays and tables as a model takes them; data sets are returned unchanged."""
     if is_batches(x):
         return x
-    inputs = inputs_of(x, expected, ids, counted, numeric)
+    inputs = inputs_of(x, expected, ids, counted, numeric, apart)
     return keras.tree.map_structure(_as_input, structured(inputs, expected))
 
 

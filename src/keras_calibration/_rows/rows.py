@@ -29,6 +29,7 @@ class Rows:
         groups: Groups of the rows (n,), whole numbers: rows of a group are dependent. -1 for all
             rows if there are no groups; None if nobody has looked for groups yet.
         fold: Folds of the rows (n,), whole numbers, if the user has passed the fold of each row.
+        numbers: Numbers of the rows among those that the user has passed (n,); None for 0, 1, ….
     """
 
     logits: np.ndarray
@@ -40,6 +41,7 @@ class Rows:
     time_unit: str = ""
     groups: np.ndarray | None = None
     fold: np.ndarray | None = None
+    numbers: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -81,7 +83,9 @@ class Rows:
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers
         # These have an entry for each row; all other attributes belong to the rows as a whole.
         columns = ("logits", "labels", "weights", "features", "times", "groups", "fold")
-        return replace(self, **{name: take(getattr(self, name), numbers) for name in columns})
+        taken = {name: take(getattr(self, name), numbers) for name in columns}
+        passed = numbers if self.numbers is None else self.numbers[numbers]
+        return replace(self, **taken, numbers=passed)
 
     def only(self, names: Iterable[str] | None) -> Rows:
         """The same rows, with the features of these names alone; None for all."""

@@ -35,8 +35,8 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 def calibrate(
     model: keras.Model,
     x: Data,
-    y: ArrayLike | Mapping[str, ArrayLike] | None = None,
-    sample_weight: ArrayLike | None = None,
+    y: ArrayLike | str | Mapping[str, ArrayLike | str] | None = None,
+    sample_weight: ArrayLike | str | None = None,
     *,
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
@@ -94,10 +94,10 @@ def calibrate(
         x: Inputs of the development set, which the model was not trained on: arrays by name with
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
-            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). For a model with several
-            outputs, a dictionary with the labels of the one to calibrate, `{"click": labels}`, also
-            in the batches of a data set.
-        sample_weight: Sample weights (n,), if `x` holds arrays.
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Or the name of a column
+            of `x`, which is then no input. For a model with several outputs, a dictionary with the
+            labels of the one to calibrate, `{"click": labels}`, also in the batches of a data set.
+        sample_weight: Sample weights (n,), or the name of a column of `x`, if `x` holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs, not in `fields`, that `"additive"`, `"trees"` and `"neural"` may

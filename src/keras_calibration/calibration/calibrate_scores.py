@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from calibration_records._columns import names_of
 from keras_calibration._keras import throwaway_layers
-from keras_calibration._rows.door import Given, Wanted, rows_of
+from keras_calibration._rows.door import Given, Wanted, by_names, rows_of
 from keras_calibration._rows.inputs import free_name, layer_names, named_inputs
+from keras_calibration._rows.times import ORDER
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration.calibration.choose import Asked, choose
@@ -26,10 +27,10 @@ SCORE = "score"
 
 @np.errstate(under="ignore")
 def calibrate_scores(
-    scores: ArrayLike,
-    labels: ArrayLike,
+    scores: ArrayLike | str,
+    labels: ArrayLike | str,
     features: Data | None = None,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | str | None = None,
     *,
     from_logits: bool = False,
     fields: Fields | Sequence[str] = (),
@@ -48,16 +49,20 @@ def calibrate_scores(
     any `CalibratedModel`: the exported model takes the score and the features and returns the
     calibrated probability.
 
+    If all is in one data frame, pass it as `features`, and names of columns in place of arrays:
+    `calibrate_scores("score", "clicked", frame, fields=["site"])`.
+
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
             of at least 3, (n, K). The fit reads them in their dtype; the model takes float32, which
-            rounds probabilities above 1 - 6e-8 to 1. For such scores, pass logits.
+            rounds probabilities above 1 - 6e-8 to 1. For such scores, pass logits. Or the name of a
+            column of `features`. The input of the model is called `"score"` in any case.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
-            or (n, 1), or one-hot or soft labels (n, K).
-        features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
-            columns are ignored.
-        sample_weight: Sample weights (n,); None for ones.
+            or (n, 1), or one-hot or soft labels (n, K). Or the name of a column of `features`.
+        features: The columns of `fields` and `numeric`, and those that other arguments name: arrays
+            (n,) by name, or a data frame. Other columns are ignored.
+        sample_weight: Sample weights (n,), or the name of a column of `features`; None for ones.
         from_logits: Whether the scores are logits, or other real numbers that increase with the
             probability, such as margins. The exported model takes the same numbers, in float32.
             `"identity"`, `"bias"`, `"temperature"` and `"beta"` need true logits: on other scores
@@ -81,7 +86,8 @@ def calibrate_scores(
 
     Raises:
         ValueError: If an argument or a row is invalid; if probabilities are outside [0, 1]; if a
-            named column is missing, or `features` is passed and no column is named; if scores or a
+            named column is missing, or `features` is passed and no column is named; if the column
+            of the scores, labels or weights is also in `fields` or `numeric`; if scores or a
             numeric column are so small or so large that float32 does not hold them.
 
     Warns:
@@ -95,13 +101,9 @@ def calibrate_scores(
         >>> sites = rng.choice(["news", "games"], 4000)
         >>> rates = probabilities * np.where(sites == "news", 0.9, 0.4)
         >>> clicks = rng.random(4000) < rates
+        >>> log = {"p": probabilities, "clicked": clicks, "site": sites}
         >>> model = calibrate_scores(
-        ...     probabilities,
-        ...     clicks,
-        ...     {"site": sites},
-        ...     fields=["site"],
-        ...     methods="quick",
-        ...     verbose=0,
+        ...     "p", "clicked", log, fields=["site"], methods="quick", verbose=0
         ... )
         >>> served = {"score": np.array([0.5, 0.5]), "site": np.array(["news", "games"])}
         >>> model.predict(served, verbose=0).round(1)
@@ -117,8 +119,6 @@ def calibrate_scores(
             f"The name {SCORE!r} is kept for the input of the score, and an input of Keras has no "
             f"slash in its name. Received: features {bad}. Rename the columns."
         )
-    # Check the shape before the rows: two columns of a classifier get a clearer error here.
-    _check_shape(tuple(np.shape(scores)))
     given = Given(
         scores,
         labels,
@@ -132,8 +132,13 @@ def calibrate_scores(
         argument="scores",
     )
     wanted = Wanted(names, id_names(fields), asked.numeric, "`fields` and `numeric`")
+    given, wanted = by_names(given, wanted)
+    # Check the shape before the rows: two columns of a classifier get a clearer error here.
+    _check_shape(tuple(np.shape(given.scores)))
     rows = rows_of(given, wanted)
-    if features is not None and not names:
+    others = (scores, labels, sample_weight, groups, time)
+    used = [*names, *(name for name in others if isinstance(name, str) and name != ORDER)]
+    if features is not None and not used:
         raise ValueError(
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'

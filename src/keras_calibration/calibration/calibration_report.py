@@ -10,8 +10,9 @@ import numpy as np
 
 from calibration_records._check import known
 from calibration_records._display import Display
-from calibration_records._text import ShownAsText, grid, wrap
+from calibration_records._text import ShownAsText, counted, grid, shorten, wrap
 from keras_calibration._solvers.level import Level
+from keras_calibration.calibration.cross_fitted_rows import CrossFittedRows
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentErrors
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs ± se", "s")
+# How many fields are printed after the worst, and how much of their names.
+_NUM_FIELDS, _NAME_WIDTH = 5, 36
+_NO_ROWS = CrossFittedRows(*(np.zeros(0),) * 4, logits={})
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,11 @@ class CalibrationReport(ShownAsText):
     """The cross-fitted figures of all candidates, the choice and the reason for it.
 
     `print(report)` shows the figures that help to choose: log loss, Brier score and AUC; Field-ECE
-    (F-ECE) by the first field, the mean absolute difference between predicted and observed means of
-    its values; and the mean prediction over the mean label (pred/obs). Field-RCE, which is relative
-    and therefore dominated by rare values, is in `scores`. `report.to_dict()` returns plain values
-    for a file. Even a perfectly calibrated model has field errors above 0, by chance:
+    (F-ECE), the mean absolute difference between predicted and observed means of the values of a
+    field, for the field that is farthest off beyond chance; and the mean prediction over the mean
+    label (pred/obs). Below are the fields that come next (`worst_fields` has all). Field-RCE, which
+    is relative and therefore dominated by rare values, is in `scores`. `report.to_dict()` returns
+    plain values for a file. Even a perfectly calibrated model has field errors above 0, by chance:
     `beyond_chance` subtracts what chance alone gives from the Field-ECE.
 
     The model changes if the evidence for a change reaches `evidence_needed`, and the gain is above
@@ -129,6 +134,9 @@ class CalibrationReport(ShownAsText):
         displays: Pictures of the cross-fitted predictions before and after, for `plot`: the
             `plots.FieldDisplay` of each field by its name, and a `plots.ReliabilityDisplay` by the
             name "reliability". Empty for classes and soft labels. `to_dict` leaves them out.
+        cross_fitted: The cross-fitted predictions of every candidate, row by row, with the numbers
+            of the rows (`CrossFittedRows`): for other metrics, or to recompute a line of the table.
+            `to_dict` leaves them out.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -169,6 +177,7 @@ class CalibrationReport(ShownAsText):
     is_present_cross_fitted: bool = False
     smallest_gain: float = 0.0
     displays: Mapping[str, Display] = field(default_factory=dict, compare=False, repr=False)
+    cross_fitted: CrossFittedRows = field(default=_NO_ROWS, compare=False, repr=False)
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
@@ -200,6 +209,14 @@ class CalibrationReport(ShownAsText):
             for score, chance in pairs
         ]
 
+    def worst_fields(self) -> dict[str, list[tuple[float, float]]]:
+        """Name of each field → its `beyond_chance`, the field that is farthest off first.
+
+        It is sorted by the larger error of before and after, so that neither is hidden.
+        """
+        errors = ((name, self.beyond_chance(name)) for name in self.chance_after)
+        return dict(sorted(errors, key=lambda field: -max(field[1])[0]))
+
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Display:
         """Draws the errors of a field's values, before and after calibration.
 
@@ -225,14 +242,19 @@ class CalibrationReport(ShownAsText):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain Python values."""
-        # `asdict` copies deeply, so leave the pictures and the list of segments out first.
-        values = asdict(replace(self, displays={}, still_off=SegmentErrors()))
-        del values["displays"]
-        still_off = tuple(map(asdict, self.still_off))
-        return {**values, "still_off": still_off, "level": self.level and self.level.to_dict()}
+        # `asdict` copies deeply, so leave out first what is large.
+        values = asdict(
+            replace(self, displays={}, still_off=SegmentErrors(), cross_fitted=_NO_ROWS)
+        )
+        del values["displays"], values["cross_fitted"]
+        return {
+            **values,
+            "still_off": tuple(map(asdict, self.still_off)),
+            "level": self.level and self.level.to_dict(),
+        }
 
     def __str__(self) -> str:
-        shown = next(iter(self.before.field_ece), None)
+        shown = next(iter([*self.worst_fields(), *self.before.field_ece]), None)
         # The widest line of the table sets the width of the sentences around it.
         table = grid([_HEADER, *(self._cells(score, shown) for score in self.scores)])
         width = len(table[0])
@@ -282,9 +304,30 @@ class CalibrationReport(ShownAsText):
             f"{score.seconds:.1f}",
         ]
 
+    def _other_fields(self) -> list[str]:
+        """A table of the fields that come after the worst, and a line for the rest."""
+        sides = ["beyond chance"] if self._stays else ["beyond chance before", "after"]
+        # A column for each side, the first field left out: its figures are in a sentence.
+        others = [(name, pair[: len(sides)]) for name, pair in self.worst_fields().items()][1:]
+        rows = [
+            [shorten(name, _NAME_WIDTH), *(f"{ece:.4f} ± {error:.4f}" for ece, error in pair)]
+            for name, pair in others[:_NUM_FIELDS]
+        ]
+        lines = grid([["F-ECE of the next fields", *sides], *rows]) if rows else []
+        if rest := [pair for _, pair in others[_NUM_FIELDS:]]:
+            columns = zip(sides, zip(*rest, strict=True), strict=True)
+            most = " and ".join(f"{max(errors)[0]:.4f} {side}" for side, errors in columns)
+            lines.append(
+                f"{counted(len(rest), 'more field')}: at most {most}; "
+                "`report.worst_fields()` has all."
+            )
+        return lines
+
     def _notes(self, field_name: str | None) -> list[str]:
         """The sentences below the table."""
         by_field = "" if field_name is None else f"; F-ECE by {field_name!r}"
+        if len(self.chance_after) > 1:
+            by_field += f", which is farthest off of {len(self.chance_after)} fields"
         method = f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds"
         if self.is_forward:
             method = (
@@ -309,6 +352,7 @@ class CalibrationReport(ShownAsText):
                 f"± {chance.field_ece_deviation:.4f} if the chosen probabilities were correct. "
                 f"Beyond chance: {beyond}."
             )
+        notes += self._other_fields()
         if self.level is not None:
             (slope, error), unit = self.level.drift, self.time_unit or "unit of time"
             notes.append(

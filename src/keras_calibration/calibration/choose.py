@@ -31,6 +31,7 @@ from keras_calibration.calibration.candidates import (
     check_numeric,
     vocabularies,
 )
+from keras_calibration.calibration.cross_fitted_rows import CrossFittedRows
 from keras_calibration.calibration.cross_fitted_scores import (
     Choice,
     codes_in_folds,
@@ -233,7 +234,7 @@ def _compared(summary: FitSummary, report: CalibrationReport, rows: Rows) -> Fit
         log_loss_before=report.before.log_loss,
         change=report.after.log_loss_change,
         change_error=report.after.log_loss_change_error,
-        # `choose` has reordered and repeated the rows, so their logits would not match the user's.
+        # The report has them, with the numbers of the rows: `choose` may have repeated some.
         cross_fitted_logits=np.empty(0),
         # A refresh of the exported model compares its new rows with this description.
         logits=describe_logits(rows.logits, "fit", rows.weights),
@@ -279,17 +280,25 @@ def _report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
         bare = replace(rows, features={})
         choice = combined(fitted, bare, fold, splits.clusters, splits.is_forward)
     else:
-        reason = "It was requested by `methods`."
-        choice = Choice({forced: 1.0}, reason, fitted[forced], np.zeros(1))
+        choice = Choice(
+            {forced: 1.0}, "It was requested by `methods`.", fitted[forced], np.zeros(1)
+        )
     chosen = BLEND if len(choice.weights) > 1 else next(iter(choice.weights))
     # The chosen row of the table shows what the model does: blend, bias and share together.
     fitted[chosen] = choice.logits
-    seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
         num_rows=plan.rows.num_meant,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=tuple(scores_of(rows, fitted, columns, seconds, splits.clusters)),
+        scores=tuple(
+            scores_of(
+                rows,
+                fitted,
+                columns,
+                {name: fit.seconds for name, fit in fits.items()},
+                splits.clusters,
+            )
+        ),
         chosen=chosen,
         reason=choice.reason,
         weights=choice.weights,
@@ -304,6 +313,7 @@ def _report(fits: Mapping[str, CandidateFit], plan: Plan) -> CalibrationReport:
         smallest_gain=choice.smallest_gain,
         still_off=segments_off(rows, choice.logits, fields, fold),
         displays=displays_of(rows, fitted[IDENTITY], choice.logits, fields, fold),
+        cross_fitted=CrossFittedRows.of(rows, fold, fitted),
     )
 
 

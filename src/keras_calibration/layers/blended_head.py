@@ -34,7 +34,8 @@ class BlendedHead(Head):
     Heads that make different errors predict better together: `FieldBias` shrinks its offsets by
     the spread that it estimates from the data, `NeuralCalibration` learns how features interact.
     The blend starts as the identity if its parts do. It accepts the logits, one per row or one per
-    class, that all its heads accept. A mean of heads has no interval.
+    class, that all its heads accept. A blend has no interval: its heads and their weights are
+    fitted to the same rows, so their errors depend on each other, and no fit tells how.
 
     A direct fit fits each head, and then the bias c, one number or one for each class. Where rates
     are low, a mean of logits has a lower mean probability than its parts. With c, the predicted
@@ -114,6 +115,16 @@ class BlendedHead(Head):
         if rest > _ROUNDING:
             terms.append(rest * ops.cast(columns, self.compute_dtype))
         return sum(terms, self._bias)
+
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Raises a `ValueError`: a blend has no interval."""
+        raise ValueError(
+            f"{type(self).__name__} has no interval, because its heads and their weights are "
+            "fitted to the same rows: their errors depend on each other, and no fit tells how. "
+            f"Received: a blend of {', '.join(type(head).__name__ for head in self.heads)}. Use "
+            "one head that has intervals, FieldBias or a calibrator such as ILPS; with "
+            '`calibrate`, for example methods="field_bias".'
+        )
 
     @property
     def bias(self) -> np.ndarray:

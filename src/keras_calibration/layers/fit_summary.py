@@ -54,8 +54,9 @@ class FitSummary(ShownAsText):
         standard_error: Standard error of the difference between the two.
         epochs: The best epoch of each fold, of a network.
         network_kept: Whether the network was kept; otherwise it is 0.
-        cross_fitted_logits: Cross-fitted calibrated logits of each row (n,), the mean for a row
-            that counts in several folds; empty if there are none, and from `calibrate`.
+        cross_fitted_logits: Cross-fitted calibrated logits of each row with a weight above 0 (n,),
+            in the order in which they were passed, the mean for a row that counts in several folds;
+            empty if there are none, and from `calibrate`, whose `report.cross_fitted` has them.
         fitted_at: Time of the fit in UTC; by default now.
         logits: The distribution of the base logits, from `fit_head` and `calibrate`, else None.
             `refresh_savedmodel` uses it to distinguish logits from probabilities.

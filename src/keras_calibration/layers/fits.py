@@ -16,7 +16,7 @@ from calibration_records._check import instance, refused
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
 from keras_calibration._rows.columns import take
-from keras_calibration._rows.door import Given, Wanted, columns_of, rows_of
+from keras_calibration._rows.door import Given, Wanted, by_names, columns_of, rows_of
 from keras_calibration._rows.groups import with_folds
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import Counted, counted_rows
@@ -36,8 +36,9 @@ _STORED = "last_fit"
 def rows_to_fit(head: Head, given: Given, wanted: Wanted | None = None) -> Rows:
     """The arguments of `Head.fit` as rows; raises for invalid ones."""
     check_fit(head, given.time)
+    given, wanted = by_names(given, wanted_by(head) if wanted is None else wanted)
     head.check_logits(np.shape(given.scores))
-    return rows_of(given, wanted_by(head) if wanted is None else wanted)
+    return rows_of(given, wanted)
 
 
 def wanted_by(head: Head) -> Wanted:

@@ -201,10 +201,10 @@ class Head(keras.layers.Layer):
     @np.errstate(under="ignore")
     def fit(
         self,
-        logits: ArrayLike,
-        labels: ArrayLike,
+        logits: ArrayLike | str,
+        labels: ArrayLike | str,
         features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: ArrayLike | str | None = None,
         *,
         time: ArrayLike | str | None = None,
         from_logits: bool = True,
@@ -220,9 +220,9 @@ class Head(keras.layers.Layer):
             logits: Uncalibrated logits (n,) or (n, 1), finite; class logits (n, K).
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes. For class logits: class
                 numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
-            features: A mapping of feature names to arrays with n rows, or a data frame.
-            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default. Rows of
-                weight 0 are ignored.
+            features: A mapping of feature names to arrays with n rows, or a data frame. Names of
+                its columns may stand for the logits, labels and weights.
+            sample_weight: Sample weights (n,) or (n, 1). Rows of weight 0 are ignored.
             time: For a head with `follows_time`: the time of each row (n,), numbers or dates; the
                 name of a column of `features`; or `"order"`, if the rows are in order of time.
             from_logits: Whether `logits` are logits. Pass False for probabilities, also of classes.

@@ -73,7 +73,8 @@ class Posterior:
             state = "were trained or set since then" if checksum else "are not from a fit"
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`, and then be left as it is. "
-                f"Received: a layer whose weights {state}. Call `fit` first."
+                f"Received: a layer whose weights {state}. Call `fit` first; if `calibrate` has "
+                'changed nothing, ask it for one method, for example methods="platt".'
             )
         # The Hessian counts a row of weight 2 as two independent rows, which an importance is not.
         if not self.is_of_counts:

@@ -30,7 +30,7 @@ def fit_head(
     model: keras.Model,
     x: Data,
     y: Any = None,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | str | None = None,
     *,
     groups: ArrayLike | str | None = None,
     time: ArrayLike | str | None = None,
@@ -58,7 +58,8 @@ def fit_head(
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
             class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). For a model with several
             outputs, a dictionary by output, also in the batches of a data set: the heads of the
-            named outputs are fitted. Weights may be a dictionary too.
+            named outputs are fitted. Weights may be a dictionary too. Names of columns of `x`
+            that are no inputs may stand for labels and weights.
         sample_weight: Sample weights (n,), if `x` holds arrays; see `weights_are`.
         groups: Which rows belong together, such as the rows of a customer, see `calibrate`. Folds
             are drawn by group, and the error of the change is that of independent groups.

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibration_records._check import at_least, integer
-from calibration_records._columns import by_name, warn_of_other_order
+from calibration_records._columns import by_name, refuse_repeated, warn_of_other_order
 from calibration_records._text import ShownAsText, grid
+from keras_calibration._rows.columns import in_place_of_names
 from keras_calibration._rows.groups import with_groups
 from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.scored_rows import scored_rows
@@ -115,10 +116,10 @@ class MulticalibrationError(ShownAsText):
 
 @np.errstate(under="ignore")
 def multicalibration_error(
-    labels: ArrayLike,
-    predictions: ArrayLike,
+    labels: ArrayLike | str,
+    predictions: ArrayLike | str,
     features: Mapping[str, ArrayLike],
-    sample_weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | str | None = None,
     *,
     numeric: Sequence[str] | None = None,
     max_depth: int = 2,
@@ -160,7 +161,8 @@ def multicalibration_error(
         labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
         predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
         features: Column name → values, shape `(n,)` or `(n, 1)`: numbers, strings or booleans; or a
-            data frame.
+            data frame. Names of its columns may stand for the labels, predictions and weights;
+            these columns form no segments.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. A common factor
             changes nothing, and rows of weight 0 are ignored.
         numeric: Names of the columns to cut into four ranges at their quartiles; missing values
@@ -205,9 +207,17 @@ def multicalibration_error(
     at_least("min_positives", min_positives, 0)
     check_weights_are(weights_are)
     table = by_name(features)
-    columns = table
-    if isinstance(groups, str) and isinstance(table, Mapping):
-        columns = {name: column for name, column in table.items() if name != groups}
+    refuse_repeated("Argument `features` must have one column of each name", table)
+    (labels, predictions, sample_weight, groups), used = in_place_of_names(
+        table,
+        (),
+        labels=labels,
+        predictions=predictions,
+        sample_weight=sample_weight,
+        groups=groups,
+    )
+    # The columns of these arguments form no segments.
+    columns = {n: c for n, c in table.items() if n not in used} if used else table
     read = scored_rows(labels, predictions, sample_weight, columns, numeric)
     scored = read.probabilities(from_logits)
     (p,) = scored.predictions.values()

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibration_records._check import known
 from calibration_records._columns import by_name
-from keras_calibration._rows.columns import field_values, take
+from keras_calibration._rows.columns import field_values, in_place_of_names, take
 from keras_calibration._rows.scored_rows import scored_rows
 from keras_calibration._typing import Tensor
 
@@ -52,6 +52,9 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
     fields = tuple(fields)
     known("Argument `rows` must have the fields of the metrics", fields, available, missing=True)
     columns = {field: available[field] for field in fields}
+    (labels, predictions, weights), _ = in_place_of_names(
+        available, fields, labels=labels, predictions=predictions, sample_weight=weights
+    )
     rows = scored_rows(labels, predictions, weights, columns, may_be_classes=True)
     read: list[Any] = [rows.labels, *rows.predictions.values(), rows.counted.weights]
     ids = {name: np.asarray(field_values(c, repr(name))) for name, c in rows.columns.items()}

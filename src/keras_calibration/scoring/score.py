@@ -50,7 +50,8 @@ def score(
     Args:
         rows: A tuple `(labels, predictions)`, `(labels, predictions, sample_weight)` or
             `(labels, predictions, sample_weight, {field: ids})` of arrays or tensors of shape
-            `(n,)` or `(n, 1)`; predictions of K classes have the shape `(n, K)`. Or a
+            `(n,)` or `(n, 1)`; predictions of K classes have the shape `(n, K)`. The last may be a
+            data frame, and the others names of its columns: `("clicked", "p", None, frame)`. Or a
             `logs.ScoredLog`, or the `logs.LogSums` of one.
         metrics: Keras metrics, of this package or others: a list, one metric, or name → metric.
             Weights apply to all of them.

@@ -46,10 +46,10 @@ _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 @np.errstate(under="ignore")
 def refresh_savedmodel(
     path: str | os.PathLike[str],
-    predictions: ArrayLike,
-    labels: ArrayLike,
+    predictions: ArrayLike | str,
+    labels: ArrayLike | str,
     features: Mapping[str, ArrayLike] | None = None,
-    sample_weight: ArrayLike | None = None,
+    sample_weight: ArrayLike | str | None = None,
     *,
     from_logits: bool = False,
     groups: ArrayLike | str | None = None,
@@ -82,6 +82,7 @@ def refresh_savedmodel(
             one-hot or soft labels (n, K).
         features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
             names of the model's inputs, or a data frame. Not needed for a logit-only calibrator.
+            Names of its columns may stand for the predictions, labels and weights.
         sample_weight: Sample weights (n,), not negative, see `weights_are`; ones by default.
         from_logits: Whether `predictions` holds logits. Must be True for K classes, because
             probabilities determine class logits only up to a constant for each row.
