@@ -99,7 +99,8 @@ def power(size: float, error: float, degrees: float) -> float:
         0.79
     """
     reach = scipy.stats.t.ppf(1 - LEVEL, degrees)
-    return float(scipy.stats.nct.sf(reach, degrees, size / error))
+    with np.errstate(divide="ignore"):  # SciPy 1.13, of its own series
+        return float(scipy.stats.nct.sf(reach, degrees, size / error))
 
 
 def power_text(effect: Effect | None, published: float | None = None, unit: float = 1.0) -> str:

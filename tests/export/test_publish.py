@@ -119,5 +119,6 @@ def test_probabilities_may_differ_by_a_quarter_of_what_logits_may():
     # The head computes in float32 on top of a base in any precision, and so do its intervals.
     half = tolerance_for([100.0], ["bfloat16"])
     assert half.allowed("logit") == pytest.approx(100 / 16)
+    assert half.allowed("uncalibrated_probability") == pytest.approx(100 / 64)
     for name in HEAD_OUTPUTS:
         assert half.allowed(name) == pytest.approx(1e-4)

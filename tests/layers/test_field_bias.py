@@ -70,6 +70,21 @@ def test_fields_that_always_coincide_say_what_one_of_them_says():
         both.fit(logits, labels, {**features, "page": page})  # a warning is an error here
 
 
+@pytest.mark.filterwarnings("ignore:Fields have values")
+def test_a_slope_at_its_bound_does_not_stop_the_offsets():
+    """The higher the score, the fewer positives: the best slope is 0, and offsets do the rest."""
+    logits = 10.0 * np.array([0, 2, 4, 4, 0, 0, 2]) - 2
+    features = {"site": np.array([1, 0, 2, 0, 4, 0, 0]), "device": np.zeros(7, int)}
+    counts = np.array([4, 2, 4, 2, 1, 1, 1])
+    labels = np.array([1, 0, 0, 0, 0, 0, 0])
+    # One more positive row, of the site 0.
+    features = {name: np.append(column, 0) for name, column in features.items()}
+    rows = np.append(logits, -2.0), np.append(labels, 1), features, np.append(counts, 1)
+    summary = FieldBias({"site": 4, "device": 3}).fit(*rows, weights_are="counts")
+    assert summary.converged
+    assert summary.num_iterations < 100
+
+
 @pytest.mark.filterwarnings("ignore:On the rows of the fit, each value of the field")
 @settings(max_examples=examples(40))
 @given(st.data())

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calibration._solvers.effects import Effect, Sums, add_sums, solve_blocks
+from keras_calibration._solvers.newton import bounded_step
 from keras_calibration._solvers.row_blocks import RowBlock
 
 # Each curve rises by at least this share of the curve that it deviates from.
@@ -295,12 +296,7 @@ class FieldEffects:
 
     def _solve(self, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """A projected Newton step on β: no parameter crosses its bound."""
-        # A parameter at its bound stays there if the step would cross it.
-        free = (self.beta > self.lower) | (gradient < 0)
-        step = np.zeros_like(gradient)
-        # Least squares, as functions that the rows do not tell apart make H singular.
-        step[free] = np.linalg.lstsq(hessian[free][:, free], gradient[free], rcond=None)[0]
-        return step
+        return bounded_step(_least_squares, hessian, gradient, self.beta <= self.lower)[0]
 
     def _take_step(
         self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0
@@ -346,3 +342,8 @@ class FieldEffects:
             block.next += block.curve
             loss += block.loss_of(block.next)
         return loss, moved
+
+
+def _least_squares(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    # Functions that the rows do not tell apart make H singular.
+    return np.linalg.lstsq(hessian, gradient, rcond=None)[0]

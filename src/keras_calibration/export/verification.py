@@ -52,7 +52,7 @@ class Tolerance:
     def allowed(self, output: str) -> float:
         """The largest allowed difference for an output."""
         is_sum = output == "logit" or output in self.largest_others
-        share = self.base if is_sum else self.head
+        share = self.head if output.startswith("probability") and not is_sum else self.base
         return share * self.largest_others.get(output, self.largest_logit) / (1 if is_sum else 4)
 
 
