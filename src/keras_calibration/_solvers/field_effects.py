@@ -296,7 +296,7 @@ class FieldEffects:
 
     def _solve(self, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """A projected Newton step on β: no parameter crosses its bound."""
-        return bounded_step(_least_squares, hessian, gradient, self.beta <= self.lower)[0]
+        return bounded_step(hessian, gradient, self.beta <= self.lower)[0]
 
     def _take_step(
         self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0
@@ -342,8 +342,3 @@ class FieldEffects:
             block.next += block.curve
             loss += block.loss_of(block.next)
         return loss, moved
-
-
-def _least_squares(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    # Functions that the rows do not tell apart make H singular.
-    return np.linalg.lstsq(hessian, gradient, rcond=None)[0]

@@ -61,7 +61,7 @@ def newton(
     value, shared = objective(theta)
     while True:
         gradient, hessian = derivatives(theta, shared)
-        step, free = bounded_step(solve_scaled, hessian, gradient, theta <= lower)
+        step, free = bounded_step(hessian, gradient, theta <= lower)
         # The squared Newton decrement `gᵀ H⁻¹ g`, twice what the quadratic model expects to gain.
         gain = gradient @ step / total
         if gain <= _TOLERANCE or num_steps == _LARGEST_NUM_STEPS:
@@ -82,23 +82,20 @@ def newton(
 
 
 def bounded_step(
-    solve: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    hessian: np.ndarray,
-    gradient: np.ndarray,
-    is_at_bound: np.ndarray,
+    hessian: np.ndarray, gradient: np.ndarray, is_at_bound: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """A Newton step (p,), to be subtracted, that crosses no lower bound; and what it may move.
 
     Example:
         >>> coupled = np.array([[1.0, 2.0], [2.0, 5.0]])
-        >>> bounded_step(np.linalg.solve, coupled, np.array([-1.0, -4.0]), np.array([True, False]))
+        >>> bounded_step(coupled, np.array([-1.0, -4.0]), np.array([True, False]))
         (array([ 0. , -0.8]), array([False,  True]))
     """
     # The active set: a parameter at its bound is held there if the objective falls beyond it.
     is_free = ~is_at_bound | (gradient < 0)
     while True:
         step = np.zeros_like(gradient)
-        step[is_free] = solve(hessian[np.ix_(is_free, is_free)], gradient[is_free])
+        step[is_free] = solve_scaled(hessian[np.ix_(is_free, is_free)], gradient[is_free])
         # Where parameters depend on each other, a step may cross a bound that the gradient leaves.
         # Cut there, it would be no descent: the others take the best step without this parameter.
         crosses = is_at_bound & (step > 0)
