@@ -115,23 +115,3 @@ def _mean_percent(rows: Sequence[PairRow], number: int) -> str:
     """The mean accuracy of a metric over pairs in percent, or a dash without pairs."""
     shares = [list(row.accuracies.values())[number] for row in rows]
     return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"
-
-
-def draw_figure_1(study: Study, row: PairRow, path: Path) -> None:
-    """Draws the losses of all runs of two pipelines, as in figure 1 of the paper."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    titles = ("log loss", "papers' calibrated log loss")
-    figure, panels = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained", sharex=True)
-    for number, (axes, title) in enumerate(zip(panels, titles, strict=True)):
-        for name in (row.better, row.worse):
-            losses = row.losses(name, number)
-            axes.hist(losses, bins=15, alpha=0.6, label=name)
-        axes.set_title(f"{title}, {study.title}", fontsize=9)
-        axes.set_xlabel("nats (a run each)")
-    panels[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
