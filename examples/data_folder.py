@@ -27,6 +27,12 @@ MISSING = "(missing)"
 OTHER = "(other)"
 
 
+def data_root() -> pathlib.Path:
+    """The folder of the data folders: $KERAS_CALIBRATION_DATA, or else ../shared/data."""
+    beside = pathlib.Path(__file__).parents[2] / "shared" / "data"
+    return pathlib.Path(os.environ.get("KERAS_CALIBRATION_DATA", beside))
+
+
 def read_data_folder(
     path: str | os.PathLike[str],
     field: str | None = None,

@@ -1,18 +1,15 @@
 """What the runs of pairs say about the claim that a calibrated loss finds the better pipeline."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from pairs import Pair, PairRow, gain
+
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from pairs import Pair, PairRow, gain, percent
-
 from markdown_table import markdown_table
+from verdicts import interval_text
 
 TEXT = """
 Estimates without verdicts, for all kinds of pairs that the papers have
@@ -102,7 +99,7 @@ def kinds_table(lines: Sequence[KindLine]) -> str:
         line_cells = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
         for number in (0, 1, 2):
             line_cells.append(_mean_percent(counted, number))
-        line_cells += ["–" if estimate is None else percent(estimate) for estimate in line.gains]
+        line_cells += [interval_text(estimate, 100) for estimate in line.gains]
         num_same, num_significant = line.as_published
         cells.append([*line_cells, f"{num_same} of {num_significant}" if num_significant else "–"])
     head = ["study", "kind", "pairs that count", "plain, %", "papers', %", "ours, %"]

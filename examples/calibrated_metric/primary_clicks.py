@@ -17,15 +17,16 @@ ledgers are not trained again.
 """
 
 import argparse
-import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))
 from click_study import Pipeline, Study, make_study
-from clicks import ROOT, batch_size_of, ledger_name, setting_of, train_study
+from clicks import batch_size_of, ledger_name, setting_of, train_study
 from id_table import Rows, read_rows
 
-from data_folder import read_data_folder
+from data_folder import data_root, read_data_folder
 from keras_calibration.seeds import Ledger
 
 PARTS = 5
@@ -118,9 +119,8 @@ def main() -> None:
     """Trains the runs that are missing."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     add("--plan", choices=list(PLANS), default="primary", help="(default: %(default)s)")
-    add("--data", type=Path, default=data, help="folder of the tables")
+    add("--data", type=Path, default=data_root(), help="folder of the tables")
     add("--tables", nargs="+", help="(default: all of the plan)")
     add("--folds", nargs="+", type=int, help="(default: all of the plan)")
     add("--first-seed", type=int, help="(default: that of the plan)")

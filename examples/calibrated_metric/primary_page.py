@@ -1,18 +1,16 @@
 """V1 and A1 on the page of results: verdicts, and the tables behind them."""
 
-import sys
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 import primary_verdicts as primary
 from click_auc import REGRESSION
 from click_study import Losses, Pipeline, published_losses
 from clicks import CALIBRATED, PLAIN, base_of
+from numpy.typing import NDArray
 from pairs import Pair, bias_of, values_by_seed
 from primary_clicks import L2_SCALE, PLANS, Plan, study_of
 from primary_verdicts import Drawn, Fold, PairGain, effect_of
@@ -20,8 +18,10 @@ from primary_verdicts import Drawn, Fold, PairGain, effect_of
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
 from verdicts import (
+    NOT_RUN,
     Effect,
     in_order,
+    interval_text,
     mean_over_tables,
     p_text,
     power_text,
@@ -32,9 +32,9 @@ from verdicts import (
 
 Array = NDArray[np.float64]
 
-NOT_YET = "runs under way"
 PAPERS, OURS = CALIBRATED["papers'"], CALIBRATED["ours"]
 BIAS = f"{OURS}_bias"
+points_text = functools.partial(interval_text, scale=100)
 TEXT = """
 ### V1 and A1: do runs vary less, and does a single run show the better pipeline?
 
@@ -142,9 +142,13 @@ def complete_fold(ledger: Ledger, plan: Plan, calibrated: str = OURS) -> Fold | 
     """The losses in a ledger of all pipelines of a plan, if no run is missing."""
     if (complete := _complete(ledger, plan, calibrated)) is None:
         return None
-    _, values = complete
-    seeds = sorted(values[plan.pipelines[0]])
-    losses = np.array([[values[name][seed] for seed in seeds] for name in plan.pipelines])
+    return _fold_of(complete[1], plan.pipelines)
+
+
+def _fold_of(values: Mapping[str, Mapping[int, Array]], pipelines: Sequence[str]) -> Fold:
+    """The losses of some pipelines, in the order of their seeds."""
+    seeds = sorted(values[pipelines[0]])
+    losses = np.array([[values[name][seed] for seed in seeds] for name in pipelines])
     return Fold(losses[:, :, 0], losses[:, :, 1])
 
 
@@ -159,11 +163,7 @@ def _table_runs(
     }
     regression = areas.pop(REGRESSION)
     tested = [name for name in trained if areas[name] > regression]
-    folds = []
-    for _, values in runs:
-        seeds = sorted(values[trained[0]])
-        losses = np.array([[values[name][seed] for seed in seeds] for name in tested])
-        folds.append(Fold(losses[:, :, 0], losses[:, :, 1]))
+    folds = [_fold_of(values, tested) for _, values in runs]
     setting = runs[0][0].runs(status="finished")[0]["configuration"]["setting"]
     published = study_of(plan, base_of(setting)).published
     pairs = {p: text for p, text in published.items() if {p.first, p.second} <= set(tested)}
@@ -234,7 +234,7 @@ def verdicts_of(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -
         len(result.runs.folds) == plan.num_folds for result in results
     )
     if not is_complete:
-        return [NOT_YET] * 2
+        return [NOT_RUN] * 2
     half_gain = relevant_gain(study_of(plan, Pipeline()).published.values())
     relevant = (-published_ratio(plan.pipelines) / 2, half_gain)
     tested = zip(effects(results), relevant, strict=True)
@@ -263,7 +263,7 @@ def hypotheses(
     texts = verdicts_of(results, plan)
     lines = []
     for k, (name, claim) in enumerate(claims):
-        show = (ratio_text, _points)[k]
+        show = (ratio_text, points_text)[k]
         effect, sampled = effects(results)[k], _as_sample(results)[k]
         line = {"hypothesis": name, "claim": claim, "published": published[k]}
         line |= {"here": show(effect), "p": p_text(effect)}
@@ -312,13 +312,13 @@ def _summary(results: Sequence[TableResult], by_papers: Sequence[TableResult]) -
         line += [f"{len(ours.runs.pipelines)} of {len(ours.runs.areas)}"]
         line += [ratio_text(effect_of(-r.ratios.mean(axis=1), degrees)) for r in (ours, papers)]
         shift = effect_of(ours.shifts.mean(axis=1), degrees)
-        line.append(f"{100 * shift.value:+.2f} [{100 * shift.low:+.2f}, {100 * shift.high:+.2f}]")
+        line.append(interval_text(shift, 100, 2))
         line.append(f"{len(ours.gains)} of {len(ours.runs.pairs)}")
         for result, accuracy in ((ours, "plain"), (ours, "calibrated"), (papers, "calibrated")):
             values = [getattr(pair, accuracy) for pair in result.gains]
             line.append(f"{100 * np.mean(values):.1f}" if values else "–")
         for result in (ours, papers):
-            line.append(_points(effect_of(_mean_gain(result), degrees) if ours.gains else None))
+            line.append(points_text(effect_of(_mean_gain(result), degrees) if ours.gains else None))
         lines.append(line)
     head = ["table", "fifths", "pipelines tested", "ratio of stds", "hold-out"]
     head += ["mean shift, %", "pairs that count"]
@@ -390,15 +390,7 @@ def _pairs_table(results: Sequence[TableResult], by_papers: Sequence[TableResult
             line = [ours.runs.name, pair.pair.kind, better, worse, str(pair.num_counted)]
             shares = (pair.plain, pair.calibrated, by_holdout.calibrated)
             line += [f"{100 * share:.1f}" for share in shares]
-            lines.append([*line, _points(gain), text])
+            lines.append([*line, points_text(gain), text])
     head = ["table", "kind", "better", "worse", "fifths", "plain, %", "calibrated, %"]
     head.append("hold-out, %")
     return markdown_table([*head, "gain, points", "published"], lines)
-
-
-def _points(effect: Effect | None) -> str:
-    """A gain in points with its 90 % interval."""
-    if effect is None:
-        return "–"
-    value, low, high = (100 * figure for figure in effect[:3])
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

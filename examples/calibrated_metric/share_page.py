@@ -1,30 +1,30 @@
 """D1, E1, A2, D2 and E2 of HYPOTHESES.md: does the gain rise with the bias share?"""
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-from keras_calibration.statistics import independent_seed_accuracy
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from click_study import Pipeline
+from numpy.typing import NDArray
 from pairs import Pair, bias_of
 from primary_clicks import PLANS, Plan, folder_name, study_of
-from primary_page import NOT_YET, OURS, PAPERS, complete_fold
+from primary_page import OURS, PAPERS, complete_fold
 from primary_verdicts import Fold, PairGain, decide, draw, pair_gains
 
 from keras_calibration.seeds import Ledger
+from keras_calibration.statistics import independent_seed_accuracy
 from markdown_table import markdown_table, table_of
 from verdicts import (
+    NOT_RUN,
+    NOT_TESTED,
     Effect,
     equivalence_power,
     equivalence_verdict,
+    estimate_line,
     in_order,
+    interval_text,
     mean_over_tables,
     p_text,
     power_text,
@@ -35,7 +35,6 @@ from verdicts import (
 
 # In points: the slope (share from 0 to 1) that matters, and the bound on gains at small shares.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
-NOT_RUN = "not run yet"
 SMALL_SHARE = 0.1
 # The pipeline that is no part of D2 and E2, but an estimate of its own.
 NORMALIZED = "normalized"
@@ -236,32 +235,32 @@ def hypotheses(
     """
     lines, texts = _two_lines(("D1", "E1"), points, plan)
     for line, text in zip(lines, in_order([*before, *texts])[len(before) :], strict=True):
-        line["verdict"] = NOT_YET if NOT_YET in texts else text
+        line["verdict"] = NOT_RUN if NOT_RUN in texts else text
     return lines
 
 
 def _two_lines(
-    names: tuple[str, str], points: Sequence[Point], plan: Plan, not_yet: str = NOT_YET
+    names: tuple[str, str], points: Sequence[Point], plan: Plan
 ) -> tuple[list[dict[str, str]], list[str]]:
     """Lines for the slope, and for the gain at small shares, and what their tests say."""
     is_complete = len(points) == plan.num_folds * len(plan.tables) * len(plan.batch_sizes)
     rising = by_tables(points, slope)
     small = by_tables(_below_share(points), mean_gain)
-    texts = [not_yet] * 2
+    texts = [NOT_RUN] * 2
     if is_complete:
         texts[0] = verdict(rising, RELEVANT_SLOPE)
-        texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
+        texts[1] = NOT_TESTED if small is None else equivalence_verdict(small, MARGIN)
     power = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
     lines = [
         {
             "claim": "The gain rises with the bias share: points from a share of 0 to 1",
-            "here": _text(rising),
+            "here": interval_text(rising),
             "p": p_text(rising),
             "power": power_text(rising, RELEVANT_SLOPE),
         },
         {
             "claim": f"No gain, no harm below a share of 0.1: within ± {MARGIN:g} points",
-            "here": _text(small),
+            "here": interval_text(small),
             "power": power,
         },
     ]
@@ -279,7 +278,7 @@ def hypotheses_third(folder: Path) -> list[dict[str, str]]:
     pairs = all_pairs(plan)
     others = [pair for pair in pairs if NORMALIZED not in pair]
     points = read_points(folder / "third", plan, others)
-    lines, _ = _two_lines(("D2", "E2"), points, plan, NOT_RUN)
+    lines, _ = _two_lines(("D2", "E2"), points, plan)
     if not points:
         return lines
     by_papers = [point._replace(gain=point.by_papers) for point in points]
@@ -299,9 +298,7 @@ def hypotheses_third(folder: Path) -> list[dict[str, str]]:
         estimates.append((f"{title}, nine pairs (share {share:.0f} %)", of_size, mean_gain))
         estimates.append((f"{title}, batch normalization", of_pair, mean_gain))
     for claim, some, statistic in estimates:
-        effect = by_tables(some, statistic)
-        line = {"hypothesis": "", "claim": claim, "here": _text(effect), "p": p_text(effect)}
-        lines.append(line | {"verdict": "estimate"})
+        lines.append(estimate_line(claim, by_tables(some, statistic), interval_text))
     return lines
 
 
@@ -355,11 +352,11 @@ def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
         if len(gains) < len(plan.tables) and plan_name != "share":
             text = NOT_RUN
         line = {"hypothesis": name, "claim": claim, "published": f"{published:+.1f}"}
-        line |= {"here": _text(mean), "p": p_text(mean)}
+        line |= {"here": interval_text(mean), "p": p_text(mean)}
         line |= {"above 0 on": f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"}
-        line |= {"hold-out": _text(mean_over_tables(list(by_papers.values())))}
-        line |= {"without BN": _text(mean_over_tables(list(others.values())))}
-        line |= {"BN alone": _text(mean_over_tables(list(alone.values())))}
+        line |= {"hold-out": interval_text(mean_over_tables(list(by_papers.values())))}
+        line |= {"without BN": interval_text(mean_over_tables(list(others.values())))}
+        line |= {"BN alone": interval_text(mean_over_tables(list(alone.values())))}
         line |= {"bias share, %": _mean_share(folder / plan_name, plan, size)}
         lines.append(line | {"power": power_text(mean, published), "verdict": text})
         for table, gain in gains.items():
@@ -393,9 +390,3 @@ def _mean_share(folder: Path, plan: Plan, batch_size: int) -> str:
         for plain, calibrated in zip(*(losses.mean(axis=-1) for losses in fold), strict=True)
     ]
     return f"{100 * float(np.mean(shares)):.0f}" if shares else "–"
-
-
-def _text(effect: Effect | None) -> str:
-    if effect is None:
-        return "–"
-    return f"{effect.value:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]"

@@ -1,17 +1,14 @@
 """T1 of HYPOTHESES.md on the page of results: rows in the order of time, rolling calibration."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from block_losses import read_block_losses
 from click_auc import REGRESSION
 from clicks import PLAIN, ROLLING
-from pairs import bias_of, percent
+from pairs import bias_of
 from primary_clicks import PLANS, Plan, folder_name
 from primary_page import mean_area
 from primary_verdicts import Fold, decide
@@ -20,7 +17,7 @@ from share_page import all_pairs
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate
 from markdown_table import markdown_table
-from verdicts import Comparison, bootstrap_gain
+from verdicts import Comparison, bootstrap_gain, interval_text
 
 TEXT = """
 ### T1: what does rolling calibration do in the order of time?
@@ -121,8 +118,7 @@ def markdown(tables: Sequence[TimeRuns], plan: Plan = PLANS["time"]) -> str:
         line.append(f"{100 * (rolling.mean() / plain.mean() - 1):+.2f}")
         for by_rolling in (False, True):
             gain, num_pairs = time_gain(runs, by_rolling, plan)
-            text = "–" if gain is None else percent(gain)
-            line.append(f"{text} ({num_pairs} of {len(all_pairs(plan))})")
+            line.append(f"{interval_text(gain, 100)} ({num_pairs} of {len(all_pairs(plan))})")
         lines.append(line)
     head = ["table", "above the regression", "bias share, %", "ratio of stds", "mean shift, %"]
     head += ["gain, by log loss", "gain, by rolling loss"]

@@ -5,7 +5,6 @@ passed through two ReLU layers of 200 units. Numeric columns become ids by quant
 rows.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +14,8 @@ import numpy as np
 from calibration_task import CalibrationTask, NetworkSize
 from training import RowModel, Rows, inputs_of, train_one_epoch
 
-from keras_calibration.layers import FieldNetwork, NeuralCalibration
-
-sys.path.append(str(Path(__file__).parents[1]))
 from data_folder import read_data_folder
+from keras_calibration.layers import FieldNetwork, NeuralCalibration
 from quantile_buckets import quantile_buckets
 
 MIN_STEPS, MAX_BATCH_SIZE = 150, 512
