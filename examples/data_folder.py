@@ -23,6 +23,8 @@ MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july"),
     *("august", "september", "october", "november", "december"),
 )
+# Time columns of the tables whose `meta.json` names none.
+TIME_COLUMNS = {"diabetes_readmit_102k": "encounter_id"}
 MISSING = "(missing)"
 OTHER = "(other)"
 

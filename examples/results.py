@@ -238,13 +238,13 @@ def primary_parts(
         tables_page += primary_page.details(ours, by_papers)
     if points:
         before = primary_page.verdicts_of(ours)
-        add(share_page.TEXT, share_page.hypotheses(points, before=before))
+        add(share_page.D1_E1_TEXT, share_page.hypotheses_d1_e1(points, before=before))
         tables_page += share_page.details(points)
     for folder in (path for path in folders if (path / "share").is_dir()):
-        lines, details = share_page.hypotheses_again(folder)
-        add(share_page.AGAIN_TEXT, lines)
+        lines, details = share_page.hypotheses_a2(folder)
+        add(share_page.A2_TEXT, lines)
         tables_page += details
-        add(share_page.THIRD_TEXT, share_page.hypotheses_third(folder))
+        add(share_page.D2_E2_TEXT, share_page.hypotheses_d2_e2(folder))
     if pairs := distance_page.groups_of(ours, folders):
         distance_page.draw(pairs, picture)
         parts += [distance_page.TEXT, f"![Gain against distance]({picture.name})"]
@@ -263,7 +263,7 @@ def primary_parts(
         tables_page += ["## F1, by table", "Ratios of the errors less the floor.", by_table]
     for folder in (path for path in folders if (path / full_tables.FOLDER).is_dir()):
         ledger = Ledger(folder / full_tables.FOLDER)
-        add(primary_field_aware.AGAIN_TEXT, primary_field_aware.hypotheses_again(ledger))
+        add(primary_field_aware.IN_FULL_TEXT, primary_field_aware.hypotheses_in_full(ledger))
         parts.append(primary_field_aware.measures(ledger))
         again = Ledger(folder / full_tables.AGAIN)
         add(full_page.TEXT, full_page.hypotheses(again))

@@ -46,7 +46,7 @@ from click_auc import REGRESSION, regression_record
 from click_models import ARCHITECTURES, ModelOptions
 from click_study import Pipeline, Study, make_study
 from id_table import Rows, read_rows
-from pairs import Pair, PairRow, markdown_accuracies, markdown_losses, pair_rows
+from pairs import Pair, PairRow, markdown_accuracies, pair_rows, section
 
 from data_folder import data_root
 
@@ -313,16 +313,13 @@ def markdown(ledger: Ledger) -> str:
     base = base_of(setting)
     counts = {row.num_seeds for row in rows}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-    return "\n\n".join(
-        [
-            f"`{setting['data']}`, {split_of(setting)}; {setting['num_train']:,} rows to "
-            f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
-            f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
-            f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. Pairs that count:",
-            markdown_accuracies([row for row in rows if row.judged], published_of(ledger)),
-            markdown_losses(rows),
-        ]
+    text = (
+        f"`{setting['data']}`, {split_of(setting)}; {setting['num_train']:,} rows to train on for "
+        f"one epoch, {setting['num_held_out']:,} held out. Embeddings of {base.embedding_dim}, "
+        f"hidden layers of {base.hidden_units}, batches of {base.batch_size}; {len(rows)} pairs, "
+        f"{seeds} seeds. Pairs that count:"
     )
+    return section(text, rows, published_of(ledger))
 
 
 if __name__ == "__main__":

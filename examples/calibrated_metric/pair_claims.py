@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 from pairs import Pair, PairRow, gain
 
 from keras_calibration.seeds import Ledger
@@ -97,8 +98,8 @@ def kinds_table(lines: Sequence[KindLine]) -> str:
         if not (counted := [row for row in line.rows if row.judged]):
             continue
         line_cells = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
-        for number in (0, 1, 2):
-            line_cells.append(_mean_percent(counted, number))
+        accuracies = np.mean([list(row.accuracies.values())[:3] for row in counted], axis=0)
+        line_cells += [f"{100 * accuracy:.1f}" for accuracy in accuracies]
         line_cells += [interval_text(estimate, 100) for estimate in line.gains]
         num_same, num_significant = line.as_published
         cells.append([*line_cells, f"{num_same} of {num_significant}" if num_significant else "–"])
@@ -106,9 +107,3 @@ def kinds_table(lines: Sequence[KindLine]) -> str:
     return markdown_table(
         [*head, "papers' minus plain", "ours minus plain", "as in the papers"], cells
     )
-
-
-def _mean_percent(rows: Sequence[PairRow], number: int) -> str:
-    """The mean accuracy of a metric over pairs in percent, or a dash without pairs."""
-    shares = [list(row.accuracies.values())[number] for row in rows]
-    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"

@@ -173,6 +173,12 @@ def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
     return bootstrap_gain(losses[:, :, 0], losses[:, :, number], comparisons)
 
 
+def section(text: str, rows: Sequence[PairRow], published: Mapping[Pair, str]) -> str:
+    """A study on the page of tables: its text, the pairs that count, the losses of all."""
+    counted = [row for row in rows if row.judged]
+    return "\n\n".join([text, markdown_accuracies(counted, published), markdown_losses(rows)])
+
+
 def markdown_accuracies(
     rows: Sequence[PairRow], published: Mapping[Pair, str] | None = None
 ) -> str:

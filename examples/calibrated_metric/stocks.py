@@ -47,7 +47,7 @@ from keras_calibration.seeds import Ledger, set_seeds
 sys.path.append(str(Path(__file__).parents[1]))
 from block_losses import append_block_losses, by_block
 from lstm import lstm
-from pairs import Pair, PairRow, markdown_accuracies, markdown_losses, pair_rows
+from pairs import Pair, PairRow, markdown_accuracies, pair_rows, section
 from stock_windows import COLUMNS, TARGETS, Examples, make_examples, read_bars, training_rounds
 
 from data_folder import data_root
@@ -160,10 +160,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--window", type=int, default=10, help="days of a window (default: %(default)s)")
     add("--test-months", type=int, default=24, help="the last ones (default: %(default)s)")
     add("--retrain-every", type=int, default=6, help="months (default: %(default)s)")
-    add("--hidden-size", type=int, default=base.hidden_size, help="default: %(default)s")
-    add("--num-layers", type=int, default=base.num_layers, help="default: %(default)s")
-    add("--batch-size", type=int, default=base.batch_size, help="default: %(default)s")
-    add("--epochs", type=int, default=base.epochs, help="default: %(default)s")
+    add("--hidden-size", type=int, default=base.hidden_size, help="(default: %(default)s)")
+    add("--num-layers", type=int, default=base.num_layers, help="(default: %(default)s)")
+    add("--batch-size", type=int, default=base.batch_size, help="(default: %(default)s)")
+    add("--epochs", type=int, default=base.epochs, help="(default: %(default)s)")
     add("--l2-scale", type=float, default=3e-3, help="times 3 to 7 (default: %(default)s)")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
@@ -343,16 +343,13 @@ def markdown(ledger: Ledger) -> str:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
     runs = ledger.runs(status="finished")
     seconds = np.median([run["metrics"]["seconds"][0] for run in runs])
-    return "\n\n".join(
-        [
-            f"{runs[0]['num_rows']:,} days of stocks to predict; a run took {seconds:.1f} s "
-            "(median), on cores shared with other studies. Published: accuracy by the quadratic "
-            "loss → by the calibrated one, tables 7 and 20 to 23. `base` has two layers of 16 "
-            "units, batches of 128 and 4 epochs. Pairs that count:",
-            markdown_accuracies([row for row in rows if row.judged], PUBLISHED),
-            markdown_losses(rows),
-        ]
+    text = (
+        f"{runs[0]['num_rows']:,} days of stocks to predict; a run took {seconds:.1f} s (median), "
+        "on cores shared with other studies. Published: accuracy by the quadratic loss → by the "
+        "calibrated one, tables 7 and 20 to 23. `base` has two layers of 16 units, batches of 128 "
+        "and 4 epochs. Pairs that count:"
     )
+    return section(text, rows, PUBLISHED)
 
 
 if __name__ == "__main__":

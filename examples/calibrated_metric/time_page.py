@@ -46,13 +46,6 @@ class TimeRuns(NamedTuple):
     num_tested: int
 
 
-class TimeGain(NamedTuple):
-    """The gain of the pairs of a table that count, and their number."""
-
-    gain: Estimate | None
-    num_pairs: int
-
-
 def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
     """The runs of all tables that are complete."""
     tables = []
@@ -75,7 +68,9 @@ def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
     return tables
 
 
-def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time"]) -> TimeGain:
+def time_gain(
+    runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time"]
+) -> tuple[Estimate | None, int]:
     """The gain over the pairs of a table; even seeds decide for odd ones, and the other way round.
 
     Args:
@@ -83,15 +78,17 @@ def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time
         decided_by_rolling: Whether the rolling loss decides which pipeline is better, in place of
             the log loss.
         plan: The pipelines and their pairs.
+
+    Returns:
+        The gain, and the number of pairs that count.
     """
     plain, rolling = runs.losses
     deciding = Fold(rolling, plain) if decided_by_rolling else runs.losses
     is_even = np.array(runs.seeds) % 2 == 0
     names = list(plan.pipelines)
     comparisons: list[Comparison] = []
-    pairs = all_pairs(plan)
     num_pairs = 0
-    for pair in pairs:
+    for pair in all_pairs(plan):
         places = names.index(pair.first), names.index(pair.second)
         halves = []
         for judged in (is_even, ~is_even):
@@ -101,7 +98,7 @@ def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time
         num_pairs += bool(halves)
         comparisons += [Comparison(*half, weight=1 / len(halves)) for half in halves]
     gain = bootstrap_gain(plain, rolling, comparisons) if comparisons else None
-    return TimeGain(gain, num_pairs)
+    return gain, num_pairs
 
 
 def markdown(tables: Sequence[TimeRuns], plan: Plan = PLANS["time"]) -> str:

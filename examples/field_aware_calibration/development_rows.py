@@ -12,7 +12,7 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -132,25 +132,20 @@ def slope(groups: Sequence[Group], method: str = NEURAL) -> tuple[float, float] 
     x = np.log([group.settings["development_rows"] for group in groups])
     parts = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
     # Shape (groups, seeds), and without each block (groups, seeds, blocks).
-    ratios = np.array([_log_ratios(group, method, seeds) for group in groups])
-    without = np.array([_log_ratios_without_blocks(group, method, seeds) for group in groups])
+    ratios = np.array([_log_ratios(group.values, method, seeds) for group in groups])
+    without = np.array([_log_ratios(group.without_blocks, method, seeds) for group in groups])
     values = pseudo_values(parts @ ratios, np.tensordot(parts, without, axes=1))
     return float(values.mean()), two_way_effects(values)[-1]
 
 
-def _log_ratios(group: Group, method: str, seeds: Sequence[int]) -> NDArray[np.float64]:
-    losses = [group.values(name, "log_loss", seeds) for name in (method, PLATT)]
-    return np.asarray(np.log(losses[0] / losses[1]))
-
-
-def _log_ratios_without_blocks(
-    group: Group, method: str, seeds: Sequence[int]
+def _log_ratios(
+    losses_of: Callable[[str, str, Sequence[int]], NDArray[np.float64]],
+    method: str,
+    seeds: Sequence[int],
 ) -> NDArray[np.float64]:
-    losses = [
-        np.array([group.without_block[name][seed]["log_loss"] for seed in seeds])
-        for name in (method, PLATT)
-    ]
-    return np.asarray(np.log(losses[0] / losses[1]))
+    """Log of the losses over those of Platt scaling, on all test rows or without each block."""
+    ours, theirs = (losses_of(name, "log_loss", seeds) for name in (method, PLATT))
+    return np.asarray(np.log(ours / theirs))
 
 
 def mean_slope(tables: Mapping[str, Sequence[Group]], method: str = NEURAL) -> Effect | None:

@@ -105,10 +105,10 @@ def mean_gain(claim: Claim, pairs: Sequence[tuple[Group, Estimate]]) -> Effect |
     if len(scaled) < 2:
         return None
     values = [gain.value / scale for gain, scale in scaled]
-    return hartung_knapp(values, [_error(gain) / scale for gain, scale in scaled])
+    return hartung_knapp(values, [error_of(gain) / scale for gain, scale in scaled])
 
 
-def _error(estimate: Estimate) -> float:
+def error_of(estimate: Estimate) -> float:
     """A standard error, from a 95 % interval."""
     return (estimate.high - estimate.low) / (2 * Z)
 

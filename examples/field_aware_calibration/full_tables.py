@@ -35,6 +35,7 @@ from tables_markdown import BASE, PLATT, Group, gather
 from training import RowModel, Rows, mean_log_loss
 
 from data_folder import data_root
+from end_record import end_record
 from keras_calibration.datasets.table import split_parts
 from keras_calibration.seeds import Ledger
 from verdicts import Effect, mean_over_tables
@@ -148,19 +149,16 @@ def run_seed(
         metrics["auc"] = float(roc_auc_score(task.test.labels, logits))
         columns = {field: task.test.features[field] for field in fields}
         metrics |= field_errors(task.test.labels, probabilities, columns)
-        ledger.append(
-            {
-                "pipeline": name,
-                "seed": seed,
-                "status": "finished",
-                "epochs": [0],
-                "metrics": {metric: [value] for metric, value in metrics.items()},
-                "configuration": {"settings": settings, "data": data | {"fields": list(fields)}},
-                "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-                "num_rows": len(task.test.labels),
-                "backend": keras.backend.backend(),
-            }
+        record = end_record(
+            name,
+            seed,
+            metrics,
+            len(task.test.labels),
+            configuration={"settings": settings, "data": data | {"fields": list(fields)}},
+            versions={package: importlib.metadata.version(package) for package in PACKAGES},
+            backend=keras.backend.backend(),
         )
+        ledger.append(record)
 
 
 def field_errors(

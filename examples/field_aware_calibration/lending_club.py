@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tables_markdown import published
 
 from data_folder import data_root
+from end_record import end_record
 from keras_calibration.datasets.table import split_parts
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
@@ -102,16 +103,10 @@ def record(name: str, columns: Any, labels: np.ndarray, seed: int) -> dict[str, 
     p = model.predict(columns.iloc[parts["test"]])
     test_labels = labels[parts["test"]]
     metrics = {"auc": roc_auc_score(test_labels, p), "log_loss": log_loss(test_labels, p)}
-    return {
-        "pipeline": name,
-        "seed": seed,
-        "status": "finished",
-        "epochs": [0],
-        "metrics": {metric: [float(value)] for metric, value in metrics.items()},
-        "directions": DIRECTIONS,
-        "configuration": {"num_columns": columns.shape[1], "settings": settings},
-        "num_rows": len(test_labels),
-    }
+    configuration = {"num_columns": columns.shape[1], "settings": settings}
+    return end_record(
+        name, seed, metrics, len(test_labels), directions=DIRECTIONS, configuration=configuration
+    )
 
 
 def section(ledger: Ledger) -> str:

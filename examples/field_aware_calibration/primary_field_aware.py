@@ -6,6 +6,7 @@ from typing import NamedTuple
 import development_rows
 import full_tables
 import numpy as np
+from field_aware_claims import error_of
 from tables_markdown import BASE, COLUMNS, FLOOR, FLOOR_METRICS, PLATT, Group, published
 
 from keras_calibration.seeds import Ledger
@@ -29,8 +30,6 @@ from verdicts import (
 )
 
 ROW = "Neural Calibration"
-# Of a 95 % interval.
-Z = 1.96
 TEXT = """
 ### F1: does Neural Calibration lower the field errors of Model-1?
 
@@ -43,7 +42,7 @@ unweighted mean of raw errors, and this one is weighted by precision. Movielens,
 above 1, has more weight than any table with a small ratio: both errors pass without it. F1′ and F3
 ask again, on tables in full.
 """
-AGAIN_TEXT = """
+IN_FULL_TEXT = """
 ### F1′, F3 and S1: the same on nine tables in full
 
 Model-1, Platt scaling and Neural Calibration with the paper's schedule, in batches of 200. Log
@@ -97,9 +96,8 @@ def log_ratio(group: Group, metric: str) -> Ratio | None:
     if min(excess.values()) <= 0:
         return None
     parts = [group.pseudo_values(name, metric, seeds) / excess[name] for name in (BASE, ROW)]
-    interval = two_way_interval(*parts)
     value = float(np.log(excess[ROW] / excess[BASE]))
-    return Ratio(value, (interval.high - interval.low) / (2 * Z))
+    return Ratio(value, error_of(two_way_interval(*parts)))
 
 
 def published_log_ratio(metric: str, base: str = "Base (Model-1)") -> float:
@@ -157,8 +155,8 @@ def hypotheses(
     return lines, table_of(list(by_table.values()))
 
 
-def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
-    """F1′, F3 and S1 with their verdicts, from the runs of `full_tables.py`."""
+def hypotheses_in_full(ledger: Ledger) -> list[dict[str, str]]:
+    """F1′, F3 and S1, on tables in full, with their verdicts, from the runs of `full_tables.py`."""
     ordered, mixed = _both_orders(ledger)
     lines: list[dict[str, str]] = []
     for name, base, published_base, predicted in (

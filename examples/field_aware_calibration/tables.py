@@ -37,6 +37,7 @@ from tables_markdown import markdown as markdown_of_rows
 from training import RowModel
 
 from data_folder import data_root
+from end_record import end_record
 from keras_calibration.seeds import Ledger
 
 DATA_SETS = (
@@ -193,17 +194,15 @@ def run(
         "positive_rate": float(task.test.labels.mean()),
     }
     timing = {"seconds": seconds, "base_seconds": base_seconds}
-    record = {
-        "pipeline": name,
-        "seed": task.seed,
-        "status": "finished",
-        "epochs": [0],
-        "metrics": {metric: [value] for metric, value in (metrics | timing).items()},
-        "directions": DIRECTIONS,
-        "configuration": {"settings": settings, "data": data},
-        "num_rows": len(task.test.labels),
-        "backend": keras.backend.backend(),
-    }
+    record = end_record(
+        name,
+        task.seed,
+        metrics | timing,
+        len(task.test.labels),
+        directions=DIRECTIONS,
+        configuration={"settings": settings, "data": data},
+        backend=keras.backend.backend(),
+    )
     return record, without_block
 
 

@@ -75,9 +75,13 @@ class Group(NamedTuple):
         """A metric of a row, in the order of the seeds."""
         return np.array([self.runs[name][seed][metric] for seed in seeds])
 
+    def without_blocks(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
+        """The same without each block of test rows, shape (seeds, blocks)."""
+        return np.array([self.without_block[name][seed][metric] for seed in seeds])
+
     def pseudo_values(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
         """A metric of a row as contributions of seeds and blocks of test rows, (seeds, blocks)."""
-        without = [self.without_block[name][seed][metric] for seed in seeds]
+        without = self.without_blocks(name, metric, seeds)
         return pseudo_values(self.values(name, metric, seeds), without)
 
     def difference(self, first: str, second: str, metric: str) -> Estimate | None:
