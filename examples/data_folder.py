@@ -23,8 +23,16 @@ MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july"),
     *("august", "september", "october", "november", "december"),
 )
+# Time columns of the tables whose `meta.json` names none.
+TIME_COLUMNS = {"diabetes_readmit_102k": "encounter_id"}
 MISSING = "(missing)"
 OTHER = "(other)"
+
+
+def data_root() -> pathlib.Path:
+    """The folder of the data folders: $KERAS_CALIBRATION_DATA, or else ../shared/data."""
+    beside = pathlib.Path(__file__).parents[2] / "shared" / "data"
+    return pathlib.Path(os.environ.get("KERAS_CALIBRATION_DATA", beside))
 
 
 def read_data_folder(

@@ -8,9 +8,8 @@ r"""Ledgers as data: the runs of a study in one compressed file, and back into a
 
 The file has one JSON value a line, compressed by xz. The first line says what the study is and what
 made it: command, machine, wall time, when the first and the last run were recorded, and from which
-commits. Then come the runs, each with the metrics of
-the epoch that it kept, and the lines of the files beside the ledger (`*.jsonl`, `*.csv`). Names of
-machines and folders are left out.
+commits. Then come the runs, each with the metrics of the epoch that it kept, and the lines of the
+files beside the ledger (`*.jsonl`, `*.csv`). Names of machines and folders are left out.
 """
 
 import argparse
@@ -295,15 +294,8 @@ def _relative(study: str) -> PurePosixPath:
 
 def commit_at(time: str) -> str:
     """The newest commit of this checkout's history at a time."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "rev-list",
-        "-1",
-        f"--before={time}",
-        "HEAD",
-    ]
+    folder = str(Path(__file__).parent)
+    command = ["git", "-C", folder, "rev-list", "-1", f"--before={time}", "HEAD"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

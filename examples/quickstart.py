@@ -11,7 +11,6 @@ three seeds, and a SavedModel that serves the calibrated probabilities.
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -104,8 +103,8 @@ def train_base_model(table: Table, title: str) -> keras.Model:
         hidden = keras.layers.Dense(200, activation="relu")(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
     model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="binary_crossentropy")
-    progress = ProgressBar(title, num_epochs=1)
-    model.fit(features, labels, batch_size=BATCH_SIZE, verbose=0, callbacks=[progress])
+    print(f"\n{title}")
+    model.fit(features, labels, batch_size=BATCH_SIZE)
     return model
 
 
@@ -265,37 +264,6 @@ def export(table: Table, model: kc.models.CalibratedModel, folder: Path) -> Path
         f"(uncalibrated {row['uncalibrated_probability'].numpy()[0, 0]:.4f})"
     )
     return path
-
-
-class ProgressBar(keras.callbacks.Callback):
-    """One progress bar for all epochs of a fit.
-
-    Args:
-        title: Title above the bar.
-        num_epochs: Largest number of epochs.
-    """
-
-    def __init__(self, title: str, num_epochs: int) -> None:
-        super().__init__()
-        self.title = title
-        self.num_epochs = num_epochs
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Prints the title and an empty bar."""
-        print(f"\n{self.title}")
-        self.num_steps = self.num_epochs * self.params["steps"]
-        self.bar = keras.utils.Progbar(self.num_steps)
-        self.step = 0
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Advances the bar."""
-        self.step += 1
-        if self.step < self.num_steps:
-            self.bar.update(self.step)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Completes the bar, even if training stopped early."""
-        self.bar.update(self.num_steps, finalize=True)
 
 
 if __name__ == "__main__":

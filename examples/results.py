@@ -3,8 +3,8 @@
     ./dev run python examples/results.py                        from examples/ledgers
     ./dev run python examples/results.py --from output other    from folders of ledgers of your own
 
-The archives in `examples/ledgers` hold the runs behind the page in the repository: page and
-pictures are rebuilt from them alone. They are written by `ledger_archive.py` from the ledgers of
+The archives in `examples/ledgers` hold the runs behind the page in the repository: pages and
+picture are rebuilt from them alone. They are written by `ledger_archive.py` from the ledgers of
 `field_aware_calibration/tables.py` and of `clicks.py` and `stocks.py` in `calibrated_metric`, each
 with its `--output`.
 """
@@ -42,7 +42,6 @@ from field_aware_claims import (  # noqa: E402
     claims_table,
 )
 from pair_claims import Study  # noqa: E402
-from pairs import Pair, PairRow  # noqa: E402
 from tables_markdown import Group, gather  # noqa: E402
 
 import ledger_archive  # noqa: E402
@@ -51,9 +50,7 @@ from keras_calibration.seeds import Ledger  # noqa: E402
 from markdown_table import table_of  # noqa: E402
 
 ARCHIVES = ROOT / "examples" / "ledgers"
-TABLES, PICTURE, FIGURE_1 = "TABLES.md", "distance.png", "figure_1.png"
-# The pair of the paper's figure 1.
-BATCH_NORMALIZATION = Pair("batch_normalization", "normalized", "xdeepfm")
+TABLES, PICTURE = "TABLES.md", "distance.png"
 FIELD_AWARE, LENDING_CLUB = "field_aware_calibration", "lending_club"
 # Parts of the pages that no program computes.
 HELPS, NOT_RUN = (ROOT / "examples" / f"{name}.md" for name in ("when_it_helps", "not_run"))
@@ -115,7 +112,7 @@ SOURCES = """
 ## The runs behind this page
 
 Every run is a record in `examples/ledgers`. `./dev run python examples/results.py` makes this page,
-the tables and the pictures from these records alone. *Commits*: the newest ones when the first and
+the tables and the picture from these records alone. *Commits*: the newest ones when the first and
 the last run were recorded.
 """
 CLAIMS = "## Comparisons of *Field-aware Calibration*"
@@ -135,7 +132,6 @@ Calibration removes the noise of one of d + 1 parameters, so the ratio of standa
 the seeds is close to √(d / (d + 1)). The [derivation, and the measured ratios, gains, Theorem 4 and
 Corollary 5](calibrated_metric/README.md), are on the page of that study.
 """
-FIGURE_1_TEXT = "The paper's figure 1, the losses of all runs with and without batch normalization:"
 TABLES_TITLE = """
 # Tables of every data set
 
@@ -144,7 +140,7 @@ The figures behind the [results](RESULTS.md), made by the same program from the 
 
 
 def main() -> None:
-    """Writes the page and its pictures."""
+    """Writes both pages and the picture."""
     arguments = parse_arguments()
     with tempfile.TemporaryDirectory() as temporary:
         folders, archives = arguments.folders, []
@@ -168,9 +164,7 @@ def main() -> None:
         ):
             text = "\n\n".join(part.strip() for part in parts) + "\n"
             file.write_text(text, encoding="utf-8")
-        if figure_1 := figure_1_of(studies):
-            pair_claims.draw_figure_1(*figure_1, arguments.page.with_name(FIGURE_1))
-    print(f"Wrote {arguments.page}, {TABLES} and the pictures.")
+    print(f"Wrote {arguments.page}, {TABLES} and {PICTURE}.")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -209,14 +203,6 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
     return studies
 
 
-def figure_1_of(studies: Sequence[Study]) -> tuple[Study, PairRow] | None:
-    """The first study that has the pair of the paper's figure 1, and its row."""
-    matches = (
-        (study, row) for study in studies for row in study.rows if row.pair == BATCH_NORMALIZATION
-    )
-    return next(matches, None)
-
-
 def primary_parts(
     groups: Sequence[Group],
     folders: Sequence[Path],
@@ -252,13 +238,13 @@ def primary_parts(
         tables_page += primary_page.details(ours, by_papers)
     if points:
         before = primary_page.verdicts_of(ours)
-        add(share_page.TEXT, share_page.hypotheses(points, before=before))
+        add(share_page.D1_E1_TEXT, share_page.hypotheses_d1_e1(points, before=before))
         tables_page += share_page.details(points)
     for folder in (path for path in folders if (path / "share").is_dir()):
-        lines, details = share_page.hypotheses_again(folder)
-        add(share_page.AGAIN_TEXT, lines)
+        lines, details = share_page.hypotheses_a2(folder)
+        add(share_page.A2_TEXT, lines)
         tables_page += details
-        add(share_page.THIRD_TEXT, share_page.hypotheses_third(folder))
+        add(share_page.D2_E2_TEXT, share_page.hypotheses_d2_e2(folder))
     if pairs := distance_page.groups_of(ours, folders):
         distance_page.draw(pairs, picture)
         parts += [distance_page.TEXT, f"![Gain against distance]({picture.name})"]
@@ -277,7 +263,7 @@ def primary_parts(
         tables_page += ["## F1, by table", "Ratios of the errors less the floor.", by_table]
     for folder in (path for path in folders if (path / full_tables.FOLDER).is_dir()):
         ledger = Ledger(folder / full_tables.FOLDER)
-        add(primary_field_aware.AGAIN_TEXT, primary_field_aware.hypotheses_again(ledger))
+        add(primary_field_aware.IN_FULL_TEXT, primary_field_aware.hypotheses_in_full(ledger))
         parts.append(primary_field_aware.measures(ledger))
         again = Ledger(folder / full_tables.AGAIN)
         add(full_page.TEXT, full_page.hypotheses(again))
@@ -308,8 +294,6 @@ def page_parts(groups: Sequence[Group], studies: Sequence[Study], page: list[str
         page.append(HELPS.read_text(encoding="utf-8"))
         lines = pair_claims.kind_lines(studies)
         page += [KINDS, pair_claims.TEXT, pair_claims.kinds_table(pair_claims.totals(lines))]
-        if figure_1_of(studies):
-            page += [FIGURE_1_TEXT, f"![Batch normalization]({FIGURE_1})"]
     if groups:
         page += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, groups)]
         page += [TO_THE_END, claims_table(TO_THE_END_CLAIMS, groups)]

@@ -7,7 +7,7 @@ An `Effect` has an interval and a one-sided p-value, positive in the direction o
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from keras_calibration.statistics import Estimate
 
 LEVEL = 0.05
-REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTED = (
-    "reproduced",
-    "not reproduced",
-    "undecided",
-    "not tested",
-)
+REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
+NOT_TESTED = "not tested"
+# In place of a verdict, as long as runs are missing.
+NOT_RUN = "not run yet"
 
 
 class Effect(NamedTuple):
@@ -89,6 +87,25 @@ def ratio_text(effect: Effect | None) -> str:
         return "–"
     value, high, low = (float(np.exp(-figure)) for figure in effect[:3])
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def interval_text(
+    effect: Effect | Estimate | None, scale: float = 1.0, decimals: int = 1, less: float = 0.0
+) -> str:
+    """An effect with its interval, less a constant and times a scale, which may be negative."""
+    if effect is None:
+        return "–"
+    value, *ends = (scale * (figure - less) for figure in effect[:3])
+    low, high = (f"{end:+.{decimals}f}" for end in sorted(ends))
+    return f"{value:+.{decimals}f} [{low}, {high}]"
+
+
+def estimate_line(
+    claim: str, effect: Effect | None, show: Callable[[Effect | None], str]
+) -> dict[str, str]:
+    """A line without a verdict, below those of the hypotheses."""
+    line = {"hypothesis": "", "claim": claim, "here": show(effect)}
+    return line | {"p": p_text(effect), "verdict": "estimate"}
 
 
 def power(size: float, error: float, degrees: float) -> float:
@@ -281,13 +298,7 @@ def bootstrap_gain(
         if the draws are all the same.
     """
     generator = np.random.default_rng(seed)
-    num_blocks = plain.shape[-1]
-    shares = np.full(num_blocks, 1 / num_blocks)
-    blocks = np.concatenate(
-        [shares[None], generator.multinomial(num_blocks - 1, shares, num_draws) / (num_blocks - 1)]
-    )
-    # The sample is the first draw. Shape (num_draws + 1, num_pipelines, num_seeds).
-    drawn = [np.moveaxis(losses @ blocks.T, -1, 0) for losses in (plain, calibrated)]
+    drawn = on_drawn_blocks((plain, calibrated), num_draws, generator)
     counts: dict[tuple[int, ...], NDArray[np.float64]] = {}
     gains = np.zeros(num_draws + 1)
     total = sum(comparison.weight for comparison in comparisons)
@@ -306,6 +317,27 @@ def bootstrap_gain(
     half = float(scipy.stats.t.ppf(1 - LEVEL / 2, degrees)) * error
     p_value = float(2 * scipy.stats.t.sf(abs(value) / error, degrees)) if error else 1.0
     return Estimate(value, value - half, value + half, p_value=p_value)
+
+
+def on_drawn_blocks(
+    both_losses: Iterable[NDArray[np.float64]], num_draws: int, generator: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Losses on blocks of rows that are drawn again, the same blocks for all runs.
+
+    Args:
+        both_losses: Plain and calibrated losses, `(num_pipelines, num_seeds, num_blocks)`.
+        num_draws: Number of draws.
+        generator: Generator of the draws.
+
+    Returns:
+        Both, `(num_draws + 1, num_pipelines, num_seeds)`; the first draw is the sample.
+    """
+    plain, calibrated = both_losses
+    num_blocks = plain.shape[-1]
+    shares = np.full(num_blocks, 1 / num_blocks)
+    counts = generator.multinomial(num_blocks - 1, shares, num_draws)
+    weights = np.concatenate([shares[None], counts / (num_blocks - 1)])
+    return np.moveaxis(plain @ weights.T, -1, 0), np.moveaxis(calibrated @ weights.T, -1, 0)
 
 
 def seed_counts(

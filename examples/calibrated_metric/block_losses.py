@@ -118,7 +118,7 @@ def block_values(losses: NDArray[np.float64], scored: NDArray[np.bool_]) -> list
 
 
 def by_block(
-    losses: NDArray[np.float64], block: NDArray[np.int64], num_blocks: int
+    losses: NDArray[np.float64], block: NDArray[np.intp], num_blocks: int
 ) -> NDArray[np.float64]:
     """The values of all blocks, whose mean is the mean of the losses of the scored rows."""
     return num_blocks * np.bincount(block, losses, num_blocks) / len(losses)

@@ -8,6 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
+from end_record import end_record
+
 REGRESSION = "logistic_regression"
 
 
@@ -23,12 +25,4 @@ def regression_record(rows: Rows, configuration: dict[str, Any]) -> dict[str, An
         "val_auc": roc_auc_score(rows.held_out_labels, probabilities),
         "seconds": time.monotonic() - started,
     }
-    return {
-        "pipeline": REGRESSION,
-        "seed": 0,
-        "status": "finished",
-        "epochs": [0],
-        "metrics": {name: [float(value)] for name, value in metrics.items()},
-        "configuration": configuration,
-        "num_rows": len(rows.held_out),
-    }
+    return end_record(REGRESSION, 0, metrics, len(rows.held_out), configuration=configuration)

@@ -2,12 +2,9 @@
 
 import dataclasses
 import itertools
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from click_models import ARCHITECTURES
 from pairs import Pair
 

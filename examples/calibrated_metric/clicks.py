@@ -25,7 +25,6 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,21 +39,16 @@ import keras_calibration as kc
 from keras_calibration.metrics import CalibratedLogLoss, LogitAUC, LogLoss
 from keras_calibration.seeds import Ledger
 
-ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
-from block_losses import FILE as BLOCK_FILE  # noqa: E402
-from block_losses import BlockLosses, is_rolling  # noqa: E402
-from click_auc import REGRESSION, regression_record  # noqa: E402
-from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
-from click_study import Pipeline, Study, make_study  # noqa: E402
-from id_table import Rows, read_rows  # noqa: E402
-from pairs import (  # noqa: E402
-    Pair,
-    PairRow,
-    markdown_accuracies,
-    markdown_losses,
-    pair_rows,
-)
+sys.path.append(str(Path(__file__).parents[1]))
+from block_losses import FILE as BLOCK_FILE
+from block_losses import BlockLosses, is_rolling
+from click_auc import REGRESSION, regression_record
+from click_models import ARCHITECTURES, ModelOptions
+from click_study import Pipeline, Study, make_study
+from id_table import Rows, read_rows
+from pairs import Pair, PairRow, markdown_accuracies, pair_rows, section
+
+from data_folder import data_root
 
 SECONDS = "seconds.csv"
 DIFFERENCES = """
@@ -148,10 +142,9 @@ def bias_fraction(setting: Mapping[str, Any]) -> float:
 
 def parse_arguments() -> argparse.Namespace:
     """The command-line arguments."""
-    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--data", type=Path, default=data / "nycflights13_337k", help="folder")
+    add("--data", type=Path, default=data_root() / "nycflights13_337k", help="folder")
     add("--kinds", nargs="+", help="kinds of pairs (default: all)")
     add("--seeds", type=int, default=60, help="of each pipeline (default: %(default)s)")
     add("--rows", type=int, help="use only the last ROWS training rows (default: all)")
@@ -320,16 +313,13 @@ def markdown(ledger: Ledger) -> str:
     base = base_of(setting)
     counts = {row.num_seeds for row in rows}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-    return "\n\n".join(
-        [
-            f"`{setting['data']}`, {split_of(setting)}; {setting['num_train']:,} rows to "
-            f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
-            f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
-            f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. Pairs that count:",
-            markdown_accuracies([row for row in rows if row.judged], published_of(ledger)),
-            markdown_losses(rows),
-        ]
+    text = (
+        f"`{setting['data']}`, {split_of(setting)}; {setting['num_train']:,} rows to train on for "
+        f"one epoch, {setting['num_held_out']:,} held out. Embeddings of {base.embedding_dim}, "
+        f"hidden layers of {base.hidden_units}, batches of {base.batch_size}; {len(rows)} pairs, "
+        f"{seeds} seeds. Pairs that count:"
     )
+    return section(text, rows, published_of(ledger))
 
 
 if __name__ == "__main__":

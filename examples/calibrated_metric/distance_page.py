@@ -1,13 +1,10 @@
 """Gain in accuracy against how far apart two pipelines are: one picture, and its table."""
 
 import itertools
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from click_study import Pipeline
 from primary_clicks import PLANS, study_of
 from primary_page import TableResult

@@ -18,7 +18,6 @@ version; by default, the sample in $KERAS_CALIBRATION_DATA or ../shared/data is 
 import argparse
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,17 +31,12 @@ import keras_calibration.seeds
 from keras_calibration.metrics import CalibratedCategoricalLogLoss
 from keras_calibration.seeds import Ledger
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(Path(__file__).parent))
-from densenet import densenet  # noqa: E402
-from pairs import (  # noqa: E402
-    Pair,
-    PairRow,
-    markdown_accuracies,
-    markdown_losses,
-    pair_rows,
-)
-from resnet import resnet  # noqa: E402
+sys.path.append(str(Path(__file__).parents[1]))
+from densenet import densenet
+from pairs import Pair, PairRow, markdown_accuracies, markdown_losses, pair_rows
+from resnet import resnet
+
+from data_folder import data_root
 
 NUM_CLASSES = 10
 BINARY = "cifar-10-batches-bin"
@@ -148,10 +142,9 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command-line arguments."""
-    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--folder", type=Path, default=data, help="folder of the data folders")
+    add("--folder", type=Path, default=data_root(), help="folder of the data folders")
     add("--seeds", type=int, default=60, help="of each network (default: %(default)s)")
     add("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES), help="(default: all)")
     add("--rows", type=int, default=50_000, help="images to train on (default: %(default)s)")

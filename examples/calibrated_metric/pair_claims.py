@@ -1,18 +1,16 @@
 """What the runs of pairs say about the claim that a calibrated loss finds the better pipeline."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
+from pairs import Pair, PairRow, gain
+
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from pairs import Pair, PairRow, gain, percent
-
 from markdown_table import markdown_table
+from verdicts import interval_text
 
 TEXT = """
 Estimates without verdicts, for all kinds of pairs that the papers have
@@ -100,38 +98,12 @@ def kinds_table(lines: Sequence[KindLine]) -> str:
         if not (counted := [row for row in line.rows if row.judged]):
             continue
         line_cells = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
-        for number in (0, 1, 2):
-            line_cells.append(_mean_percent(counted, number))
-        line_cells += ["–" if estimate is None else percent(estimate) for estimate in line.gains]
+        accuracies = np.mean([list(row.accuracies.values())[:3] for row in counted], axis=0)
+        line_cells += [f"{100 * accuracy:.1f}" for accuracy in accuracies]
+        line_cells += [interval_text(estimate, 100) for estimate in line.gains]
         num_same, num_significant = line.as_published
         cells.append([*line_cells, f"{num_same} of {num_significant}" if num_significant else "–"])
     head = ["study", "kind", "pairs that count", "plain, %", "papers', %", "ours, %"]
     return markdown_table(
         [*head, "papers' minus plain", "ours minus plain", "as in the papers"], cells
     )
-
-
-def _mean_percent(rows: Sequence[PairRow], number: int) -> str:
-    """The mean accuracy of a metric over pairs in percent, or a dash without pairs."""
-    shares = [list(row.accuracies.values())[number] for row in rows]
-    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"
-
-
-def draw_figure_1(study: Study, row: PairRow, path: Path) -> None:
-    """Draws the losses of all runs of two pipelines, as in figure 1 of the paper."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    titles = ("log loss", "papers' calibrated log loss")
-    figure, panels = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained", sharex=True)
-    for number, (axes, title) in enumerate(zip(panels, titles, strict=True)):
-        for name in (row.better, row.worse):
-            losses = row.losses(name, number)
-            axes.hist(losses, bins=15, alpha=0.6, label=name)
-        axes.set_title(f"{title}, {study.title}", fontsize=9)
-        axes.set_xlabel("nats (a run each)")
-    panels[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)

@@ -10,12 +10,11 @@ decides, would be judged by itself.
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from block_losses import read_block_losses
 from numpy.typing import NDArray
 
 from keras_calibration.seeds import Ledger
@@ -25,12 +24,8 @@ from keras_calibration.statistics import (
     independent_seed_accuracy,
     mean_difference,
 )
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from block_losses import read_block_losses
-
 from markdown_table import markdown_table
-from verdicts import Comparison, bootstrap_gain
+from verdicts import Comparison, bootstrap_gain, interval_text
 
 PLAIN = "plain"
 # Half of the seeds decide a pair if the mean plain losses differ, and if single runs do not show
@@ -178,6 +173,12 @@ def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
     return bootstrap_gain(losses[:, :, 0], losses[:, :, number], comparisons)
 
 
+def section(text: str, rows: Sequence[PairRow], published: Mapping[Pair, str]) -> str:
+    """A study on the page of tables: its text, the pairs that count, the losses of all."""
+    counted = [row for row in rows if row.judged]
+    return "\n\n".join([text, markdown_accuracies(counted, published), markdown_losses(rows)])
+
+
 def markdown_accuracies(
     rows: Sequence[PairRow], published: Mapping[Pair, str] | None = None
 ) -> str:
@@ -194,8 +195,7 @@ def markdown_accuracies(
         lines[-1].append("–" if p_value is None else f"{p_value:.1g}")
         shares = row.accuracies.values()
         lines[-1] += ["–" if math.isnan(share) else f"{100 * share:.1f}" for share in shares]
-        gains = [gain([row], name) for name in names[1:]]
-        lines[-1] += ["–" if estimate is None else percent(estimate) for estimate in gains]
+        lines[-1] += [interval_text(gain([row], name), 100) for name in names[1:]]
         if published is not None:
             text = published.get(row.pair, "")
             is_same = row.better == row.pair.first or not text
@@ -304,9 +304,3 @@ def _accuracy(
         better, worse = (losses[name][chosen, metric] for name in (half.better, half.worse))
         accuracies.append(independent_seed_accuracy(better, worse).value)
     return sum(accuracies) / len(accuracies) if accuracies else math.nan
-
-
-def percent(estimate: Estimate) -> str:
-    """A difference in percent with its interval."""
-    value, low, high = (100 * figure for figure in estimate[:3])
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -17,15 +17,16 @@ ledgers are not trained again.
 """
 
 import argparse
-import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))
 from click_study import Pipeline, Study, make_study
-from clicks import ROOT, batch_size_of, ledger_name, setting_of, train_study
+from clicks import batch_size_of, ledger_name, setting_of, train_study
 from id_table import Rows, read_rows
 
-from data_folder import read_data_folder
+from data_folder import TIME_COLUMNS, data_root, read_data_folder
 from keras_calibration.seeds import Ledger
 
 PARTS = 5
@@ -33,8 +34,6 @@ PARTS = 5
 NUM_TRAIN, NUM_HELD_OUT = 30_000, 20_000
 L2_SCALE = 200.0
 L2 = "l2_0.0002"
-# Time columns of the tables whose `meta.json` names none.
-TIMES = {"diabetes_readmit_102k": "encounter_id"}
 
 
 class Plan(NamedTuple):
@@ -118,9 +117,8 @@ def main() -> None:
     """Trains the runs that are missing."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     add("--plan", choices=list(PLANS), default="primary", help="(default: %(default)s)")
-    add("--data", type=Path, default=data, help="folder of the tables")
+    add("--data", type=Path, default=data_root(), help="folder of the tables")
     add("--tables", nargs="+", help="(default: all of the plan)")
     add("--folds", nargs="+", type=int, help="(default: all of the plan)")
     add("--first-seed", type=int, help="(default: that of the plan)")
@@ -169,7 +167,7 @@ def rows_of(plan: Plan, folder: Path, fold: int) -> Rows:
 
 def read_last_rows(folder: Path) -> Rows:
     """The last 20,000 rows in the order of time, or a fifth, and the 30,000 rows before them."""
-    order_by = TIMES.get(folder.name)
+    order_by = TIME_COLUMNS.get(folder.name)
     num_rows = len(read_data_folder(folder, order_by=order_by).labels)
     rows = read_rows(folder, min(NUM_HELD_OUT, num_rows // PARTS), order_by=order_by)
     last = slice(-NUM_TRAIN, None)
@@ -178,7 +176,7 @@ def read_last_rows(folder: Path) -> Rows:
 
 def read_fold(folder: Path, fold: int, max_rows: int | None = None) -> Rows:
     """The rows of a table, shuffled, with a fifth held out."""
-    order_by = TIMES.get(folder.name)
+    order_by = TIME_COLUMNS.get(folder.name)
     num_rows = len(read_data_folder(folder, order_by=order_by).labels)
     num_held_out = min(num_rows, max_rows or num_rows) // PARTS
     return read_rows(

@@ -1,18 +1,16 @@
 """V1 and A1 on the page of results: verdicts, and the tables behind them."""
 
-import sys
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 import primary_verdicts as primary
 from click_auc import REGRESSION
 from click_study import Losses, Pipeline, published_losses
 from clicks import CALIBRATED, PLAIN, base_of
+from numpy.typing import NDArray
 from pairs import Pair, bias_of, values_by_seed
 from primary_clicks import L2_SCALE, PLANS, Plan, study_of
 from primary_verdicts import Drawn, Fold, PairGain, effect_of
@@ -20,8 +18,10 @@ from primary_verdicts import Drawn, Fold, PairGain, effect_of
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
 from verdicts import (
+    NOT_RUN,
     Effect,
     in_order,
+    interval_text,
     mean_over_tables,
     p_text,
     power_text,
@@ -32,9 +32,9 @@ from verdicts import (
 
 Array = NDArray[np.float64]
 
-NOT_YET = "runs under way"
 PAPERS, OURS = CALIBRATED["papers'"], CALIBRATED["ours"]
 BIAS = f"{OURS}_bias"
+points_text = functools.partial(interval_text, scale=100)
 TEXT = """
 ### V1 and A1: do runs vary less, and does a single run show the better pipeline?
 
@@ -121,7 +121,8 @@ def read_runs(
     for table in plan.tables:
         ledgers = [Ledger(path) for path in sorted(folder.glob(f"{table}_mixing_1*"))]
         ledgers = [ledger for ledger in ledgers if ledger.runs(status="finished")]
-        if runs := [fold for ledger in ledgers if (fold := _complete(ledger, plan, calibrated))]:
+        found = [_complete(ledger, plan, calibrated) for ledger in ledgers]
+        if runs := [complete for complete in found if complete]:
             tables.append(_table_runs(table, runs, plan))
     return tables
 
@@ -142,9 +143,13 @@ def complete_fold(ledger: Ledger, plan: Plan, calibrated: str = OURS) -> Fold | 
     """The losses in a ledger of all pipelines of a plan, if no run is missing."""
     if (complete := _complete(ledger, plan, calibrated)) is None:
         return None
-    _, values = complete
-    seeds = sorted(values[plan.pipelines[0]])
-    losses = np.array([[values[name][seed] for seed in seeds] for name in plan.pipelines])
+    return _fold_of(complete[1], plan.pipelines)
+
+
+def _fold_of(values: Mapping[str, Mapping[int, Array]], pipelines: Sequence[str]) -> Fold:
+    """The losses of some pipelines, in the order of their seeds."""
+    seeds = sorted(values[pipelines[0]])
+    losses = np.array([[values[name][seed] for seed in seeds] for name in pipelines])
     return Fold(losses[:, :, 0], losses[:, :, 1])
 
 
@@ -159,11 +164,7 @@ def _table_runs(
     }
     regression = areas.pop(REGRESSION)
     tested = [name for name in trained if areas[name] > regression]
-    folds = []
-    for _, values in runs:
-        seeds = sorted(values[trained[0]])
-        losses = np.array([[values[name][seed] for seed in seeds] for name in tested])
-        folds.append(Fold(losses[:, :, 0], losses[:, :, 1]))
+    folds = [_fold_of(values, tested) for _, values in runs]
     setting = runs[0][0].runs(status="finished")[0]["configuration"]["setting"]
     published = study_of(plan, base_of(setting)).published
     pairs = {p: text for p, text in published.items() if {p.first, p.second} <= set(tested)}
@@ -234,7 +235,7 @@ def verdicts_of(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -
         len(result.runs.folds) == plan.num_folds for result in results
     )
     if not is_complete:
-        return [NOT_YET] * 2
+        return [NOT_RUN] * 2
     half_gain = relevant_gain(study_of(plan, Pipeline()).published.values())
     relevant = (-published_ratio(plan.pipelines) / 2, half_gain)
     tested = zip(effects(results), relevant, strict=True)
@@ -242,9 +243,7 @@ def verdicts_of(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -
 
 
 def hypotheses(
-    results: Sequence[TableResult],
-    by_papers: Sequence[TableResult],
-    plan: Plan = PLANS["primary"],
+    results: Sequence[TableResult], by_papers: Sequence[TableResult], plan: Plan = PLANS["primary"]
 ) -> list[dict[str, str]]:
     """V1 and A1 with their verdicts.
 
@@ -255,23 +254,34 @@ def hypotheses(
     """
     gain = 2 * relevant_gain(study_of(plan, Pipeline()).published.values())
     ratio = published_ratio(plan.pipelines)
-    claims = (
-        ("V1", "The calibrated loss varies less between seeds: ratio of standard deviations"),
-        ("A1", "A single run shows the better pipeline more often: gain in accuracy, points"),
-    )
-    published, sizes = (f"{np.exp(ratio):.2f}", f"{100 * gain:+.1f}"), (-ratio, gain)
+    both = list(zip(effects(results), _as_sample(results), effects(by_papers), strict=True))
     texts = verdicts_of(results, plan)
-    lines = []
-    for k, (name, claim) in enumerate(claims):
-        show = (ratio_text, _points)[k]
-        effect, sampled = effects(results)[k], _as_sample(results)[k]
-        line = {"hypothesis": name, "claim": claim, "published": published[k]}
-        line |= {"here": show(effect), "p": p_text(effect)}
-        line |= {"tables as a sample": show(sampled), "p of the sample": p_text(sampled)}
-        line |= {"hold-out": show(effects(by_papers)[k])}
-        line |= {"power": power_text(effect, sizes[k], (1, 0.01)[k]), "verdict": texts[k]}
-        lines.append(line)
-    return lines
+    claim = "The calibrated loss varies less between seeds: ratio of standard deviations"
+    v1 = {"hypothesis": "V1", "claim": claim, "published": f"{np.exp(ratio):.2f}"}
+    v1 |= _cells(*both[0], ratio_text, -ratio)
+    claim = "A single run shows the better pipeline more often: gain in accuracy, points"
+    a1 = {"hypothesis": "A1", "claim": claim, "published": f"{100 * gain:+.1f}"}
+    a1 |= _cells(*both[1], points_text, gain, unit=0.01)
+    return [line | {"verdict": text} for line, text in zip((v1, a1), texts, strict=True)]
+
+
+def _cells(
+    effect: Effect | None,
+    sampled: Effect | None,
+    by_holdout: Effect | None,
+    show: Callable[[Effect | None], str],
+    size: float,
+    unit: float = 1.0,
+) -> dict[str, str]:
+    """What the runs say, on these tables and on tables like them; power for the published size."""
+    return {
+        "here": show(effect),
+        "p": p_text(effect),
+        "tables as a sample": show(sampled),
+        "p of the sample": p_text(sampled),
+        "hold-out": show(by_holdout),
+        "power": power_text(effect, size, unit),
+    }
 
 
 def markdown(results: Sequence[TableResult], by_papers: Sequence[TableResult]) -> str:
@@ -289,7 +299,7 @@ def _published_table() -> str:
     """The papers' losses of batch normalization and of all penalties, and xDeepFM's beside them."""
     lines = []
     for name, losses in published_losses(L2_SCALE).items():
-        if name == "xdeepfm" or name == "normalized" or name.startswith("l2_"):
+        if name in ("xdeepfm", "normalized") or name.startswith("l2_"):
             shift = 100 * (losses.calibrated_mean / losses.plain_mean - 1)
             lines.append([name, *_with_published(losses, None), f"{shift:+.3f}"])
     head = ["pipeline", "log loss", "calibrated", "std, log loss", "std ratio", "mean shift, %"]
@@ -312,13 +322,13 @@ def _summary(results: Sequence[TableResult], by_papers: Sequence[TableResult]) -
         line += [f"{len(ours.runs.pipelines)} of {len(ours.runs.areas)}"]
         line += [ratio_text(effect_of(-r.ratios.mean(axis=1), degrees)) for r in (ours, papers)]
         shift = effect_of(ours.shifts.mean(axis=1), degrees)
-        line.append(f"{100 * shift.value:+.2f} [{100 * shift.low:+.2f}, {100 * shift.high:+.2f}]")
+        line.append(interval_text(shift, 100, 2))
         line.append(f"{len(ours.gains)} of {len(ours.runs.pairs)}")
         for result, accuracy in ((ours, "plain"), (ours, "calibrated"), (papers, "calibrated")):
             values = [getattr(pair, accuracy) for pair in result.gains]
             line.append(f"{100 * np.mean(values):.1f}" if values else "–")
         for result in (ours, papers):
-            line.append(_points(effect_of(_mean_gain(result), degrees) if ours.gains else None))
+            line.append(points_text(effect_of(_mean_gain(result), degrees) if ours.gains else None))
         lines.append(line)
     head = ["table", "fifths", "pipelines tested", "ratio of stds", "hold-out"]
     head += ["mean shift, %", "pairs that count"]
@@ -331,8 +341,8 @@ def _losses_table(results: Sequence[TableResult]) -> str:
     published = published_losses(L2_SCALE)
     lines = []
     for result in results:
-        lines.append([result.runs.name, "logistic regression", f"{result.runs.regression:.4f}"])
-        lines[-1] += [""] * 6
+        regression = ["logistic regression", f"{result.runs.regression:.4f}", *[""] * 6]
+        lines.append([result.runs.name, *regression])
         for name, area in result.runs.areas.items():
             line = [result.runs.name, name, f"{area:.4f}"]
             if name not in result.runs.pipelines:
@@ -340,10 +350,10 @@ def _losses_table(results: Sequence[TableResult]) -> str:
                 continue
             place = result.runs.pipelines.index(name)
             losses, share = _losses_of(result.runs.folds, place)
-            lines.append([*line, *_with_published(losses, published.get(name))])
+            line += [*_with_published(losses, published.get(name)), f"{100 * share:.0f}"]
             biases = result.runs.biases[name]
             spread = np.sqrt(np.mean([of_fold.var(ddof=1) for of_fold in biases]))
-            lines[-1] += [f"{100 * share:.0f}", f"{np.mean(biases):+.3f} ± {spread:.3f}"]
+            lines.append([*line, f"{np.mean(biases):+.3f} ± {spread:.3f}"])
     head = ["table", "pipeline", "AUC", "log loss", "calibrated", "std, log loss", "std ratio"]
     return markdown_table([*head, "bias share, %", "bias, logits"], lines)
 
@@ -363,14 +373,8 @@ def _with_published(ours: Losses, theirs: Losses | None) -> list[str]:
     for losses in (ours, theirs):
         if losses is not None:
             ratio = losses.calibrated_std / losses.plain_std
-            texts.append(
-                [
-                    f"{losses.plain_mean:.5f}",
-                    f"{losses.calibrated_mean:.5f}",
-                    f"{losses.plain_std:.5f}",
-                    f"{ratio:.2f}",
-                ]
-            )
+            figures = (losses.plain_mean, losses.calibrated_mean, losses.plain_std)
+            texts.append([*(f"{figure:.5f}" for figure in figures), f"{ratio:.2f}"])
     if len(texts) == 1:
         return texts[0]
     return [f"{our} ({their})" for our, their in zip(*texts, strict=True)]
@@ -390,15 +394,7 @@ def _pairs_table(results: Sequence[TableResult], by_papers: Sequence[TableResult
             line = [ours.runs.name, pair.pair.kind, better, worse, str(pair.num_counted)]
             shares = (pair.plain, pair.calibrated, by_holdout.calibrated)
             line += [f"{100 * share:.1f}" for share in shares]
-            lines.append([*line, _points(gain), text])
+            lines.append([*line, points_text(gain), text])
     head = ["table", "kind", "better", "worse", "fifths", "plain, %", "calibrated, %"]
     head.append("hold-out, %")
     return markdown_table([*head, "gain, points", "published"], lines)
-
-
-def _points(effect: Effect | None) -> str:
-    """A gain in points with its 90 % interval."""
-    if effect is None:
-        return "–"
-    value, low, high = (100 * figure for figure in effect[:3])
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

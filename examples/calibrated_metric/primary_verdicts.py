@@ -6,19 +6,15 @@ all pipelines.
 """
 
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from pairs import MAX_ACCURACY, Pair
 
-from verdicts import Effect, accuracies, seed_counts, student_effect
+from verdicts import Effect, accuracies, on_drawn_blocks, seed_counts, student_effect
 
 NUM_DRAWS = 2000
 CONFIDENCE = 0.95
@@ -82,12 +78,8 @@ def draw(folds: Sequence[Fold], *, num_draws: int = NUM_DRAWS, seed: int = 0) ->
     generator = np.random.default_rng(seed)
     drawn = []
     for fold in folds:
-        _, num_seeds, num_blocks = fold.plain.shape
-        shares = np.full(num_blocks, 1 / num_blocks)
-        blocks = generator.multinomial(num_blocks - 1, shares, num_draws) / (num_blocks - 1)
-        weights = np.concatenate([shares[None], blocks])
-        plain, calibrated = (np.moveaxis(losses @ weights.T, -1, 0) for losses in fold)
-        drawn.append(Drawn(plain, calibrated, seed_counts(num_seeds, num_draws, generator)))
+        losses = on_drawn_blocks(fold, num_draws, generator)
+        drawn.append(Drawn(*losses, seed_counts(fold.plain.shape[1], num_draws, generator)))
     return drawn
 
 

@@ -1,30 +1,30 @@
-"""D1, E1, A2, D2 and E2 of HYPOTHESES.md: does the gain rise with the bias share?"""
+"""D1 and E1, A2, and D2 and E2 of HYPOTHESES.md: does the gain rise with the bias share?"""
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-from keras_calibration.statistics import independent_seed_accuracy
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from click_study import Pipeline
+from numpy.typing import NDArray
 from pairs import Pair, bias_of
 from primary_clicks import PLANS, Plan, folder_name, study_of
-from primary_page import NOT_YET, OURS, PAPERS, complete_fold
+from primary_page import OURS, PAPERS, complete_fold
 from primary_verdicts import Fold, PairGain, decide, draw, pair_gains
 
 from keras_calibration.seeds import Ledger
+from keras_calibration.statistics import independent_seed_accuracy
 from markdown_table import markdown_table, table_of
 from verdicts import (
+    NOT_RUN,
+    NOT_TESTED,
     Effect,
     equivalence_power,
     equivalence_verdict,
+    estimate_line,
     in_order,
+    interval_text,
     mean_over_tables,
     p_text,
     power_text,
@@ -35,13 +35,12 @@ from verdicts import (
 
 # In points: the slope (share from 0 to 1) that matters, and the bound on gains at small shares.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
-NOT_RUN = "not run yet"
 SMALL_SHARE = 0.1
 # The pipeline that is no part of D2 and E2, but an estimate of its own.
 NORMALIZED = "normalized"
 # For A2: the least share of runs that the better pipeline wins in the other folds.
 MIN_SHARE = 0.55
-TEXT = """
+D1_E1_TEXT = """
 ### D1 and E1: does the gain rise with the share of bias in the seeds' noise?
 
 A point is a table, batch size and fold ([all points](TABLES.md#d1-and-e1)). Its share is the mean
@@ -56,7 +55,7 @@ POINTS_TEXT = """
 A line for each table and batch size, with both folds. *Hold-out*: the gain by the papers' own
 metric.
 """
-AGAIN_TEXT = """
+A2_TEXT = """
 ### A2: A1 where pipelines are further apart, on average
 
 New runs on the nine tables of D1, in 750 steps of 32 rows, are judged by the rule of A1, with
@@ -72,7 +71,7 @@ which are 47 steps, this pair alone makes the mean negative: there its level dif
 A single run is right in 64 % of the cases on average here, and in 56 % in A1. But most of the 66
 pairs are near: see the next section.
 """
-THIRD_TEXT = """
+D2_E2_TEXT = """
 ### D2 and E2: D1 and E1 again, on new runs and without batch normalization
 
 In D1, the pair with batch normalization alone turned the mean gain in batches of 512. So the nine
@@ -165,25 +164,6 @@ def points_of(
     return points
 
 
-def table_pairs(
-    folder: Path,
-    plan: Plan,
-    batch_size: int = 32,
-    min_share: float = MIN_SHARE,
-    calibrated: str = OURS,
-) -> dict[str, list[PairGain]]:
-    """Table → the pairs that the other folds decide, as in A1 and A2; no table without pairs."""
-    by_table = {}
-    for table in plan.tables:
-        if not (folds := _complete_folds(folder, plan, table, batch_size, calibrated)):
-            continue
-        drawn = draw(folds, num_draws=0)
-        gains = pair_gains(list(plan.pipelines), folds, drawn, all_pairs(plan), min_share)
-        if gains:
-            by_table[table] = gains
-    return by_table
-
-
 def all_pairs(plan: Plan) -> list[Pair]:
     """The pairs of a plan."""
     return list(study_of(plan, Pipeline()).published)
@@ -208,6 +188,11 @@ def mean_gain(points: Sequence[Point]) -> float:
     return float(np.mean([point.gain for point in points])) if points else math.nan
 
 
+def _below_share(points: Sequence[Point]) -> list[Point]:
+    """The points with next to no bias."""
+    return [point for point in points if point.share < SMALL_SHARE]
+
+
 def by_tables(
     points: Sequence[Point], statistic: Callable[[Sequence[Point]], float]
 ) -> Effect | None:
@@ -224,7 +209,7 @@ def by_tables(
     return None if math.isnan(estimate.low) else estimate
 
 
-def hypotheses(
+def hypotheses_d1_e1(
     points: Sequence[Point], plan: Plan = PLANS["share"], before: Sequence[str] = ()
 ) -> list[dict[str, str]]:
     """D1 and E1 with their verdicts, if all conditions are complete.
@@ -236,78 +221,37 @@ def hypotheses(
     """
     lines, texts = _two_lines(("D1", "E1"), points, plan)
     for line, text in zip(lines, in_order([*before, *texts])[len(before) :], strict=True):
-        line["verdict"] = NOT_YET if NOT_YET in texts else text
+        line["verdict"] = NOT_RUN if NOT_RUN in texts else text
     return lines
 
 
 def _two_lines(
-    names: tuple[str, str], points: Sequence[Point], plan: Plan, not_yet: str = NOT_YET
+    names: tuple[str, str], points: Sequence[Point], plan: Plan
 ) -> tuple[list[dict[str, str]], list[str]]:
     """Lines for the slope, and for the gain at small shares, and what their tests say."""
     is_complete = len(points) == plan.num_folds * len(plan.tables) * len(plan.batch_sizes)
     rising = by_tables(points, slope)
     small = by_tables(_below_share(points), mean_gain)
-    texts = [not_yet] * 2
+    texts = [NOT_RUN] * 2
     if is_complete:
         texts[0] = verdict(rising, RELEVANT_SLOPE)
-        texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
+        texts[1] = NOT_TESTED if small is None else equivalence_verdict(small, MARGIN)
     power = "–" if small is None else f"{100 * equivalence_power(small, MARGIN):.0f} %"
     lines = [
         {
             "claim": "The gain rises with the bias share: points from a share of 0 to 1",
-            "here": _text(rising),
+            "here": interval_text(rising),
             "p": p_text(rising),
             "power": power_text(rising, RELEVANT_SLOPE),
         },
         {
             "claim": f"No gain, no harm below a share of 0.1: within ± {MARGIN:g} points",
-            "here": _text(small),
+            "here": interval_text(small),
             "power": power,
         },
     ]
     named = zip(names, lines, texts, strict=True)
     return [{"hypothesis": name, **line, "verdict": text} for name, line, text in named], texts
-
-
-def hypotheses_third(folder: Path) -> list[dict[str, str]]:
-    """D2 and E2 with their verdicts, if their runs are complete, and estimates beside them.
-
-    Args:
-        folder: Folder with the ledgers of the plans, each below its name.
-    """
-    plan = PLANS["third"]
-    pairs = all_pairs(plan)
-    others = [pair for pair in pairs if NORMALIZED not in pair]
-    points = read_points(folder / "third", plan, others)
-    lines, _ = _two_lines(("D2", "E2"), points, plan, NOT_RUN)
-    if not points:
-        return lines
-    by_papers = [point._replace(gain=point.by_papers) for point in points]
-    alone = read_points(folder / "third", plan, [pair for pair in pairs if NORMALIZED in pair])
-    with_a2 = [*points, *read_points(folder / "second", PLANS["second"], others)]
-    estimates = [
-        ("D2 by the papers' hold-out", by_papers, slope),
-        ("E2 by the papers' hold-out", _below_share(by_papers), mean_gain),
-        ("D2 with the runs of A2, which were seen before", with_a2, slope),
-        ("D2 of the pair with batch normalization", alone, slope),
-        ("E2 of the pair with batch normalization", _below_share(alone), mean_gain),
-    ]
-    for size in plan.batch_sizes:
-        of_size, of_pair = ([p for p in some if p.batch_size == size] for some in (points, alone))
-        share = 100 * float(np.mean([point.share for point in of_size] or [math.nan]))
-        title = f"Gain in batches of {size}"
-        estimates.append((f"{title}, nine pairs (share {share:.0f} %)", of_size, mean_gain))
-        estimates.append((f"{title}, batch normalization", of_pair, mean_gain))
-    for claim, some, statistic in estimates:
-        effect = by_tables(some, statistic)
-        line = {"hypothesis": "", "claim": claim, "here": _text(effect), "p": p_text(effect)}
-        lines.append(line | {"verdict": "estimate"})
-    return lines
-
-
-def _below_share(points: Sequence[Point]) -> list[Point]:
-    """The points with next to no bias."""
-    return [point for point in points if point.share < SMALL_SHARE]
 
 
 def details(points: Sequence[Point]) -> list[str]:
@@ -325,7 +269,26 @@ def details(points: Sequence[Point]) -> list[str]:
     return [POINTS_TEXT, markdown_table(head, rows)]
 
 
-def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
+def table_pairs(
+    folder: Path,
+    plan: Plan,
+    batch_size: int = 32,
+    min_share: float = MIN_SHARE,
+    calibrated: str = OURS,
+) -> dict[str, list[PairGain]]:
+    """Table → the pairs that the other folds decide, as in A1 and A2; no table without pairs."""
+    by_table = {}
+    for table in plan.tables:
+        if not (folds := _complete_folds(folder, plan, table, batch_size, calibrated)):
+            continue
+        drawn = draw(folds, num_draws=0)
+        gains = pair_gains(list(plan.pipelines), folds, drawn, all_pairs(plan), min_share)
+        if gains:
+            by_table[table] = gains
+    return by_table
+
+
+def hypotheses_a2(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
     """A2 with its verdict, if its runs are complete, and the same gain in the runs of D1.
 
     Args:
@@ -355,11 +318,11 @@ def hypotheses_again(folder: Path) -> tuple[list[dict[str, str]], list[str]]:
         if len(gains) < len(plan.tables) and plan_name != "share":
             text = NOT_RUN
         line = {"hypothesis": name, "claim": claim, "published": f"{published:+.1f}"}
-        line |= {"here": _text(mean), "p": p_text(mean)}
+        line |= {"here": interval_text(mean), "p": p_text(mean)}
         line |= {"above 0 on": f"{sum(gain > 0 for gain in gains.values())} of {len(gains)}"}
-        line |= {"hold-out": _text(mean_over_tables(list(by_papers.values())))}
-        line |= {"without BN": _text(mean_over_tables(list(others.values())))}
-        line |= {"BN alone": _text(mean_over_tables(list(alone.values())))}
+        line |= {"hold-out": interval_text(mean_over_tables(list(by_papers.values())))}
+        line |= {"without BN": interval_text(mean_over_tables(list(others.values())))}
+        line |= {"BN alone": interval_text(mean_over_tables(list(alone.values())))}
         line |= {"bias share, %": _mean_share(folder / plan_name, plan, size)}
         lines.append(line | {"power": power_text(mean, published), "verdict": text})
         for table, gain in gains.items():
@@ -395,7 +358,35 @@ def _mean_share(folder: Path, plan: Plan, batch_size: int) -> str:
     return f"{100 * float(np.mean(shares)):.0f}" if shares else "–"
 
 
-def _text(effect: Effect | None) -> str:
-    if effect is None:
-        return "–"
-    return f"{effect.value:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]"
+def hypotheses_d2_e2(folder: Path) -> list[dict[str, str]]:
+    """D2 and E2 with their verdicts, if their runs are complete, and estimates beside them.
+
+    Args:
+        folder: Folder with the ledgers of the plans, each below its name.
+    """
+    plan = PLANS["third"]
+    pairs = all_pairs(plan)
+    others = [pair for pair in pairs if NORMALIZED not in pair]
+    points = read_points(folder / "third", plan, others)
+    lines, _ = _two_lines(("D2", "E2"), points, plan)
+    if not points:
+        return lines
+    by_papers = [point._replace(gain=point.by_papers) for point in points]
+    alone = read_points(folder / "third", plan, [pair for pair in pairs if NORMALIZED in pair])
+    with_a2 = [*points, *read_points(folder / "second", PLANS["second"], others)]
+    estimates = [
+        ("D2 by the papers' hold-out", by_papers, slope),
+        ("E2 by the papers' hold-out", _below_share(by_papers), mean_gain),
+        ("D2 with the runs of A2, which were seen before", with_a2, slope),
+        ("D2 of the pair with batch normalization", alone, slope),
+        ("E2 of the pair with batch normalization", _below_share(alone), mean_gain),
+    ]
+    for size in plan.batch_sizes:
+        of_size, of_pair = ([p for p in some if p.batch_size == size] for some in (points, alone))
+        share = 100 * float(np.mean([point.share for point in of_size] or [math.nan]))
+        title = f"Gain in batches of {size}"
+        estimates.append((f"{title}, nine pairs (share {share:.0f} %)", of_size, mean_gain))
+        estimates.append((f"{title}, batch normalization", of_pair, mean_gain))
+    for claim, some, statistic in estimates:
+        lines.append(estimate_line(claim, by_tables(some, statistic), interval_text))
+    return lines

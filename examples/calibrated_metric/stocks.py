@@ -31,7 +31,6 @@ from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 import argparse
 import dataclasses
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -45,25 +44,13 @@ from keras_calibration._ops.folds import row_groups
 from keras_calibration.metrics import CalibratedQuadraticLoss
 from keras_calibration.seeds import Ledger, set_seeds
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(Path(__file__).parent))
-from block_losses import append_block_losses  # noqa: E402
-from lstm import lstm  # noqa: E402
-from pairs import (  # noqa: E402
-    Pair,
-    PairRow,
-    markdown_accuracies,
-    markdown_losses,
-    pair_rows,
-)
-from stock_windows import (  # noqa: E402
-    COLUMNS,
-    TARGETS,
-    Examples,
-    make_examples,
-    read_bars,
-    training_rounds,
-)
+sys.path.append(str(Path(__file__).parents[1]))
+from block_losses import append_block_losses, by_block
+from lstm import lstm
+from pairs import Pair, PairRow, markdown_accuracies, pair_rows, section
+from stock_windows import COLUMNS, TARGETS, Examples, make_examples, read_bars, training_rounds
+
+from data_folder import data_root
 
 PLAIN = "quadratic_loss"
 CALIBRATED = {
@@ -161,11 +148,11 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command-line arguments."""
-    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     base = Pipeline()
+    folder = data_root() / "stocks_ohlcv_100"
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--data", type=Path, default=data / "stocks_ohlcv_100", help="folder with data.csv.xz")
+    add("--data", type=Path, default=folder, help="folder with data.csv.xz")
     add("--target", choices=TARGETS, default="range", help="of the next day (default: range)")
     add("--seeds", type=int, default=20, help="of each pipeline (default: %(default)s)")
     add("--pipelines", nargs="+", help="some of them (default: all)")
@@ -173,10 +160,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--window", type=int, default=10, help="days of a window (default: %(default)s)")
     add("--test-months", type=int, default=24, help="the last ones (default: %(default)s)")
     add("--retrain-every", type=int, default=6, help="months (default: %(default)s)")
-    add("--hidden-size", type=int, default=base.hidden_size, help="default: %(default)s")
-    add("--num-layers", type=int, default=base.num_layers, help="default: %(default)s")
-    add("--batch-size", type=int, default=base.batch_size, help="default: %(default)s")
-    add("--epochs", type=int, default=base.epochs, help="default: %(default)s")
+    add("--hidden-size", type=int, default=base.hidden_size, help="(default: %(default)s)")
+    add("--num-layers", type=int, default=base.num_layers, help="(default: %(default)s)")
+    add("--batch-size", type=int, default=base.batch_size, help="(default: %(default)s)")
+    add("--epochs", type=int, default=base.epochs, help="(default: %(default)s)")
     add("--l2-scale", type=float, default=3e-3, help="times 3 to 7 (default: %(default)s)")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
@@ -319,27 +306,19 @@ def score(
     _, month = np.unique(months, return_inverse=True)
     biases = np.bincount(month, residuals) / np.bincount(month)
     scored = month > 0
-    rolling = np.where(scored, (residuals - biases[month - 1]) ** 2, 0.0)
+    rolling = residuals[scored] - biases[month[scored] - 1]
     metric = CalibratedQuadraticLoss()
     metric.update_state(targets, predictions)
     folds = np.asarray(
         row_groups(keras.ops.arange(len(targets)), metric.num_folds, None, metric.seed)
     )
+    cross_fitted = residuals - metric.bias[folds]
+    num_months = len(biases)
     return {
-        "quadratic_loss": by_month(residuals**2, month, len(month)),
-        "calibrated_quadratic_loss": by_month(rolling, month, int(scored.sum())),
-        "cross_fitted_quadratic_loss": by_month(
-            (residuals - metric.bias[folds]) ** 2, month, len(month)
-        ),
+        "quadratic_loss": by_block(residuals**2, month, num_months),
+        "calibrated_quadratic_loss": by_block(rolling**2, month[scored], num_months),
+        "cross_fitted_quadratic_loss": by_block(cross_fitted**2, month, num_months),
     }
-
-
-def by_month(
-    losses: NDArray[np.float64], month: NDArray[np.intp], num_scored: int
-) -> NDArray[np.float64]:
-    """The values of all months, whose mean is the mean loss of the scored rows."""
-    sums = np.bincount(month, losses)
-    return len(sums) * sums / num_scored
 
 
 def title(ledger: Ledger) -> str:
@@ -364,16 +343,13 @@ def markdown(ledger: Ledger) -> str:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
     runs = ledger.runs(status="finished")
     seconds = np.median([run["metrics"]["seconds"][0] for run in runs])
-    return "\n\n".join(
-        [
-            f"{runs[0]['num_rows']:,} days of stocks to predict; a run took {seconds:.1f} s "
-            "(median), on cores shared with other studies. Published: accuracy by the quadratic "
-            "loss → by the calibrated one, tables 7 and 20 to 23. `base` has two layers of 16 "
-            "units, batches of 128 and 4 epochs. Pairs that count:",
-            markdown_accuracies([row for row in rows if row.judged], PUBLISHED),
-            markdown_losses(rows),
-        ]
+    text = (
+        f"{runs[0]['num_rows']:,} days of stocks to predict; a run took {seconds:.1f} s (median), "
+        "on cores shared with other studies. Published: accuracy by the quadratic loss → by the "
+        "calibrated one, tables 7 and 20 to 23. `base` has two layers of 16 units, batches of 128 "
+        "and 4 epochs. Pairs that count:"
     )
+    return section(text, rows, PUBLISHED)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
 """T1 of HYPOTHESES.md on the page of results: rows in the order of time, rolling calibration."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from block_losses import read_block_losses
 from click_auc import REGRESSION
 from clicks import PLAIN, ROLLING
-from pairs import bias_of, percent
+from pairs import bias_of
 from primary_clicks import PLANS, Plan, folder_name
 from primary_page import mean_area
 from primary_verdicts import Fold, decide
@@ -20,7 +17,7 @@ from share_page import all_pairs
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate
 from markdown_table import markdown_table
-from verdicts import Comparison, bootstrap_gain
+from verdicts import Comparison, bootstrap_gain, interval_text
 
 TEXT = """
 ### T1: what does rolling calibration do in the order of time?
@@ -49,13 +46,6 @@ class TimeRuns(NamedTuple):
     num_tested: int
 
 
-class TimeGain(NamedTuple):
-    """The gain of the pairs of a table that count, and their number."""
-
-    gain: Estimate | None
-    num_pairs: int
-
-
 def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
     """The runs of all tables that are complete."""
     tables = []
@@ -78,7 +68,9 @@ def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
     return tables
 
 
-def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time"]) -> TimeGain:
+def time_gain(
+    runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time"]
+) -> tuple[Estimate | None, int]:
     """The gain over the pairs of a table; even seeds decide for odd ones, and the other way round.
 
     Args:
@@ -86,15 +78,17 @@ def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time
         decided_by_rolling: Whether the rolling loss decides which pipeline is better, in place of
             the log loss.
         plan: The pipelines and their pairs.
+
+    Returns:
+        The gain, and the number of pairs that count.
     """
     plain, rolling = runs.losses
     deciding = Fold(rolling, plain) if decided_by_rolling else runs.losses
     is_even = np.array(runs.seeds) % 2 == 0
     names = list(plan.pipelines)
     comparisons: list[Comparison] = []
-    pairs = all_pairs(plan)
     num_pairs = 0
-    for pair in pairs:
+    for pair in all_pairs(plan):
         places = names.index(pair.first), names.index(pair.second)
         halves = []
         for judged in (is_even, ~is_even):
@@ -104,7 +98,7 @@ def time_gain(runs: TimeRuns, decided_by_rolling: bool, plan: Plan = PLANS["time
         num_pairs += bool(halves)
         comparisons += [Comparison(*half, weight=1 / len(halves)) for half in halves]
     gain = bootstrap_gain(plain, rolling, comparisons) if comparisons else None
-    return TimeGain(gain, num_pairs)
+    return gain, num_pairs
 
 
 def markdown(tables: Sequence[TimeRuns], plan: Plan = PLANS["time"]) -> str:
@@ -121,8 +115,7 @@ def markdown(tables: Sequence[TimeRuns], plan: Plan = PLANS["time"]) -> str:
         line.append(f"{100 * (rolling.mean() / plain.mean() - 1):+.2f}")
         for by_rolling in (False, True):
             gain, num_pairs = time_gain(runs, by_rolling, plan)
-            text = "–" if gain is None else percent(gain)
-            line.append(f"{text} ({num_pairs} of {len(all_pairs(plan))})")
+            line.append(f"{interval_text(gain, 100)} ({num_pairs} of {len(all_pairs(plan))})")
         lines.append(line)
     head = ["table", "above the regression", "bias share, %", "ratio of stds", "mean shift, %"]
     head += ["gain, by log loss", "gain, by rolling loss"]

@@ -5,7 +5,6 @@ passed through two ReLU layers of 200 units. Numeric columns become ids by quant
 rows.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,15 +14,11 @@ import numpy as np
 from calibration_task import CalibrationTask, NetworkSize
 from training import RowModel, Rows, inputs_of, train_one_epoch
 
+from data_folder import TIME_COLUMNS, read_data_folder
 from keras_calibration.layers import FieldNetwork, NeuralCalibration
-
-sys.path.append(str(Path(__file__).parents[1]))
-from data_folder import read_data_folder
 from quantile_buckets import quantile_buckets
 
 MIN_STEPS, MAX_BATCH_SIZE = 150, 512
-# Columns of the time, where a `meta.json` does not name them.
-ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 
 
 class Split(NamedTuple):
@@ -48,7 +43,7 @@ def read_split(folder: Path, field: str | None, max_rows: int | None = None) -> 
     Returns:
         The first 60 % of the rows, the next 20 % and the last 20 %.
     """
-    table = read_data_folder(folder, field, ORDER_BY.get(folder.name), max_rows=max_rows)
+    table = read_data_folder(folder, field, TIME_COLUMNS.get(folder.name), max_rows=max_rows)
     features = {name: np.asarray(table.features[name], np.int32) for name in table.num_values}
     num_values = dict(table.num_values)
     for name in table.numeric:

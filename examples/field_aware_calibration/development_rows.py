@@ -10,28 +10,28 @@ to the test rows. Runs that are in the ledger are not repeated.
 
 import argparse
 import dataclasses
-import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+sys.path.append(str(Path(__file__).parents[1]))
 from base_network import Split, make_task, read_split
 from calibration_task import CalibrationTask, NetworkSize
 from jackknife import append_jackknife
-from tables import ROOT, run
+from tables import run
 from tables_markdown import PLATT, Group, gather
 from training import RowModel
 
+from data_folder import data_root
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
 from two_way_bootstrap import pseudo_values, two_way_effects
-from verdicts import Effect, hartung_knapp, student_effect
+from verdicts import Effect, hartung_knapp, interval_text, student_effect
 
 FOLDER = "development_rows"
 DATA_SETS = (
@@ -57,9 +57,8 @@ the paper's schedule, or are the package's own `NeuralCalibration`.
 
 def main() -> None:
     """Makes the runs that are missing in the ledger, then prints the tables."""
-    root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=root, help="folder of the tables")
+    parser.add_argument("--data", type=Path, default=data_root(), help="folder of the tables")
     parser.add_argument("--tables", nargs="+", default=DATA_SETS, help="(default: all six)")
     parser.add_argument("--seeds", type=int, default=5, help="of each table (default: 5)")
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the ledger")
@@ -133,25 +132,20 @@ def slope(groups: Sequence[Group], method: str = NEURAL) -> tuple[float, float] 
     x = np.log([group.settings["development_rows"] for group in groups])
     parts = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
     # Shape (groups, seeds), and without each block (groups, seeds, blocks).
-    ratios = np.array([_log_ratios(group, method, seeds) for group in groups])
-    without = np.array([_log_ratios_without_blocks(group, method, seeds) for group in groups])
+    ratios = np.array([_log_ratios(group.values, method, seeds) for group in groups])
+    without = np.array([_log_ratios(group.without_blocks, method, seeds) for group in groups])
     values = pseudo_values(parts @ ratios, np.tensordot(parts, without, axes=1))
     return float(values.mean()), two_way_effects(values)[-1]
 
 
-def _log_ratios(group: Group, method: str, seeds: Sequence[int]) -> NDArray[np.float64]:
-    losses = [group.values(name, "log_loss", seeds) for name in (method, PLATT)]
-    return np.asarray(np.log(losses[0] / losses[1]))
-
-
-def _log_ratios_without_blocks(
-    group: Group, method: str, seeds: Sequence[int]
+def _log_ratios(
+    losses_of: Callable[[str, str, Sequence[int]], NDArray[np.float64]],
+    method: str,
+    seeds: Sequence[int],
 ) -> NDArray[np.float64]:
-    losses = [
-        np.array([group.without_block[name][seed]["log_loss"] for seed in seeds])
-        for name in (method, PLATT)
-    ]
-    return np.asarray(np.log(losses[0] / losses[1]))
+    """Log of the losses over those of Platt scaling, on all test rows or without each block."""
+    ours, theirs = (losses_of(name, "log_loss", seeds) for name in (method, PLATT))
+    return np.asarray(np.log(ours / theirs))
 
 
 def mean_slope(tables: Mapping[str, Sequence[Group]], method: str = NEURAL) -> Effect | None:
@@ -175,10 +169,10 @@ def markdown(tables: Mapping[str, Sequence[Group]]) -> str:
             line.append("" if last in SIZES else f"{cells[last]} ({last:,})")
             fit = slope(groups, method)
             # Infinitely many degrees of freedom: a normal distribution.
-            line.append(slope_text(fit and student_effect(-fit[0], fit[1], np.inf)))
+            line.append(interval_text(fit and student_effect(-fit[0], fit[1], np.inf), -100, 2))
             lines.append(line)
         lines.append([method, "mean", *[""] * (len(SIZES) + 1)])
-        lines[-1].append(slope_text(mean_slope(tables, method)))
+        lines[-1].append(interval_text(mean_slope(tables, method), -100, 2))
     head = ["row", "table", *(f"{size:,}" for size in SIZES), "all", "slope"]
     return f"{TEXT.strip()}\n\n{markdown_table(head, lines)}"
 
@@ -189,14 +183,6 @@ def _cell(group: Group, method: str) -> str:
         return "–"
     ours, theirs = (group.values(name, "log_loss", seeds).mean() for name in (method, PLATT))
     return f"{100 * (ours / theirs - 1):+.2f}"
-
-
-def slope_text(effect: Effect | None) -> str:
-    """A slope in percent with its 90 % interval, from the effect in the other direction."""
-    if effect is None:
-        return "–"
-    value, high, low = (-100 * figure for figure in effect[:3])
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 if __name__ == "__main__":

@@ -1,17 +1,13 @@
 """What the tables of `field_aware_calibration` say about the claims of the paper."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tables_markdown import BASE, COLUMNS, PLATT, Group
 
 from keras_calibration.statistics import Estimate
-
-sys.path.append(str(Path(__file__).parents[1]))
 from markdown_table import markdown_table
-from verdicts import Effect, hartung_knapp
+from verdicts import Effect, hartung_knapp, interval_text
 
 # Of a 95 % interval.
 Z = 1.96
@@ -99,7 +95,7 @@ def claims_table(claims: Sequence[Claim], groups: Sequence[Group]) -> str:
         line[-1] = line[-1].removesuffix(", %")
         line += [f"{wins} of {len(gains)}", str(sum(gain.low > 0 for gain in gains))]
         line.append(str(sum(gain.high < 0 for gain in gains)))
-        lines.append([*line, _percent(mean_gain(claim, pairs)), claim.source])
+        lines.append([*line, interval_text(mean_gain(claim, pairs), 100, 2), claim.source])
     return markdown_table([*head, "mean gain, %", "source"], lines)
 
 
@@ -109,19 +105,12 @@ def mean_gain(claim: Claim, pairs: Sequence[tuple[Group, Estimate]]) -> Effect |
     if len(scaled) < 2:
         return None
     values = [gain.value / scale for gain, scale in scaled]
-    return hartung_knapp(values, [_error(gain) / scale for gain, scale in scaled])
+    return hartung_knapp(values, [error_of(gain) / scale for gain, scale in scaled])
 
 
-def _error(estimate: Estimate) -> float:
+def error_of(estimate: Estimate) -> float:
     """A standard error, from a 95 % interval."""
     return (estimate.high - estimate.low) / (2 * Z)
-
-
-def _percent(effect: Effect | None) -> str:
-    if effect is None:
-        return "–"
-    value, low, high = (100 * figure for figure in effect[:3])
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def difference(claim: Claim, group: Group) -> Estimate | None:

@@ -1,25 +1,30 @@
 """F4, F5, F6 and S2 of HYPOTHESES.md on the page of results, and the rows of the full tables."""
 
-import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
-import numpy as np
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import full_tables
+import numpy as np
 from full_tables import DATA_SETS, ERRORS, ILPS, IN_TIME, METHODS, MODEL_2, NEURAL, Errors
-from tables_markdown import PLATT, PUBLISHED, Group
+from tables_markdown import PLATT, Group, published
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
-from verdicts import Effect, mean_over_tables, p_text, power_text, ratio_text, verdict
+from verdicts import (
+    NOT_RUN,
+    Effect,
+    estimate_line,
+    interval_text,
+    mean_over_tables,
+    p_text,
+    power_text,
+    ratio_text,
+    verdict,
+)
 
 # In points: an AUC is comparable if it is not lower by more.
 AREA_MARGIN = 0.2
-NOT_RUN = "not run yet"
+points_text = partial(interval_text, decimals=2)
 TEXT = """
 ### F4, F5, F6 and S2: curves, AUC, and shift in the paper's own measure
 
@@ -30,7 +35,7 @@ raw here, as in the paper. Lines without a name are estimates.
 
 def published_ratio(row: str) -> float:
     """The mean log ratio of the Field-RCE of a row and Platt scaling in table 6 of the paper."""
-    rows = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]["6"]["rows"]
+    rows = published()["tables"]["6"]["rows"]
     ratios = [
         np.log(rows[row][name]["field_rce"] / platt["field_rce"])
         for name, platt in rows["Platt Scaling"].items()
@@ -43,7 +48,7 @@ def published_area_gain() -> float:
 
     Table 1 is left out: it has columns that are known only after the loan.
     """
-    tables = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]
+    tables = published()["tables"]
     rows = [tables[str(number)]["rows"] for number in range(2, 6)]
     return float(np.mean([100 * (r[NEURAL]["auc"] - r["Platt Scaling"]["auc"]) for r in rows]))
 
@@ -59,6 +64,7 @@ def hypotheses(ledger: Ledger) -> list[dict[str, str]]:
     curve, shift = published_ratio("ILPS"), published_ratio("Neural Cali. (train → dev)")
     area = published_area_gain()
     rce, margin = ERRORS["Field-RCE"], AREA_MARGIN
+    less_margin = partial(points_text, less=margin)
     # Name, claim, published, effect, the size whose half is relevant, and how it is shown.
     tested: list[tuple[str, str, str, Effect | None, float, Callable[..., str]]] = [
         (
@@ -67,11 +73,11 @@ def hypotheses(ledger: Ledger) -> list[dict[str, str]]:
         ),
         (
             *("F5", "Neural Calibration has a higher AUC than Platt scaling: points"),
-            *(f"{area:+.2f}", _area_gain(own, PLATT), area, _points),
+            *(f"{area:+.2f}", _area_gain(own, PLATT), area, points_text),
         ),
         (
             *("F6", f"and not {margin:g} points lower than Model-2's: difference, points"),
-            *("comparable", _area_gain(own, MODEL_2, margin), 0.0, partial(_points, margin=margin)),
+            *("comparable", _area_gain(own, MODEL_2, margin), 0.0, less_margin),
         ),
         (
             *("S2", "Field-RCE in the order of time: Neural Calibration : Platt scaling, ratio"),
@@ -80,8 +86,8 @@ def hypotheses(ledger: Ledger) -> list[dict[str, str]]:
     ]
     is_complete = full_tables.is_complete(own, DATA_SETS, list(METHODS))
     lines = []
-    for name, claim, published, effect, size, show in tested:
-        line = {"hypothesis": name, "claim": claim, "published": published, "here": show(effect)}
+    for name, claim, in_paper, effect, size, show in tested:
+        line = {"hypothesis": name, "claim": claim, "published": in_paper, "here": show(effect)}
         line |= {"p": p_text(effect), "power": power_text(effect, size or margin)}
         lines.append(line | {"verdict": verdict(effect, size / 2) if is_complete else NOT_RUN})
     return lines + (_estimates(own, time, random) if own else [])
@@ -102,11 +108,7 @@ def _estimates(
         ("S2, order of time : shuffled", mean_over_tables([-rise for rise in rises])),
         ("S2 on all nine tables in their own order", _ratio(own, NEURAL, rce)),
     ]
-    return [
-        {"hypothesis": "", "claim": claim}
-        | {"here": ratio_text(effect), "p": p_text(effect), "verdict": "estimate"}
-        for claim, effect in ratios
-    ]
+    return [estimate_line(claim, effect, ratio_text) for claim, effect in ratios]
 
 
 def _ratio(groups: Mapping[str, Group], row: str, errors: Errors) -> Effect | None:
@@ -121,14 +123,6 @@ def _area_gain(groups: Mapping[str, Group], base: str, margin: float = 0.0) -> E
     return mean_over_tables([gain + margin for gain in gains])
 
 
-def _points(effect: Effect | None, margin: float = 0.0) -> str:
-    """Points less a margin, with the 90 % interval."""
-    if effect is None:
-        return "–"
-    value, low, high = (figure - margin for figure in effect[:3])
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
 def columns(ledger: Ledger) -> str:
     """All rows against Platt scaling in all columns, means over the nine tables."""
     own = full_tables.groups_of(ledger, "own")
@@ -137,9 +131,9 @@ def columns(ledger: Ledger) -> str:
         line = [row]
         for metric in ("log_loss", "brier"):
             logs = [np.log(g.mean(row, metric) / g.mean(PLATT, metric)) for g in own.values()]
-            line.append(_points(mean_over_tables([100 * value for value in logs])))
+            line.append(points_text(mean_over_tables([100 * value for value in logs])))
         line += [ratio_text(_ratio(own, row, ERRORS[name])) for name in ("Field-ECE", "Field-RCE")]
         areas = [100 * (g.mean(row, "auc") - g.mean(PLATT, "auc")) for g in own.values()]
-        lines.append([*line, _points(mean_over_tables(areas))])
+        lines.append([*line, points_text(mean_over_tables(areas))])
     head = ["row, against Platt scaling", "log loss, %", "Brier, %", "Field-ECE", "Field-RCE"]
     return markdown_table([*head, "AUC, points"], lines) if lines else ""

@@ -13,7 +13,6 @@ import argparse
 import functools
 import importlib.metadata
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,35 +25,30 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+sys.path.append(str(Path(__file__).parents[1]))
 import development_rows
 import methods
 from base_network import Split, make_task, read_split
 from calibration_task import Method
 from jackknife import EPSILON
-from tables import ROOT
 from tables_markdown import BASE, PLATT, Group, gather
 from training import RowModel, Rows, mean_log_loss
 
+from data_folder import data_root
+from end_record import end_record
 from keras_calibration.datasets.table import split_parts
 from keras_calibration.seeds import Ledger
 from verdicts import Effect, mean_over_tables
 
 # The ledger behind F1′, F3 and S1, and the one that this program writes.
 FOLDER, AGAIN = "full_tables", "full_tables_again"
-IN_TIME = (
-    *("nycflights13_337k", "hotel_bookings_119k", "diabetes_readmit_102k", "movielens_100k"),
-)
-DATA_SETS = (
-    *development_rows.DATA_SETS,
-    *("adult_49k", "bank_marketing_45k", "kddcup2012_click40k"),
-)
+IN_TIME = ("nycflights13_337k", "hotel_bookings_119k", "diabetes_readmit_102k", "movielens_100k")
+DATA_SETS = (*development_rows.DATA_SETS, "adult_49k", "bank_marketing_45k", "kddcup2012_click40k")
 OWN_ORDER, SHUFFLED = "own", "shuffled"
 FIRST_SEED, NUM_SEEDS = 410, 10
 BATCH_SIZE = 200
 # A field counts if its values have at least so many test rows on average.
 MIN_ROWS = 200
-PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
 PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
 # Draws of labels from the probabilities of a method, for the floor of its errors.
 FLOOR_DRAWS = 20
@@ -77,9 +71,8 @@ FIRST_METHODS = (BASE, PLATT, NEURAL)
 
 def main() -> None:
     """Makes the runs that are missing in the ledger."""
-    root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=root, help="folder of the tables")
+    parser.add_argument("--data", type=Path, default=data_root(), help="folder of the tables")
     parser.add_argument("--tables", nargs="+", default=DATA_SETS, help="(default: all nine)")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="(default: %(default)s)")
@@ -156,19 +149,16 @@ def run_seed(
         metrics["auc"] = float(roc_auc_score(task.test.labels, logits))
         columns = {field: task.test.features[field] for field in fields}
         metrics |= field_errors(task.test.labels, probabilities, columns)
-        ledger.append(
-            {
-                "pipeline": name,
-                "seed": seed,
-                "status": "finished",
-                "epochs": [0],
-                "metrics": {metric: [value] for metric, value in metrics.items()},
-                "configuration": {"settings": settings, "data": data | {"fields": list(fields)}},
-                "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-                "num_rows": len(task.test.labels),
-                "backend": keras.backend.backend(),
-            }
+        record = end_record(
+            name,
+            seed,
+            metrics,
+            len(task.test.labels),
+            configuration={"settings": settings, "data": data | {"fields": list(fields)}},
+            versions={package: importlib.metadata.version(package) for package in PACKAGES},
+            backend=keras.backend.backend(),
         )
+        ledger.append(record)
 
 
 def field_errors(

@@ -12,18 +12,20 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "examples"))
-from keras_calibration.datasets.table import split_parts  # noqa: E402
-from keras_calibration.seeds import Ledger  # noqa: E402
-from markdown_table import markdown_table  # noqa: E402
+sys.path.append(str(Path(__file__).parents[1]))
+from tables_markdown import published
+
+from data_folder import data_root
+from end_record import end_record
+from keras_calibration.datasets.table import split_parts
+from keras_calibration.seeds import Ledger
+from markdown_table import markdown_table
 
 FOLDER = "lendingclub_2018_32k"
 AFTER_THE_OUTCOME = ("total_rec_late_fee", "last_pymnt_amnt")
@@ -33,7 +35,6 @@ WITHOUT, WITH, ALONE = (
     "the latter alone",
 )
 NUM_SEEDS = 10
-PUBLISHED = Path(__file__).with_name("published.json")
 PAPERS_ROWS = {
     "Base (Model-1)": "the paper: Model-1",
     "Base (Model-2)": "the paper: Model-2",
@@ -44,9 +45,10 @@ DIRECTIONS = {"auc": "max", "log_loss": "min"}
 
 def main() -> None:
     """Makes the runs that are missing in the ledger, then prints the section."""
-    root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=root / FOLDER, help="(default: %(default)s)")
+    parser.add_argument(
+        "--data", type=Path, default=data_root() / FOLDER, help="(default: %(default)s)"
+    )
     parser.add_argument("--output", type=Path, default=Path("output/lending_club"), help="ledger")
     arguments = parser.parse_args()
     ledger = Ledger(arguments.output)
@@ -101,16 +103,10 @@ def record(name: str, columns: Any, labels: np.ndarray, seed: int) -> dict[str, 
     p = model.predict(columns.iloc[parts["test"]])
     test_labels = labels[parts["test"]]
     metrics = {"auc": roc_auc_score(test_labels, p), "log_loss": log_loss(test_labels, p)}
-    return {
-        "pipeline": name,
-        "seed": seed,
-        "status": "finished",
-        "epochs": [0],
-        "metrics": {metric: [float(value)] for metric, value in metrics.items()},
-        "directions": DIRECTIONS,
-        "configuration": {"num_columns": columns.shape[1], "settings": settings},
-        "num_rows": len(test_labels),
-    }
+    configuration = {"num_columns": columns.shape[1], "settings": settings}
+    return end_record(
+        name, seed, metrics, len(test_labels), directions=DIRECTIONS, configuration=configuration
+    )
 
 
 def section(ledger: Ledger) -> str:
@@ -126,7 +122,7 @@ def section(ledger: Ledger) -> str:
         )
         columns = str(of_name[0]["configuration"]["num_columns"])
         lines.append([name, columns, f"{auc:.3f}", f"{loss:.3f}"])
-    table_1 = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]["1"]["rows"]
+    table_1 = published()["tables"]["1"]["rows"]
     for row, name in PAPERS_ROWS.items():
         figures = table_1[row]
         lines.append([name, "", f"{figures['auc']:.3f}", f"{figures['log_loss']:.3f}"])

@@ -1,25 +1,24 @@
 """F1, F2, F1′, F3 and S1 of HYPOTHESES.md on the page of results."""
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import development_rows
 import full_tables
-from tables_markdown import BASE, COLUMNS, FLOOR, FLOOR_METRICS, PLATT, PUBLISHED, Group
+import numpy as np
+from field_aware_claims import error_of
+from tables_markdown import BASE, COLUMNS, FLOOR, FLOOR_METRICS, PLATT, Group, published
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table, table_of
 from two_way_bootstrap import two_way_interval
 from verdicts import (
+    NOT_RUN,
     Effect,
+    estimate_line,
     hartung_knapp,
     in_order,
+    interval_text,
     joint_verdict,
     mean_over_tables,
     p_text,
@@ -31,8 +30,6 @@ from verdicts import (
 )
 
 ROW = "Neural Calibration"
-# Of a 95 % interval.
-Z = 1.96
 TEXT = """
 ### F1: does Neural Calibration lower the field errors of Model-1?
 
@@ -45,7 +42,7 @@ unweighted mean of raw errors, and this one is weighted by precision. Movielens,
 above 1, has more weight than any table with a small ratio: both errors pass without it. F1′ and F3
 ask again, on tables in full.
 """
-AGAIN_TEXT = """
+IN_FULL_TEXT = """
 ### F1′, F3 and S1: the same on nine tables in full
 
 Model-1, Platt scaling and Neural Calibration with the paper's schedule, in batches of 200. Log
@@ -99,9 +96,8 @@ def log_ratio(group: Group, metric: str) -> Ratio | None:
     if min(excess.values()) <= 0:
         return None
     parts = [group.pseudo_values(name, metric, seeds) / excess[name] for name in (BASE, ROW)]
-    interval = two_way_interval(*parts)
     value = float(np.log(excess[ROW] / excess[BASE]))
-    return Ratio(value, (interval.high - interval.low) / (2 * Z))
+    return Ratio(value, error_of(two_way_interval(*parts)))
 
 
 def published_log_ratio(metric: str, base: str = "Base (Model-1)") -> float:
@@ -111,7 +107,7 @@ def published_log_ratio(metric: str, base: str = "Base (Model-1)") -> float:
 
 def published_log_ratios(metric: str, row: str, base: str) -> list[float]:
     """The log ratio of two rows in each of the tables 1 to 5 of the paper."""
-    tables = json.loads(PUBLISHED.read_text(encoding="utf-8"))["tables"]
+    tables = published()["tables"]
     rows = [tables[str(number)]["rows"] for number in range(1, 6)]
     return [float(np.log(table[row][metric] / table[base][metric])) for table in rows]
 
@@ -133,7 +129,7 @@ def hypotheses(
     for metric in FLOOR_METRICS:
         ratios = {group.settings["data"]: log_ratio(group, metric) for group in groups}
         above_floor = [ratio for ratio in ratios.values() if ratio is not None]
-        published = published_log_ratio(metric)
+        size = published_log_ratio(metric)
         title = COLUMNS[metric].title.removesuffix(", %")
         for name, ratio in ratios.items():
             text = "at the floor" if ratio is None else f"{np.exp(ratio.value):.2f}"
@@ -143,24 +139,24 @@ def hypotheses(
             result = hartung_knapp([-r.value for r in above_floor], [r.error for r in above_floor])
         wins = sum(r.value < 0 for r in above_floor)
         claim = f"Neural Calibration lowers field errors: {title}, ratio to Model-1"
-        line = {"hypothesis": "F1", "claim": claim, "published": f"{np.exp(published):.2f}"}
+        line = {"hypothesis": "F1", "claim": claim, "published": f"{np.exp(size):.2f}"}
         line |= {"here": ratio_text(result), "p": p_text(result)}
         line |= {"lower on": f"{wins} of {len(above_floor)}"}
         line |= {"p, sign (two-sided)": f"{sign_test(wins, len(above_floor) - wins):.2g}"}
-        line |= {"power": power_text(result, -published)}
-        lines.append(line | {"verdict": verdict(result, -published / 2)})
+        line |= {"power": power_text(result, -size)}
+        lines.append(line | {"verdict": verdict(result, -size / 2)})
     falling = development_rows.mean_slope(by_rows)
     in_turn = in_order([joint_verdict([line["verdict"] for line in lines]), verdict(falling)])
     lines.append({"hypothesis": "F1", "claim": BOTH, "verdict": in_turn[0]})
     claim = "More development rows favour it over Platt scaling: slope of the loss ratio, %"
-    line = {"hypothesis": "F2", "claim": claim, "here": development_rows.slope_text(falling)}
+    line = {"hypothesis": "F2", "claim": claim, "here": interval_text(falling, -100, 2)}
     line |= {"p": p_text(falling), "power": power_text(falling, unit=0.01)}
     lines.append(line | {"verdict": in_turn[1]})
     return lines, table_of(list(by_table.values()))
 
 
-def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
-    """F1′, F3 and S1 with their verdicts, from the runs of `full_tables.py`."""
+def hypotheses_in_full(ledger: Ledger) -> list[dict[str, str]]:
+    """F1′, F3 and S1, on tables in full, with their verdicts, from the runs of `full_tables.py`."""
     ordered, mixed = _both_orders(ledger)
     lines: list[dict[str, str]] = []
     for name, base, published_base, predicted in (
@@ -182,20 +178,24 @@ def hypotheses_again(ledger: Ledger) -> list[dict[str, str]]:
     titles = ("in shuffled rows", "and how far it rises in the order of time")
     predictions = ("-0.3 [-0.5, -0.05]", "+1.0 [-2, +4]")
     effects = full_tables.time_effects(ordered, mixed)
-    for title, predicted, effect, sign in zip(titles, predictions, effects, (-1, 1), strict=True):
+    for title, predicted, effect, scale in zip(
+        titles, predictions, effects, (-100, 100), strict=True
+    ):
         claim = f"Neural Calibration's log loss against Platt scaling's {title}, %"
         line = {"hypothesis": "S1", "claim": claim}
-        line |= {"predicted": predicted, "here": _percent(effect, sign), "p": p_text(effect)}
-        lines.append(line | {"power": power_text(effect, unit=0.01), "verdict": verdict(effect)})
+        line |= {"predicted": predicted, "here": interval_text(effect, scale, 2)}
+        line |= {"p": p_text(effect), "power": power_text(effect, unit=0.01)}
+        lines.append(line | {"verdict": verdict(effect)})
     joint = joint_verdict([line["verdict"] for line in lines[-2:]])
     lines.append({"hypothesis": "S1", "claim": "Both parts", "verdict": joint})
     for title, groups in (("in shuffled rows", mixed), ("in the order of time", ordered)):
         in_time = {name: groups[name] for name in full_tables.IN_TIME if name in groups}
         effect = mean_log_ratio(in_time, ROW, PLATT, full_tables.ERRORS["Field-RCE"])
-        lines.append(_estimate(f"S1 in the paper's measure, raw Field-RCE, {title}: ratio", effect))
+        claim = f"S1 in the paper's measure, raw Field-RCE, {title}: ratio"
+        lines.append(estimate_line(claim, effect, ratio_text))
     if full_tables.is_complete(ordered) and full_tables.is_complete(mixed, full_tables.IN_TIME):
         return lines
-    return [line | {"verdict": "runs under way"} for line in lines]
+    return [line | {"verdict": NOT_RUN} for line in lines]
 
 
 def _splits(groups: Mapping[str, Group]) -> list[dict[str, str]]:
@@ -206,29 +206,13 @@ def _splits(groups: Mapping[str, Group]) -> list[dict[str, str]]:
     for title, some in (("six tables seen before", seen), ("three new tables", new)):
         for error in list(full_tables.ERRORS)[:2]:
             effect = mean_log_ratio(some, ROW, BASE, full_tables.ERRORS[error])
-            lines.append(_estimate(f"F1′ on {title}: {error}", effect))
+            lines.append(estimate_line(f"F1′ on {title}: {error}", effect, ratio_text))
     return lines
-
-
-def _estimate(claim: str, effect: Effect | None) -> dict[str, str]:
-    """A line without a verdict."""
-    line = {"hypothesis": "", "claim": claim, "here": ratio_text(effect)}
-    return line | {"p": p_text(effect), "verdict": "estimate"}
 
 
 def _both_orders(ledger: Ledger) -> tuple[dict[str, Group], dict[str, Group]]:
     """The runs of `full_tables.py` in their own order, and shuffled."""
     return full_tables.groups_of(ledger, "own"), full_tables.groups_of(ledger, "shuffled")
-
-
-def measures(ledger: Ledger) -> str:
-    """The ratios of `full_tables.py` by each measure of an error."""
-    return f"{MEASURES_TEXT.strip()}\n\n{_measures(_both_orders(ledger)[0])}"
-
-
-def by_table(ledger: Ledger) -> str:
-    """The ratios of each table of `full_tables.py`."""
-    return _by_table(*_both_orders(ledger))
 
 
 def mean_log_ratio(
@@ -239,8 +223,9 @@ def mean_log_ratio(
     return mean_over_tables([-value for value in ratios.values()])
 
 
-def _measures(groups: Mapping[str, Group]) -> str:
-    """The ratios of the three rows by each measure of an error."""
+def measures(ledger: Ledger) -> str:
+    """The ratios of the three rows of `full_tables.py` by each measure of an error."""
+    groups, _ = _both_orders(ledger)
     lines = []
     for title, errors in full_tables.ERRORS.items():
         line = [title]
@@ -264,11 +249,12 @@ def _measures(groups: Mapping[str, Group]) -> str:
     head = ["error"]
     for pair in (f"{ROW} : {BASE}", f"{ROW} : {PLATT}", f"{PLATT} : {BASE}"):
         head += [pair, "lower on"]
-    return markdown_table(head, lines)
+    return f"{MEASURES_TEXT.strip()}\n\n{markdown_table(head, lines)}"
 
 
-def _by_table(ordered: Mapping[str, Group], mixed: Mapping[str, Group]) -> str:
-    """The fields of each table, its ratios, and its losses in both orders."""
+def by_table(ledger: Ledger) -> str:
+    """The fields of each table of `full_tables.py`, its ratios, and its losses in both orders."""
+    ordered, mixed = _both_orders(ledger)
     losses = [full_tables.loss_ratios(groups) for groups in (ordered, mixed)]
     lines = []
     for name, group in ordered.items():
@@ -283,11 +269,3 @@ def _by_table(ordered: Mapping[str, Group], mixed: Mapping[str, Group]) -> str:
     head += [f"{error}, : {base}" for base in (BASE, PLATT) for error in ("Field-ECE", "Field-RCE")]
     head += ["log loss : Platt, own order, %", "shuffled, %"]
     return markdown_table(head, lines)
-
-
-def _percent(effect: Effect | None, sign: int) -> str:
-    """A log ratio in percent with its 90 % interval; the effect may be its opposite."""
-    if effect is None:
-        return "–"
-    ends = sorted(100 * sign * end for end in (effect.low, effect.high))
-    return f"{100 * sign * effect.value:+.2f} [{ends[0]:+.2f}, {ends[1]:+.2f}]"

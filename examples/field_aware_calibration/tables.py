@@ -16,7 +16,6 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -27,18 +26,19 @@ import keras
 import numpy as np
 from scipy.special import expit
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(Path(__file__).parent))
-import later_methods  # noqa: E402
-import methods  # noqa: E402
-from base_network import make_task, read_split  # noqa: E402
-from calibration_task import CalibrationTask, Method, NetworkSize  # noqa: E402
-from jackknife import append_jackknife, scores, scores_without_blocks  # noqa: E402
-from tables_markdown import FLOOR  # noqa: E402
-from tables_markdown import markdown as markdown_of_rows  # noqa: E402
-from training import RowModel  # noqa: E402
+sys.path.append(str(Path(__file__).parents[1]))
+import later_methods
+import methods
+from base_network import make_task, read_split
+from calibration_task import CalibrationTask, Method, NetworkSize
+from jackknife import append_jackknife, scores, scores_without_blocks
+from tables_markdown import FLOOR
+from tables_markdown import markdown as markdown_of_rows
+from training import RowModel
 
-from keras_calibration.seeds import Ledger  # noqa: E402
+from data_folder import data_root
+from end_record import end_record
+from keras_calibration.seeds import Ledger
 
 DATA_SETS = (
     "avazu_head10k",
@@ -112,10 +112,9 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command-line arguments."""
-    root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    folders = [root / name for name in DATA_SETS]
+    folders = [data_root() / name for name in DATA_SETS]
     add("--data", type=Path, nargs="+", default=folders, help="(default: 13 data sets)")
     add("--field", help="the field z (default: the first of meta.json's fields)")
     add("--methods", nargs="+", default=["all"], help=f"rows by name, or {', '.join(GROUPS)}")
@@ -195,17 +194,15 @@ def run(
         "positive_rate": float(task.test.labels.mean()),
     }
     timing = {"seconds": seconds, "base_seconds": base_seconds}
-    record = {
-        "pipeline": name,
-        "seed": task.seed,
-        "status": "finished",
-        "epochs": [0],
-        "metrics": {metric: [value] for metric, value in (metrics | timing).items()},
-        "directions": DIRECTIONS,
-        "configuration": {"settings": settings, "data": data},
-        "num_rows": len(task.test.labels),
-        "backend": keras.backend.backend(),
-    }
+    record = end_record(
+        name,
+        task.seed,
+        metrics | timing,
+        len(task.test.labels),
+        directions=DIRECTIONS,
+        configuration={"settings": settings, "data": data},
+        backend=keras.backend.backend(),
+    )
     return record, without_block
 
 

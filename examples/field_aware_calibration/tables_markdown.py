@@ -1,24 +1,19 @@
 """The runs of `tables.py` as Markdown: a table for each data set."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jackknife import read_jackknife
 from numpy.typing import NDArray
 
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate, mean_difference
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from jackknife import read_jackknife
-
 from markdown_table import markdown_table
 from two_way_bootstrap import pseudo_values, two_way_interval
 
-PUBLISHED = Path(__file__).with_name("published.json")
 BASE, PLATT, FLOOR = "Model-1", "Platt scaling", "Noise floor"
 FLOOR_METRICS = ("field_ece", "field_rce")
 
@@ -80,9 +75,13 @@ class Group(NamedTuple):
         """A metric of a row, in the order of the seeds."""
         return np.array([self.runs[name][seed][metric] for seed in seeds])
 
+    def without_blocks(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
+        """The same without each block of test rows, shape (seeds, blocks)."""
+        return np.array([self.without_block[name][seed][metric] for seed in seeds])
+
     def pseudo_values(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
         """A metric of a row as contributions of seeds and blocks of test rows, (seeds, blocks)."""
-        without = [self.without_block[name][seed][metric] for seed in seeds]
+        without = self.without_blocks(name, metric, seeds)
         return pseudo_values(self.values(name, metric, seeds), without)
 
     def difference(self, first: str, second: str, metric: str) -> Estimate | None:
@@ -198,17 +197,23 @@ def difference_from_base(group: Group, name: str) -> str:
     return f"{text} [{estimate.low:+.5f}, {estimate.high:+.5f}]" if estimate else text
 
 
+def published() -> dict[str, Any]:
+    """The figures of the paper."""
+    text = Path(__file__).with_name("published.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
 def published_figures(folder: str) -> dict[str, dict[str, float]]:
     """The paper's figures for a data set, by our row and metric; empty for other data sets."""
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    paper = published()
     figures: dict[str, dict[str, float]] = {}
-    if folder not in published["folders"]:
+    if folder not in paper["folders"]:
         return figures
-    data = published["folders"][folder]
-    for content in published["tables"].values():
+    data = paper["folders"][folder]
+    for content in paper["tables"].values():
         for name, values in content["rows"].items():
             metrics = values if content.get("data") == data else values.get(data, {})
             # Tables 1 to 5 come first, and have more decimals than table 6 or as many.
-            ours = published["rows"][name]
+            ours = paper["rows"][name]
             figures[ours] = {**metrics, **figures.get(ours, {})}
     return {name: values for name, values in figures.items() if values}

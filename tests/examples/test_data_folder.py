@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from data_folder import read_data_folder
+from data_folder import TIME_COLUMNS, read_data_folder
 from quantile_buckets import quantile_buckets
 from tiers import slow_except
 
@@ -89,7 +89,6 @@ FOLDERS = ["adult_49k", "bank_marketing_45k", "credit_default_tw_30k", "diabetes
 FOLDERS += ["fremtpl2_678k", "hotel_bookings_119k", "kddcup2012_click40k", "lendingclub_2018_32k"]
 FOLDERS += ["movielens_100k", "nycflights13_337k", "pg15_motor_100k", "sba_loans_22k"]
 FOLDERS += ["tmall_repeat_261k"]
-ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 
 
 @pytest.mark.quick_cases(2)
@@ -100,7 +99,7 @@ def test_real_folders_are_split_as_their_base_logits(data_root, name):
     folder = data_root / name
     if not folder.is_dir():
         pytest.skip(f"{data_root} holds no {name}: point KERAS_CALIBRATION_DATA at a whole copy.")
-    table = read_data_folder(folder, order_by=ORDER_BY.get(name))
+    table = read_data_folder(folder, order_by=TIME_COLUMNS.get(name))
     field = table.fields[0]
     vocabulary = np.array(table.vocabularies[field])
     meta = json.loads((folder / "meta.json").read_text())

@@ -224,8 +224,8 @@ def test_the_third_plan_is_not_run_before_it_has_all_points(monkeypatch):
 
     monkeypatch.setattr(share_page, "read_points", read)
     # Two points a condition: a fold of each is missing.
-    lines = share_page.hypotheses_third(Path())
+    lines = share_page.hypotheses_d2_e2(Path())
     assert [line["verdict"] for line in lines[:2]] == ["not run yet"] * 2
     assert {line["verdict"] for line in lines[2:]} == {"estimate"}
     monkeypatch.setitem(PLANS, "third", PLANS["third"]._replace(num_folds=2))
-    assert share_page.hypotheses_third(Path())[0]["verdict"] == "reproduced"
+    assert share_page.hypotheses_d2_e2(Path())[0]["verdict"] == "reproduced"

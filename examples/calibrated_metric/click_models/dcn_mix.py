@@ -6,14 +6,7 @@ from typing import Any
 
 import keras
 
-from click_models.embedded import (
-    ModelOptions,
-    Tensor,
-    embed,
-    ids_input,
-    output,
-    perceptron,
-)
+from click_models.embedded import ModelOptions, Tensor, embed, ids_input, output, perceptron
 
 
 class LowRankCrossMixture(keras.layers.Layer):

@@ -2,15 +2,7 @@
 
 import keras
 
-from click_models.embedded import (
-    ModelOptions,
-    Tensor,
-    embed,
-    ids_input,
-    linear,
-    output,
-    perceptron,
-)
+from click_models.embedded import ModelOptions, Tensor, embed, ids_input, linear, output, perceptron
 
 
 class PairwiseProducts(keras.layers.Layer):

@@ -6,14 +6,7 @@ import keras
 import keras_rs
 import numpy as np
 
-from click_models.embedded import (
-    ModelOptions,
-    Tensor,
-    embed,
-    ids_input,
-    output,
-    perceptron,
-)
+from click_models.embedded import ModelOptions, Tensor, embed, ids_input, output, perceptron
 
 
 def dlrm(options: ModelOptions, bottom_units: Sequence[int] = (16,)) -> keras.Model:

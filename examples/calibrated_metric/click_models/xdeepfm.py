@@ -5,15 +5,7 @@ from typing import Any
 
 import keras
 
-from click_models.embedded import (
-    ModelOptions,
-    Tensor,
-    embed,
-    ids_input,
-    linear,
-    output,
-    perceptron,
-)
+from click_models.embedded import ModelOptions, Tensor, embed, ids_input, linear, output, perceptron
 
 
 class CompressedInteraction(keras.layers.Layer):
