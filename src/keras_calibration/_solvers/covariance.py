@@ -20,6 +20,8 @@ def covariance_factor(hessian: np.ndarray, free: np.ndarray | None = None) -> np
 
     Example:
         >>> factor = covariance_factor(np.array([[4.0, 0.0], [0.0, 25.0]]))
+        >>> bool((factor >= 0).all())
+        True
         >>> factor @ factor.T
         array([[0.25, 0.  ],
                [0.  , 0.04]])
@@ -35,6 +37,10 @@ def covariance_factor(hessian: np.ndarray, free: np.ndarray | None = None) -> np
         # magnitude. With `D H D = V Λ Vᵀ` for the scale D, the factor is `F = D V Λ^(-½)`.
         scale = 1 / np.sqrt(np.maximum(np.diag(matrix), _SMALLEST_INFORMATION))
         eigenvalues, directions = np.linalg.eigh(matrix * scale[:, None] * scale)
+        # Rounding decides the sign of a direction. The first of its large entries is made positive,
+        # so that equal fits have equal weights.
+        large = np.abs(directions) > np.abs(directions).max(axis=0) / 2
+        directions *= np.sign(np.take_along_axis(directions, large.argmax(axis=0)[None], axis=0))
         root = np.sqrt(np.maximum(eigenvalues, _SMALLEST_EIGENVALUE))
         factor[np.ix_(places, places)] = scale[:, None] * directions / root
     return factor
