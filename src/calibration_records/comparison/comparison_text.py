@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from calibration_records._figures import decimals_of, significant, with_error
 from calibration_records._text import MAX_WIDTH, counted, grid, shorten, terminal_safe, wrap
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.comparison.verdict import MAX_MORE_SEEDS, Outcome
@@ -88,7 +89,7 @@ def _figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
     lines = [_probability_line(comparison)] if comparison.standard_error else []
     if (effect := comparison.smallest_detectable_effect) is not None:
-        lines.append(f"smallest detectable effect: {effect:#.2g} with 80 % power")
+        lines.append(f"smallest detectable effect: {significant(effect, 2)} with 80 % power")
     bias, share = comparison.bias_share, comparison.surviving_share
     plain, calibrated = comparison.plain_metric, comparison.calibrated_metric
     if comparison.gain_difference is not None:
@@ -100,13 +101,12 @@ def _figures(comparison: Comparison) -> list[str]:
     # nothing.
     if share is not None and math.isfinite(share.low):
         lines.append(
-            f"surviving share: calibrating both would leave {interval(share, '.0%')} of the "
+            f"surviving share: calibrating both would leave {_share(share)} of the "
             f"difference in {plain}"
         )
     if bias is not None and math.isfinite(bias.low):
         lines.append(
-            f"bias share: calibration removes {interval(bias, '.0%')} of the seed variance of "
-            f"{plain}"
+            f"bias share: calibration removes {_share(bias)} of the seed variance of {plain}"
         )
     if share is not None and math.isfinite(share.value):
         lines.append(f"planning: {_seeds_text(comparison)}")
@@ -122,7 +122,7 @@ def _probability_line(comparison: Comparison) -> str:
     prior = "a flat prior"
     if (noise := comparison.seed_noise) is not None:
         prior = (
-            f"a flat prior and a seed standard deviation of {noise.std:#.2g}, from "
+            f"a flat prior and a seed standard deviation of {significant(noise.std, 2)}, from "
             f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
         )
     return f"P(B is better): {shown} % for this look alone, with {prior}; it does not decide"
@@ -137,31 +137,46 @@ def _seeds_text(comparison: Comparison) -> str:
     return f"to find a difference of this size with 80 % power takes {', '.join(parts)}"
 
 
-def interval(estimate: Estimate, form: str | None = None) -> str:
-    """A figure with its interval, in the format `form`, or to two digits of the half-width.
+def interval(estimate: Estimate) -> str:
+    """A figure with its interval, to two digits of the half-width.
 
     Example:
         >>> interval(Estimate(-0.00073, -0.00101, -0.00045))
         '-0.73 [-1.01, -0.45] e-3'
-        >>> interval(Estimate(0.5, 0.41, 0.6), ".1f")
-        '0.5 [0.4, 0.6]'
+        >>> interval(Estimate(484.0, 470.0, 498.0))
+        '484 [470, 498]'
     """
-    if form is not None:
-        text = f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
-        return text.replace("%", " %")
-    # Digits beyond the second of the half-width are noise.
+    ends = estimate[:3]
     half = (estimate.high - estimate.low) / 2
-    largest = max(map(abs, estimate[:3]))
-    if not (math.isfinite(half) and largest > 0):
-        return interval(estimate, ".2g")
+    largest = max(map(abs, ends))
+    if not (math.isfinite(half) and half > 0):
+        value, low, high = (significant(end, 3) for end in ends)
+        return f"{value} [{low}, {high}]"
     # One power of ten for the figure and both ends, so that they can be compared at a glance.
     exponent = math.floor(math.log10(largest))
-    scale = 0 if -2 <= exponent <= 3 else exponent
-    # Two digits of the half-width, but at most four decimals.
-    digits = 1 - math.floor(math.log10(half)) + scale if half > 0 else 2
-    scaled = Estimate(*(part / 10.0**scale for part in estimate[:3]))
-    text = interval(scaled, f".{min(max(digits, 0), 4)}f")
-    return text if scale == 0 else f"{text} e{scale}"
+    scale = 0 if -2 <= exponent <= 5 else exponent
+    # Digits beyond the second of the half-width are noise. Beyond the ninth, all are rounding.
+    places = min(decimals_of(half / 10.0**scale), 9)
+    value, low, high = (f"{end / 10.0**scale:,.{places}f}" for end in ends)
+    return f"{value} [{low}, {high}]{f' e{scale}' if scale else ''}"
+
+
+def _percent(share: Estimate) -> tuple[str, str, str]:
+    """A share and its interval in percent, to a digit of the half-width, without the sign.
+
+    Example:
+        >>> _percent(Estimate(0.614, 0.41, 2.18)), _percent(Estimate(0.9958, 0.9934, 0.9981))
+        (('61', '41', '218'), ('99.6', '99.3', '99.8'))
+    """
+    half = 100 * (share.high - share.low) / 2
+    places = decimals_of(half, 1) if math.isfinite(half) else 0
+    value, low, high = (f"{100 * end:.{min(places, 9)}f}" for end in share[:3])
+    return value, low, high
+
+
+def _share(share: Estimate) -> str:
+    value, low, high = _percent(share)
+    return f"{value} % [{low} %, {high} %]"
 
 
 def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -184,15 +199,18 @@ def _metric_rows(comparison: Comparison) -> list[list[str]]:
 
 def _row(metric: MetricComparison, held_out: bool) -> list[str]:
     difference = metric.difference
+    wins = ""
     # Paired runs are compared under one seed, independent ones across seeds.
-    beats = metric.b_beats_a_same_seed or metric.b_beats_a
+    if beats := metric.b_beats_a_same_seed or metric.b_beats_a:
+        value, low, high = _percent(beats)
+        wins = f"{value} [{low}–{high}]"
     p_value = None if difference is None else difference.p_value
     return [
         terminal_safe(metric.metric).removeprefix("val_" if held_out else ""),
         _mean_and_std(metric.mean_a, metric.std_a),
         _mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        "" if beats is None else interval(beats, ".0%").replace(" %", "").replace(", ", "–"),
+        wins,
         "" if p_value is None else f"{p_value:#.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 
@@ -200,5 +218,4 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
 def _mean_and_std(mean: float, std: float) -> str:
     if not math.isfinite(mean):
         return "none"
-    text = f"{mean:#.5g}±{std:#.2g}" if math.isfinite(std) else f"{mean:#.5g}"
-    return text.replace(".±", "±").removesuffix(".")
+    return with_error(mean, std, between="±") if math.isfinite(std) else significant(mean, 5)
