@@ -4,8 +4,8 @@ import math
 
 # Of a figure with more digits than this, the last ones are rounding.
 _MOST_DIGITS = 9
-# Exponents that are written as zeros, from 0.00001 to a million.
-_LEAST_EXPONENT, _MOST_EXPONENT = -5, 5
+# Exponents that are written as zeros, from 0.0000001 to a million.
+_LEAST_EXPONENT, _MOST_EXPONENT = -7, 5
 
 
 def decimals_of(size: float, digits: int = 2) -> int:
@@ -22,8 +22,8 @@ def significant(value: float, digits: int, sign: str = "") -> str:
     """A figure to so many significant digits; with an exponent only if it is tiny or huge.
 
     Example:
-        >>> significant(483.2, 2), significant(0.00259, 4), significant(1e-7, 2)
-        ('483', '0.002590', '1.0e-07')
+        >>> significant(483.2, 2), significant(0.00259, 4), significant(1e-9, 2)
+        ('483', '0.002590', '1.0e-09')
     """
     if value == 0:
         return "0"
@@ -47,20 +47,19 @@ def to_error(value: float, error: float, sign: str = "") -> str:
     # No error, or one that is itself rounding: nothing says which digits count.
     if not is_known or num_digits > _MOST_DIGITS:
         return f"{value:{sign}.6g}" if value else "0"
-    # An error of 1e-7 still leaves a figure that can be read without an exponent.
-    if _LEAST_EXPONENT - 2 <= exponent <= _MOST_EXPONENT:
+    if _LEAST_EXPONENT <= exponent <= _MOST_EXPONENT:
         return f"{value:{sign}z,.{decimals_of(error)}f}"
     return f"{value:{sign}.{max(num_digits, 1) - 1}e}"
 
 
-def with_error(value: float, error: float, sign: str = "", between: str = " ± ") -> str:
+def with_error(value: float, error: float, sign: str = "") -> str:
     """A figure and its standard error, both to the second significant digit of the error.
 
     Example:
         >>> with_error(0.0025912, 0.0000031), with_error(-0.00273, 0.0035, "+")
         ('0.0025912 ± 0.0000031', '-0.0027 ± 0.0035')
     """
-    return f"{to_error(value, error, sign)}{between}{to_error(error, error)}"
+    return f"{to_error(value, error, sign)} ± {to_error(error, error)}"
 
 
 def _exponent(size: float, digits: int) -> int:

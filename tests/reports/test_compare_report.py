@@ -1,5 +1,7 @@
 """Every number that `compare` prints, computed from the records with NumPy and SciPy alone."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import optimize, stats
@@ -75,13 +77,18 @@ def part_of(values, num):
     return {name: column[:num] for name, column in values.items()}
 
 
-def test_paired_runs_with_both_losses(tmp_path):
+@pytest.mark.parametrize("unit", [1.0, 1e6, 3e-3])
+def test_paired_runs_with_both_losses(tmp_path, unit):
     a, b, seeds = metrics(NOISE_A), metrics(NOISE_B, -6e-4, -2e-4), range(12)
+    # Of any size, as of sums of money or of rates per day.
+    a, b = ({name: unit * column for name, column in side.items()} for side in (a, b))
     comparison = compare(ledger_of(tmp_path, deepfm=(seeds, a), dcn=(seeds, b)), "deepfm", "dcn")
     reason = [*reason_of(a[CALIBRATED], b[CALIBRATED], True, 0.95), 0.05 / 3, 0.05, 3]
     figures = expected_of(a, b, True, 0.95, 1 - 0.05 / 3, bias=True)
     check_numbers(str(comparison), [reason, 12, 12, 12, 0.95, *figures])
     assert str(comparison.verdict) == "B better"
+    # Ordinary sizes have no exponent; small ones share that of a figure and its interval.
+    assert not re.search(r"\de[-+]?\d", str(comparison))
 
 
 def test_a_gain_that_is_calibration_only(tmp_path):
@@ -106,7 +113,7 @@ def test_the_plan_counts_the_seeds_to_train(tmp_path):
         figures += [look.detectable(0.9), 0.8]
         comparison = compare(ledger, "deepfm", "dcn", delta=delta, num_looks=1, confidence=0.9)
         reason = [look.seeds(0.9, delta) - 7, look.value, *look.ends, look.p, 0.1]
-        wide = [] if delta is None else [0.9, look.value, *look.ends, delta]
+        wide = [] if delta is None else [0.9, *look.ends, delta]
         check_numbers(str(comparison), [reason, wide, 9, 7, 0.9, *figures])
 
 

@@ -117,6 +117,14 @@ def model_with(head, *features):
     return CalibratedModel(base, head, base_output="logit")
 
 
+def test_fit_head_of_rates_per_day(capsys):
+    logits, y, _ = rows_of(20_000, 1.0, -5.5)
+    fit_head(model_with(PlattScaling()), {"score": logits}, y)
+    shown = capsys.readouterr().out
+    shown = shown[shown.index("The head") :]
+    check_numbers(shown, Fitted(fitted_line, logits, y, np.ones(20_000)).printed)
+
+
 @pytest.mark.parametrize("kind", FITS)
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_fit_head(kind, is_weighted, capsys):

@@ -55,7 +55,9 @@ def _rule(comparison: Comparison) -> str:
     shared = f" ({100 * (1 - question.confidence):.3g} % shared by {looks} looks)"
     origins: dict[int | None, str] = {None: " (at any number of looks)", 1: ""}
     level = f"{1 - judged.confidence:.3g}{origins.get(looks, shared)}"
-    part = f"the {100 * judged.confidence:.5g} % interval {interval(judged)}"
+    # The ends alone: the figure stands in the line above, with its own power of ten.
+    ends = interval(judged).partition(" ")[2]
+    part = f"the {100 * judged.confidence:.5g} % interval {ends}"
     margin = f"within ±{question.delta or 0:g}"
     also = "" if question.delta is None else f", and {part} is not {margin}"
     rules = {
@@ -153,12 +155,17 @@ def interval(estimate: Estimate) -> str:
         value, low, high = (significant(end, 3) for end in ends)
         return f"{value} [{low}, {high}]"
     # One power of ten for the figure and both ends, so that they can be compared at a glance.
-    exponent = math.floor(math.log10(largest))
-    scale = 0 if -2 <= exponent <= 5 else exponent
+    power, suffix = _power_of_ten(largest)
     # Digits beyond the second of the half-width are noise. Beyond the ninth, all are rounding.
-    places = min(decimals_of(half / 10.0**scale), 9)
-    value, low, high = (f"{end / 10.0**scale:,.{places}f}" for end in ends)
-    return f"{value} [{low}, {high}]{f' e{scale}' if scale else ''}"
+    places = min(decimals_of(half / power), 9)
+    value, low, high = (f"{end / power:z,.{places}f}" for end in ends)
+    return f"{value} [{low}, {high}]{suffix}"
+
+
+def _power_of_ten(size: float) -> tuple[float, str]:
+    """The power by which to divide a size and its error, and how it is printed after them."""
+    exponent = math.floor(math.log10(size)) if size > 0 else 0
+    return (1.0, "") if -2 <= exponent <= 5 else (10.0**exponent, f" e{exponent}")
 
 
 def _percent(share: Estimate) -> tuple[str, str, str]:
@@ -170,7 +177,7 @@ def _percent(share: Estimate) -> tuple[str, str, str]:
     """
     half = 100 * (share.high - share.low) / 2
     places = decimals_of(half, 1) if math.isfinite(half) else 0
-    value, low, high = (f"{100 * end:.{min(places, 9)}f}" for end in share[:3])
+    value, low, high = (f"{100 * end:z.{min(places, 9)}f}" for end in share[:3])
     return value, low, high
 
 
@@ -218,4 +225,7 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
 def _mean_and_std(mean: float, std: float) -> str:
     if not math.isfinite(mean):
         return "none"
-    return with_error(mean, std, between="±") if math.isfinite(std) else significant(mean, 5)
+    if not math.isfinite(std):
+        return significant(mean, 5)
+    power, suffix = _power_of_ten(max(abs(mean), std))
+    return with_error(mean / power, std / power).replace(" ", "") + suffix

@@ -267,7 +267,8 @@ class CalibrationReport(ShownAsText):
         change = to_error(*self.expected_change, "+")
         expected = f"On new rows, expect the log loss to change by {change}"
         if self.share < 1:
-            expected += f": {self.share:.0%} of the change is used, since the rest may be chance"
+            percent = f"{100 * self.share:.0f} %"
+            expected += f": {percent} of the change is used, since the rest may be chance"
         return [verdict, f"{figures}. {expected}."]
 
     def _cells(

@@ -10,8 +10,8 @@ from calibration_records._text import counted, grid, wrap
 from calibration_records.runs.metric_names import BIAS_SUFFIX
 
 _BIAS_NOTE = (
-    f"{BIAS_SUFFIX}: what must be added to the logits, so that the mean prediction equals the "
-    "observed rate. Below 0, the predictions are too high; above 0, too low."
+    f"{BIAS_SUFFIX}, in logits: what must be added so that the mean prediction equals the observed "
+    "rate. Below 0, the predictions are too high; above 0, too low."
 )
 
 
@@ -44,27 +44,30 @@ def seed_table(
     Example:
         >>> found = {"count": 2.0, "mean": 0.43, "std": 0.012, "min": 0.42, "max": 0.44}
         >>> print(seed_table("dcn", [{"loss": 0.42}, {"loss": 0.44}], 1, {"loss": found}, ()))
-        Pipeline 'dcn': 2 seeds, each at the epoch that its run kept, or else at its last. Left out:
-          1 unfinished run.
-        metric  seeds   mean    std    min    max
-        loss        2  0.430  0.012  0.420  0.440
+        Pipeline 'dcn': 2 seeds; values at the epoch that each run kept, or else at its last. Left
+          out: 1 unfinished run.
+        metric  seeds    mean     std     min     max
+        loss        2  0.4300  0.0120  0.4200  0.4400
     """
     num_diverged = sum(map(is_diverged, runs))
     numbers = {"diverged seed": num_diverged, "unfinished run": num_unfinished}
     left_out = ", ".join(counted(number, what) for what, number in numbers.items() if number)
     title = (
-        f"Pipeline {pipeline!r}: {counted(len(runs) - num_diverged, 'seed')}, each at the epoch "
-        f"that its run kept, or else at its last.{f' Left out: {left_out}.' if left_out else ''}"
+        f"Pipeline {pipeline!r}: {counted(len(runs) - num_diverged, 'seed')}; values at the epoch "
+        f"that each run kept, or else at its last.{f' Left out: {left_out}.' if left_out else ''}"
     )
     shown = {name: found for name, found in statistics.items() if found["count"]}
     # One seed has values, and no statistics.
     is_single = all(found["count"] == 1 for found in shown.values())
     rows = [["metric", "value"] if is_single else ["metric", "seeds", "mean", "std", "min", "max"]]
     for name, found in shown.items():
-        std = found["std"]
-        mean, low, high = (to_error(found[end], std) for end in ("mean", "min", "max"))
-        spread = "" if math.isnan(std) else to_error(std, std)
-        cells = [mean] if is_single else [f"{found['count']:.0f}", mean, spread, low, high]
+        # One digit more than the spread leaves: least and largest are values of a run.
+        digits = found["std"] / 10
+        mean, std, low, high = (
+            "" if math.isnan(found[name]) else to_error(found[name], digits)
+            for name in ("mean", "std", "min", "max")
+        )
+        cells = [mean] if is_single else [f"{found['count']:.0f}", mean, std, low, high]
         rows.append([name, *cells])
     note = wrap(_BIAS_NOTE) if any(name in shown for name in biases) else []
     return "\n".join([*wrap(title), *(grid(rows) if shown else []), *note])

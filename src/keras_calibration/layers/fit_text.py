@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     # A summary prints itself with this module.
     from keras_calibration.layers.fit_summary import FitSummary
 
+NO_COMPARISON = "the head before was fitted to these very rows, or they are too few"
+
 
 def verdict_text(summary: FitSummary) -> str:
     """Whether the head changes, and the rule that decided it."""
     if math.isnan(summary.change):
-        return "The head is fitted, without a comparison on new rows."
+        # `Head.fit` never compares, and has no means either.
+        why = "" if summary.means is None else f": {NO_COMPARISON}"
+        return f"The head is fitted, without a comparison on new rows{why}."
     fit = f"the fit predicts new rows {how_good(summary)}"
     if not summary.is_used:
         return f"The head stays as it was, because {fit}."

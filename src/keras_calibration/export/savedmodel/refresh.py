@@ -35,7 +35,7 @@ from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.fit_text import how_good, report_text
+from keras_calibration.layers.fit_text import NO_COMPARISON, how_good, report_text
 from keras_calibration.layers.fits import assign_all, rows_to_fit, settings_for, wanted_by
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
@@ -137,7 +137,7 @@ def refresh_savedmodel(
         ...     logged = {"predictions": logits, "from_logits": True, "labels": labels}
         ...     second = refresh_savedmodel(first, **logged)
         2/2 steps, ...
-        Version 2 is written: its fit predicts new rows better, but only within the standard error.
+        Version 2 is written; its fit predicts new rows better, but only within the standard error.
         Log loss: 0.4353 before, 0.4306 with the fit, cross-fitted (-0.0047 ± 0.0081).
         Mean prediction: 0.5823 before, 0.5400 with the fit; 0.5400 is observed.
         200 rows; the fit converged in 3 steps.
@@ -224,7 +224,7 @@ class Refresh:
         >>> str(refresh)
         'served/ctr/2'
         >>> print(refresh.report)
-        Version 2 is written: its fit predicts new rows better.
+        Version 2 is written; its fit predicts new rows better.
         Log loss: 0.3100 before, 0.2900 with the fit, cross-fitted (-0.0200 ± 0.0040).
         1,000 rows; the fit converged in 5 steps.
     """
@@ -246,17 +246,17 @@ class Refresh:
     def report(self) -> str:
         """What was written and why, or why nothing was; then the figures of the fit."""
         version = self.path.name
-        fit = "is not compared with the one before on new rows"
+        fit = f"is not compared on new rows: {NO_COMPARISON}"
         if not np.isnan(self.summary.change):
             fit = f"predicts new rows {how_good(self.summary)}"
         # A fit that is used and not written was only tried.
-        why = f"because dry_run=True: its fit {fit}"
+        why = f"because dry_run=True; the fit {fit}"
         if not self.summary.is_used:
             why = f"because the fit {fit}"
         verdict = f"Nothing is written, {why}. Version {version} stays as it was."
         if self.is_written:
             # Newer rows may be more like those to come, so that a worse fit is written too.
-            but = ", although" if self.summary.change > 0 else ":"
+            but = ", although" if self.summary.change > 0 else ";"
             verdict = f"Version {version} is written{but} its fit {fit}."
         return report_text(verdict, self.summary)
 
