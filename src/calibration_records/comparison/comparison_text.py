@@ -103,12 +103,12 @@ def _figures(comparison: Comparison) -> list[str]:
     # nothing.
     if share is not None and math.isfinite(share.low):
         lines.append(
-            f"surviving share: calibrating both would leave {_share(share)} of the "
+            f"surviving share: calibrating both would leave {_percent(share)} of the "
             f"difference in {plain}"
         )
     if bias is not None and math.isfinite(bias.low):
         lines.append(
-            f"bias share: calibration removes {_share(bias)} of the seed variance of {plain}"
+            f"bias share: calibration removes {_percent(bias)} of the seed variance of {plain}"
         )
     if share is not None and math.isfinite(share.value):
         lines.append(f"planning: {_seeds_text(comparison)}")
@@ -168,22 +168,17 @@ def _power_of_ten(size: float) -> tuple[float, str]:
     return (1.0, "") if -2 <= exponent <= 5 else (10.0**exponent, f" e{exponent}")
 
 
-def _percent(share: Estimate) -> tuple[str, str, str]:
-    """A share and its interval in percent, to a digit of the half-width, without the sign.
+def _percent(share: Estimate, form: str = "{} % [{} %, {} %]") -> str:
+    """A share and its interval in percent, to a digit of the half-width.
 
     Example:
-        >>> _percent(Estimate(0.614, 0.41, 2.18)), _percent(Estimate(0.9958, 0.9934, 0.9981))
-        (('61', '41', '218'), ('99.6', '99.3', '99.8'))
+        >>> _percent(Estimate(0.614, 0.41, 2.18))
+        '61 % [41 %, 218 %]'
+        >>> _percent(Estimate(0.9958, 0.9934, 0.9981), "{} [{}–{}]")
+        '99.6 [99.3–99.8]'
     """
-    half = 100 * (share.high - share.low) / 2
-    places = decimals_of(half, 1) if math.isfinite(half) else 0
-    value, low, high = (f"{100 * end:z.{min(places, 9)}f}" for end in share[:3])
-    return value, low, high
-
-
-def _share(share: Estimate) -> str:
-    value, low, high = _percent(share)
-    return f"{value} % [{low} %, {high} %]"
+    places = decimals_of(100 * (share.high - share.low) / 2, 1)
+    return form.format(*(f"{100 * end:z.{min(places, 9)}f}" for end in share[:3]))
 
 
 def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -206,18 +201,15 @@ def _metric_rows(comparison: Comparison) -> list[list[str]]:
 
 def _row(metric: MetricComparison, held_out: bool) -> list[str]:
     difference = metric.difference
-    wins = ""
     # Paired runs are compared under one seed, independent ones across seeds.
-    if beats := metric.b_beats_a_same_seed or metric.b_beats_a:
-        value, low, high = _percent(beats)
-        wins = f"{value} [{low}–{high}]"
+    beats = metric.b_beats_a_same_seed or metric.b_beats_a
     p_value = None if difference is None else difference.p_value
     return [
         terminal_safe(metric.metric).removeprefix("val_" if held_out else ""),
         _mean_and_std(metric.mean_a, metric.std_a),
         _mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        wins,
+        "" if beats is None else _percent(beats, "{} [{}–{}]"),
         "" if p_value is None else f"{p_value:#.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 

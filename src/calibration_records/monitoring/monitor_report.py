@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from calibration_records._figures import decimals_of, significant, to_error, with_error
+from calibration_records._figures import decimals_of, significant, to_error
 from calibration_records._text import ShownAsText, as_json, counted, grid, shorten, wrap
 
 _MAX_NAME = 30
@@ -147,17 +147,11 @@ class FieldReport:
     values: list[RateCheck]
     num_values: int
 
-    def _texts(self) -> list[str]:
-        """Error, bound and noise floor, to the digits that chance leaves."""
-        figures = (self.field_rce, self.high, self.noise_floor)
-        return [to_error(figure, self.noise_deviation) for figure in figures]
-
-    def _sentence(self, name: str) -> str:
-        error, bound, floor = self._texts()
-        return (
-            f"{name}: Field-RCE {error}, above its bound {bound}; right predictions would give "
-            f"about {floor}"
-        )
+    def _text(self, form: str) -> str:
+        """The figures in this form, to the digits that chance leaves."""
+        figures = {name: getattr(self, name) for name in ("field_rce", "noise_floor", "high")}
+        shown = {name: to_error(figure, self.noise_deviation) for name, figure in figures.items()}
+        return form.format(**shown, chance=to_error(self.noise_deviation, self.noise_deviation))
 
 
 @dataclass(frozen=True)
@@ -188,7 +182,11 @@ class MonitorReport(ShownAsText):
             alerts += [period._sentence(self)] * period.is_off
             alerts += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
-            alerts += [field._sentence(name)] * field.is_off
+            sentence = field._text(
+                "Field-RCE {field_rce}, above its bound {high}; right predictions would give about "
+                "{noise_floor}"
+            )
+            alerts += [f"{name}: {sentence}"] * field.is_off
             alerts += [f"{name} {value._sentence(self)}" for value in field.values if value.is_off]
         return alerts
 
@@ -223,11 +221,8 @@ class MonitorReport(ShownAsText):
             lines += ["", *grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])]
             if hidden := field.num_values - len(rows):
                 lines.append(f"and {hidden:,} more values without a shift")
-            error, bound, _ = field._texts()
-            floor = with_error(field.noise_floor, field.noise_deviation)
-            lines.append(
-                f"Field-RCE {error}; noise floor {floor}, bound {bound}{' !' * field.is_off}"
-            )
+            line = "Field-RCE {field_rce}; noise floor {noise_floor} ± {chance}, bound {high}"
+            lines.append(field._text(line) + " !" * field.is_off)
         return "\n".join(lines)
 
 
@@ -238,8 +233,7 @@ def _years(years: float) -> str:
 
 def _decimals(low: float, high: float, least: int) -> int:
     """The decimals of an interval: more than usual if it is narrow, as with many rows."""
-    half = (high - low) / 2
-    return max(least, decimals_of(half)) if math.isfinite(half) else least
+    return max(least, decimals_of((high - low) / 2))
 
 
 def _number(value: float, places: int) -> str:
