@@ -184,3 +184,22 @@ def test_excluded_runs_are_counted(tmp_path):
     # Four pairs of the six. Excluded: diverged, never finished, repeated.
     verdict = [4, 6, 2, look.value, *look.ends]
     check_numbers(str(comparison), [*verdict, 4, 4, 4, 0.95, *figures, 3, 2, 1])
+
+
+@pytest.mark.parametrize("spread", [0.2, 3.0])
+def test_that_a_gain_is_mostly_calibration_is_told_with_evidence_alone(tmp_path, spread):
+    """The whole interval of the surviving share must be below one half, not the estimate alone."""
+    a, b = metrics(NOISE_A), metrics(NOISE_A, -5e-4)
+    b[CALIBRATED] = a[CALIBRATED] - 5e-4 + spread * 1e-3 * (NOISE_B - NOISE_B.mean())
+    b[LOSS] = a[LOSS] - 3e-3 + 2e-4 * (NOISE_B - NOISE_B.mean())
+    ledger = ledger_of(tmp_path, deepfm=(range(12), a), dcn=(range(12), b))
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    share, _, high = surviving_part(
+        *([side[name] for side in (a, b)] for name in (LOSS, CALIBRATED)), True, 0.95
+    )
+    # The loss differs beyond chance, and the estimate alone would say so in both cases.
+    assert str(comparison.verdict) == "B better"
+    assert share < 0.5
+    assert (high <= 0.5) == (spread < 1)
+    told = any("mostly calibration" in note for note in comparison.notes)
+    assert told == (high <= 0.5)
