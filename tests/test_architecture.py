@@ -16,8 +16,9 @@ PACKAGES = ("keras_calibration", "calibration_records")
 
 # Modules that every room may import: they import nothing but each other.
 EVERYWHERE = {
-    *("_check", "_columns", "_display", "_files", "_limits", "_logit_bins", "_logit_moments"),
-    *("_predictions", "_progress", "_seeds", "_text", "_times", "_typing", "_warn"),
+    *("_check", "_columns", "_display", "_figures", "_files", "_limits", "_logit_bins"),
+    *("_logit_moments", "_predictions", "_progress", "_seeds", "_text", "_times", "_typing"),
+    "_warn",
 }
 # Each room with the other rooms of its package that its modules may import, when they are loaded
 # or later. Rooms of `keras_calibration` may import all of `calibration_records`, which imports

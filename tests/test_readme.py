@@ -45,9 +45,8 @@ def test_the_first_program(first_program):
     assert expected.mean() == pytest.approx(labels.mean(), abs=0.03)
     served = outputs_of("output/ctr/1", x)["probability"]
     np.testing.assert_allclose(served, expected, atol=1e-6)
-    shown = model.history.history
-    assert shown["seed/val_calibrated_log_loss_count"] == [1.0]
-    assert not [name for name in shown if name.endswith(("_mean", "_std"))]
+    # The first seed has no statistics: its progress line says nothing about seeds.
+    assert not [name for name in model.history.history if name.startswith("seed/")]
 
 
 @pytest.mark.slow

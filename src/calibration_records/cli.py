@@ -208,7 +208,8 @@ def _runs(options: argparse.Namespace) -> tuple[str, int]:
         rows.append(
             {
                 "pipeline": pipeline,
-                **{name: statuses.count(name) for name in ("finished", "diverged", "started")},
+                **{name: statuses.count(name) for name in ("finished", "diverged")},
+                "unfinished": statuses.count("started"),
                 "seeds": len({run["seed"] for run in runs if run["status"] != "started"}),
                 "epochs": max(len(run["epochs"]) for run in runs),
                 "last (UTC)": max(run["created"] for run in runs)[:16].replace("T", " "),

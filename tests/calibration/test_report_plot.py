@@ -73,9 +73,9 @@ def test_a_change_that_rounds_to_0_has_no_minus():
     ratio = {"calibration_ratio": 1.0, "calibration_ratio_error": 0.1}
     changes = {"identity": 0.0, "bias": -1e-9}
     scores = tuple(
-        CandidateScore(name, 0.3, change, 1e-5, **ratio, **figures)
+        CandidateScore(name, 0.3, change, 1e-5 * (change < 0), **ratio, **figures)
         for name, change in changes.items()
     )
     text = str(CalibrationReport(100, 3, scores, "identity", "No reason.", {}, {}))
-    assert " 0.00000 ± 0.00001" in text
-    assert "+0.00000 ± 0.00001" in text
+    assert " 0 ± 0 " in text
+    assert "+0.000000 ± 0.000010" in text

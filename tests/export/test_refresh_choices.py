@@ -54,7 +54,7 @@ def test_the_line_and_the_summary_agree(served, capsys):
     done = kc.refresh_savedmodel(served, logit, labels, features, from_logits=True)
     shown = capsys.readouterr().out
     assert re.match(r"2/2 steps, 0:0\d:\d\d\n", shown)
-    assert shown.endswith(f"{done.summary}\n")
+    assert shown.endswith(f"{done.report}\n")
     assert done.is_written
     assert done.path == served.parent / "2"
     assert os.fspath(done) == str(done) == str(done.path)

@@ -127,7 +127,7 @@ def test_runs_counts(folder, tmp_path, capsys):
     # Constants such as NaN are no JSON.
     rows = {row["pipeline"]: row for row in json.loads(out, parse_constant=pytest.fail)}
     assert list(rows) == ["deepfm", "dcn", EVIL, "few", "diverged"]
-    assert (rows["dcn"]["finished"], rows["dcn"]["started"], rows["dcn"]["seeds"]) == (6, 1, 6)
+    assert (rows["dcn"]["finished"], rows["dcn"]["unfinished"], rows["dcn"]["seeds"]) == (6, 1, 6)
     assert main(["runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "The ledger is empty.\n"
 

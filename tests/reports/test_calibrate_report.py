@@ -58,6 +58,7 @@ CURVES = ["bias", "temperature", "platt"]
         ((2000, 0.9, 0.2, 0.7), ["platt", "field_bias"], "plain"),
         ((3000, 0.7, 0.4, 0.0), CURVES, "blocks"),
         ((1000, 0.9, 0.3, 0.0), ["platt"], "forced"),
+        ((9000, 1.0, -5.0, 0.0), ["bias", "platt"], "plain"),  # rates per day
         ((900, 0.7, 0.3, 0.0), ["bias", "platt"], "model"),
     ],
 )

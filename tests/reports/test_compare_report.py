@@ -1,5 +1,7 @@
 """Every number that `compare` prints, computed from the records with NumPy and SciPy alone."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import optimize, stats
@@ -75,13 +77,18 @@ def part_of(values, num):
     return {name: column[:num] for name, column in values.items()}
 
 
-def test_paired_runs_with_both_losses(tmp_path):
+@pytest.mark.parametrize("unit", [1.0, 1e6, 3e-3])
+def test_paired_runs_with_both_losses(tmp_path, unit):
     a, b, seeds = metrics(NOISE_A), metrics(NOISE_B, -6e-4, -2e-4), range(12)
+    # Of any size, as of sums of money or of rates per day.
+    a, b = ({name: unit * column for name, column in side.items()} for side in (a, b))
     comparison = compare(ledger_of(tmp_path, deepfm=(seeds, a), dcn=(seeds, b)), "deepfm", "dcn")
     reason = [*reason_of(a[CALIBRATED], b[CALIBRATED], True, 0.95), 0.05 / 3, 0.05, 3]
     figures = expected_of(a, b, True, 0.95, 1 - 0.05 / 3, bias=True)
     check_numbers(str(comparison), [reason, 12, 12, 12, 0.95, *figures])
     assert str(comparison.verdict) == "B better"
+    # Ordinary sizes have no exponent; small ones share that of a figure and its interval.
+    assert not re.search(r"\de[-+]?\d", str(comparison))
 
 
 def test_a_gain_that_is_calibration_only(tmp_path):
@@ -106,7 +113,7 @@ def test_the_plan_counts_the_seeds_to_train(tmp_path):
         figures += [look.detectable(0.9), 0.8]
         comparison = compare(ledger, "deepfm", "dcn", delta=delta, num_looks=1, confidence=0.9)
         reason = [look.seeds(0.9, delta) - 7, look.value, *look.ends, look.p, 0.1]
-        wide = [] if delta is None else [0.9, look.value, *look.ends, delta]
+        wide = [] if delta is None else [0.9, *look.ends, delta]
         check_numbers(str(comparison), [reason, wide, 9, 7, 0.9, *figures])
 
 
@@ -177,3 +184,22 @@ def test_excluded_runs_are_counted(tmp_path):
     # Four pairs of the six. Excluded: diverged, never finished, repeated.
     verdict = [4, 6, 2, look.value, *look.ends]
     check_numbers(str(comparison), [*verdict, 4, 4, 4, 0.95, *figures, 3, 2, 1])
+
+
+@pytest.mark.parametrize("spread", [0.2, 3.0])
+def test_that_a_gain_is_mostly_calibration_is_told_with_evidence_alone(tmp_path, spread):
+    """The whole interval of the surviving share must be below one half, not the estimate alone."""
+    a, b = metrics(NOISE_A), metrics(NOISE_A, -5e-4)
+    b[CALIBRATED] = a[CALIBRATED] - 5e-4 + spread * 1e-3 * (NOISE_B - NOISE_B.mean())
+    b[LOSS] = a[LOSS] - 3e-3 + 2e-4 * (NOISE_B - NOISE_B.mean())
+    ledger = ledger_of(tmp_path, deepfm=(range(12), a), dcn=(range(12), b))
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    share, _, high = surviving_part(
+        *([side[name] for side in (a, b)] for name in (LOSS, CALIBRATED)), True, 0.95
+    )
+    # The loss differs beyond chance, and the estimate alone would say so in both cases.
+    assert str(comparison.verdict) == "B better"
+    assert share < 0.5
+    assert (high <= 0.5) == (spread < 1)
+    told = any("mostly calibration" in note for note in comparison.notes)
+    assert told == (high <= 0.5)

@@ -1,6 +1,8 @@
 """Every number that `fit_head`, `Head.fit` and a refresh print, computed from the rows."""
 
 import json
+import math
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,7 +15,16 @@ from keras_calibration import (
     fit_head,
     refresh_savedmodel,
 )
-from keras_calibration.layers import ILPS, BoostedTrees, FieldBias, FitSettings, PlattScaling
+from keras_calibration.export.savedmodel.refresh import Refresh
+from keras_calibration.layers import (
+    ILPS,
+    BoostedTrees,
+    FieldBias,
+    FitSettings,
+    PlattScaling,
+    VectorScaling,
+)
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.models import CalibratedModel
 from printed import check_numbers
 from row_references import fitted_line, losses_of, mean_and_error
@@ -53,7 +64,11 @@ class Fitted:
         self.logits, self.y, self.w = logits, y, w
         losses = losses_of(y, logits if before is None else before)
         self.before = w @ losses / w.sum()
-        self.in_sample = w @ losses_of(y, fit(logits, y, w, None)(logits, None)) / w.sum()
+        fitted = fit(logits, y, w, None)(logits, None)
+        self.in_sample = w @ losses_of(y, fitted) / w.sum()
+        # The mean prediction by the head before and by the fit, and the mean label.
+        columns = special.expit(logits if before is None else before), special.expit(fitted), y
+        self.means = [w @ column / w.sum() for column in columns]
         fold, crossed = drawn_folds(logits, y), np.empty(len(y))
         for number in range(3):
             rows, new = fold != number, fold == number
@@ -65,7 +80,7 @@ class Fitted:
         after = self.before + self.change
         # The importances of a part are scaled anew, which changes the smoothness a little.
         figures = [(figure, 5e-6) for figure in (after, self.change, self.error)]
-        return [len(self.y), self.before, *figures, STEPS]
+        return [self.before, *figures, *self.means, len(self.y), STEPS]
 
     def in_file(self):
         """The numbers that the provenance has of a fit, and of its logits."""
@@ -81,6 +96,10 @@ class Fitted:
             "change": self.change,
             "change_error": self.error,
             "log_loss_after": self.before + self.change,
+            "means": {
+                name: [mean]
+                for name, mean in zip(("before", "after", "observed"), self.means, strict=True)
+            },
         }
         logits = {
             "num_rows": len(self.y),
@@ -98,6 +117,14 @@ def model_with(head, *features):
     return CalibratedModel(base, head, base_output="logit")
 
 
+def test_fit_head_of_rates_per_day(capsys):
+    logits, y, _ = rows_of(20_000, 1.0, -5.5)
+    fit_head(model_with(PlattScaling()), {"score": logits}, y)
+    shown = capsys.readouterr().out
+    shown = shown[shown.index("The head") :]
+    check_numbers(shown, Fitted(fitted_line, logits, y, np.ones(20_000)).printed)
+
+
 @pytest.mark.parametrize("kind", FITS)
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_fit_head(kind, is_weighted, capsys):
@@ -109,8 +136,9 @@ def test_fit_head(kind, is_weighted, capsys):
     check_numbers(capsys.readouterr().out, Fitted(fit, logits, y, w).printed)
     # Again to the same rows: the head has seen them, so that there is no comparison.
     fit_head(model, {"score": logits}, y, w if is_weighted else None)
-    loss = Fitted(fit, logits, y, w).in_sample
-    check_numbers(capsys.readouterr().out, [1200, loss, loss, (0, 1e-6), STEPS])
+    fitted = Fitted(fit, logits, y, w)
+    loss, means = fitted.in_sample, [fitted.means[place] for place in (1, 1, 2)]
+    check_numbers(capsys.readouterr().out, [loss, loss, (0, 1e-6), means, 1200, STEPS])
 
 
 def test_a_fit_that_is_not_used(capsys):
@@ -131,7 +159,7 @@ def test_a_direct_fit():
     fitted = Fitted(fitted_line, logits, y, w)
     difference = fitted.in_sample - fitted.before
     summary = PlattScaling().fit(logits, y, sample_weight=w)
-    check_numbers(str(summary), [1200, fitted.before, fitted.in_sample, difference, STEPS])
+    check_numbers(str(summary), [fitted.before, fitted.in_sample, difference, 1200, STEPS])
 
 
 def test_a_head_that_follows_time(capsys):
@@ -149,7 +177,10 @@ def test_a_head_that_follows_time(capsys):
     changes = losses_of(seen, np.asarray(earlier(late)).reshape(-1)) - losses_of(seen, late)
     change, error = mean_and_error(changes, np.ones(200))
     before = losses_of(y, logits).mean()
-    check_numbers(capsys.readouterr().out, [1600, before, before + change, change, error, STEPS])
+    fitted = special.expit(np.asarray(model.head(logits), np.float64)).mean()
+    means = [special.expit(logits).mean(), fitted, y.mean()]
+    figures = [before, before + change, change, error, *means]
+    check_numbers(capsys.readouterr().out, [*figures, 1600, STEPS])
 
 
 def test_trees_on_given_folds(capsys):
@@ -173,8 +204,11 @@ def test_trees_on_given_folds(capsys):
     gain = mean_and_error(losses[2] - losses[1], ones)
     text, steps = capsys.readouterr().out, (500, 499)
     # A line of the folds' progress comes first, if there is one.
-    text = text[text.index("1,500 rows") :]
-    check_numbers(text, [1500, before, both, list(changes), steps, list(gain), without, both])
+    text = text[text.index("The head") :]
+    fitted = np.asarray(model.head(logits, {"x": x}), np.float64).reshape(-1)
+    means = [special.expit(logits).mean(), special.expit(fitted).mean(), y.mean()]
+    figures = [before, both, list(changes), means, 1500, steps]
+    check_numbers(text, [*figures, without, both, list(gain)])
 
 
 def numbers_in(tree, path=()):
@@ -196,7 +230,15 @@ def test_refresh(kind, tmp_path, capsys):
     served = np.asarray(model.head(logits), np.float64)
     first, new = Fitted(fit, *old), Fitted(fit, logits, y, w, served)
     seconds = [(30, 30)] * 3
-    check_numbers(capsys.readouterr().out, [2, 2, seconds, new.printed])
+    check_numbers(capsys.readouterr().out, [2, 2, seconds, 2, new.printed])
+    # A trial prints the same figures of the fit, and its verdict has the version that stays.
+    options = {"from_logits": True, "dry_run": True, "verbose": 0}
+    again = refresh_savedmodel(tmp_path / "ctr" / "1", logits, y, None, w, **options)
+    check_numbers(again.report, [1, new.printed])
+    # Of the rows of its own fit, a head has no figure on new rows.
+    again = refresh_savedmodel(refreshed, logits, y, None, w, **options)
+    loss, means = new.in_sample, [new.means[place] for place in (1, 1, 2)]
+    check_numbers(again.report, [2, loss, loss, (0, 1e-6), means, 900, STEPS])
 
     # The figures of this fit, and under "refreshed_from" those of the one before.
     expected = {**new.in_file(), "refreshed_from": first.in_file()}
@@ -213,6 +255,71 @@ def test_refresh(kind, tmp_path, capsys):
     for place, number in found.items():
         is_count = place[-1] == "num_iterations"
         assert 0 < number < 99 if is_count else abs(number - expected[place]) < 1e-5, place
+
+
+def verdict_of(change, error, is_used=True):
+    """The first line of a summary, and of the reports of a refresh that is written, and is not."""
+    figures = {"change": change, "change_error": error, "is_used": is_used}
+    summary = FitSummary(100, 0.3, 0.2, 3, True, **figures)
+    refreshes = [Refresh(Path("ctr/7"), summary, is_written) for is_written in (True, False)]
+    texts = [str(summary), *(refresh.report for refresh in refreshes)]
+    return [" ".join(text.partition("\nLog loss")[0].split()) for text in texts]
+
+
+def test_the_verdict_says_what_changes_and_why():
+    """The first line alone tells whether a fit is used, and by which rule."""
+    fits = [(-0.02, 0.004), (-0.002, 0.004), (0.0, 0.004), (0.002, 0.004), (0.02, 0.004)]
+    worse = [False, False, False, True, True]
+    within = [False, True, False, True, False]
+    for (change, error), is_worse, is_within in zip(fits, worse, within, strict=True):
+        head, written, tried = verdict_of(change, error)
+        for text in (head, written, tried):
+            assert ("worse" in text) == is_worse
+            assert ("within the standard error" in text) == is_within
+        # A fit that is worse is used only if that was asked for.
+        assert ("only_if_better=False" in head) == ("although" in written) == is_worse
+        assert head.startswith("The head changes")
+        assert written.startswith("Version 7 is written")
+        assert tried.startswith("Nothing is written, because dry_run=True")
+        assert "Version 7 stays" in tried
+    head, _, kept = verdict_of(0.002, 0.004, is_used=False)
+    assert head.startswith("The head stays as it was, because")
+    assert kept.startswith("Nothing is written, because the fit predicts new rows worse")
+    for text in verdict_of(math.nan, math.nan):
+        assert not {"better", "worse"} & set(text.split())
+
+
+def test_the_mean_of_the_class_that_moves_most_is_printed():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(600, 3)).astype("float32")
+    y = rng.choice(3, 600, p=[0.5, 0.3, 0.2])
+    inputs = keras.Input((3,), name="score")
+    outputs = keras.layers.Activation("softmax")(VectorScaling(3)(keras.layers.Identity()(inputs)))
+    model = keras.Model(inputs, outputs)
+    before = special.softmax(logits.astype(float), axis=1).mean(axis=0)
+    summary = fit_head(model, logits, y, verbose=0)
+    after, observed = model.predict(logits, verbose=0).mean(axis=0), np.bincount(y) / 600
+    most = int(np.argmax(np.abs(after - before)))
+    (line,) = (line for line in str(summary).splitlines() if line.startswith("Mean"))
+    means = [before[most], (after[most], 1e-5), observed[most]]
+    check_numbers(line, [most, *means])
+
+
+def test_several_heads_are_named(capsys):
+    rng = np.random.default_rng(0)
+    inputs = keras.Input((1,))
+    heads = [PlattScaling(), PlattScaling()]
+    names = ("click", "buy")
+    outputs = {
+        name: keras.layers.Activation("sigmoid", name=name)(head(inputs))
+        for name, head in zip(names, heads, strict=True)
+    }
+    x = rng.normal(size=(300, 1))
+    true = special.expit(0.3 * x[:, 0] + 0.8)
+    y = {name: (rng.random(300) < true).astype(float) for name in names}
+    fit_head(keras.Model(inputs, outputs), x, y)
+    shown = capsys.readouterr().out
+    assert [shown.count(repr(name)) for name in names] == [1, 1]
 
 
 def test_calibrate_leaves_no_logits_in_the_order_of_its_fit():

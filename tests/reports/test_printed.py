@@ -5,8 +5,18 @@ import pytest
 
 from printed import check_numbers, numbers_of, unit_of
 
-TEXT = "F-ECE 1,234 rows: -0.73 [-1.01, -0.45] e-3 (61%, 80 %, +2e+02, 0.5–0.6 of 2026-03-01, 3)."
+TEXT = (
+    "F-ECE 1,234 rows: -0.73 [-1.01, -0.45] e-3 (61%, 80 %, +2e+02, 0.5–0.6 of 2026-03-01, 3), all "
+    "in [-8, 9.5] e-4, -3.06±0.12 e-3, 0.2 ± 0.10, within ±0.5."
+)
 NUMBERS = [1234, -73e-5, -101e-5, -45e-5, 0.61, 0.8, 200, 0.5, 0.6, 20260301, 3]
+NUMBERS += [-8e-4, 95e-5, -306e-5, 12e-5, 0.2, 0.1, 0.5]
+
+
+@pytest.mark.parametrize("error", ["0.00000", "0.0003", "3"])
+def test_an_error_of_fewer_than_two_digits_is_found(error):
+    with pytest.raises(AssertionError, match="±"):
+        check_numbers(f"0.00259 ± {error}", [0.00259, float(error)])
 
 
 def test_every_number_is_read():

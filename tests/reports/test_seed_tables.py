@@ -64,33 +64,36 @@ def train(ledger, seed):
 
 
 def statistics(values):
-    """Count, mean, deviation, least and largest; Keras computes in float32."""
-    spread = [] if len(values) < 2 else [np.std(values, ddof=1)]
-    figures = [np.mean(values), *spread, min(values), max(values)]
+    """Count, mean, deviation, least and largest; of one run, its value. Keras has float32."""
+    if len(values) < 2:
+        return [(values[0], 2e-6)]
+    figures = [np.mean(values), np.std(values, ddof=1), min(values), max(values)]
     return [len(values), *((figure, 2e-6) for figure in figures)]
 
 
 def test_every_number(tmp_path, capsys):
     ledger, found = Ledger(tmp_path / "runs"), []
     other = {"pipeline": "deepfm", "epochs": [0], "metrics": {"val_loss": [float("nan")]}}
-    ledger.append({**other, "seed": 8, "status": "diverged"})
+    # The other metrics of a diverged run do not count either.
+    metrics = {**other["metrics"], "loss": [0.5]}
+    ledger.append({**other, "seed": 8, "status": "diverged", "metrics": metrics})
     ledger.append({**other, "seed": 9, "status": "started", "epochs": [], "metrics": {}})
     for seed in (1, 2, 3):
         capsys.readouterr()
         found.append(train(ledger, seed))
         kept = [epochs[number] for epochs, number, _ in found]
         columns = [statistics([run[name] for run in kept]) for name in kept[0]]
-        # Seeds, diverged and unfinished.
-        check_numbers(capsys.readouterr().out, [[seed + 1, 1, 1], columns])
+        # Seeds that count, diverged and unfinished; then the sign of the bias.
+        check_numbers(capsys.readouterr().out, [[seed, 1, 1], columns, 0, 0])
     assert {number < len(epochs) - 1 for epochs, number, _ in found} == {True}
 
     # What the progress line shows at each epoch: of the runs that have reached it.
     epochs, _, history = found[-1]
-    names = [f"seed/val_{CALIBRATED}_{name}" for name in ("count", "mean", "std")]
+    names = [f"seed/val_{CALIBRATED}_{name}" for name in ("mean", "std")]
     assert [name for name in history if name.startswith("seed/") or "bias" in name] == names
     for number in range(len(epochs)):
         reached = [run[number]["val_" + CALIBRATED] for run, *_ in found if number < len(run)]
-        expected = [len(reached), np.mean(reached), np.std(reached, ddof=1)]
+        expected = [np.mean(reached), np.std(reached, ddof=1)]
         assert np.allclose([history[name][number] for name in names], expected, rtol=1e-5)
 
     assert main(["runs", str(ledger.path)]) == 0

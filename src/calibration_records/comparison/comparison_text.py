@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from calibration_records._figures import decimals_of, significant, with_error
 from calibration_records._text import MAX_WIDTH, counted, grid, shorten, terminal_safe, wrap
 from calibration_records.comparison.metric_comparison import MetricComparison
 from calibration_records.comparison.verdict import MAX_MORE_SEEDS, Outcome
@@ -54,7 +55,9 @@ def _rule(comparison: Comparison) -> str:
     shared = f" ({100 * (1 - question.confidence):.3g} % shared by {looks} looks)"
     origins: dict[int | None, str] = {None: " (at any number of looks)", 1: ""}
     level = f"{1 - judged.confidence:.3g}{origins.get(looks, shared)}"
-    part = f"the {100 * judged.confidence:.5g} % interval {interval(judged)}"
+    # The ends alone: the figure stands in the line above, with its own power of ten.
+    ends = interval(judged).partition(" ")[2]
+    part = f"the {100 * judged.confidence:.5g} % interval {ends}"
     margin = f"within ±{question.delta or 0:g}"
     also = "" if question.delta is None else f", and {part} is not {margin}"
     rules = {
@@ -88,7 +91,7 @@ def _figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
     lines = [_probability_line(comparison)] if comparison.standard_error else []
     if (effect := comparison.smallest_detectable_effect) is not None:
-        lines.append(f"smallest detectable effect: {effect:#.2g} with 80 % power")
+        lines.append(f"smallest detectable effect: {significant(effect, 2)} with 80 % power")
     bias, share = comparison.bias_share, comparison.surviving_share
     plain, calibrated = comparison.plain_metric, comparison.calibrated_metric
     if comparison.gain_difference is not None:
@@ -100,13 +103,12 @@ def _figures(comparison: Comparison) -> list[str]:
     # nothing.
     if share is not None and math.isfinite(share.low):
         lines.append(
-            f"surviving share: calibrating both would leave {interval(share, '.0%')} of the "
+            f"surviving share: calibrating both would leave {_percent(share)} of the "
             f"difference in {plain}"
         )
     if bias is not None and math.isfinite(bias.low):
         lines.append(
-            f"bias share: calibration removes {interval(bias, '.0%')} of the seed variance of "
-            f"{plain}"
+            f"bias share: calibration removes {_percent(bias)} of the seed variance of {plain}"
         )
     if share is not None and math.isfinite(share.value):
         lines.append(f"planning: {_seeds_text(comparison)}")
@@ -122,7 +124,7 @@ def _probability_line(comparison: Comparison) -> str:
     prior = "a flat prior"
     if (noise := comparison.seed_noise) is not None:
         prior = (
-            f"a flat prior and a seed standard deviation of {noise.std:#.2g}, from "
+            f"a flat prior and a seed standard deviation of {significant(noise.std, 2)}, from "
             f"{noise.num_runs} runs of the ledger (pipelines: {noise.num_pipelines})"
         )
     return f"P(B is better): {shown} % for this look alone, with {prior}; it does not decide"
@@ -137,31 +139,46 @@ def _seeds_text(comparison: Comparison) -> str:
     return f"to find a difference of this size with 80 % power takes {', '.join(parts)}"
 
 
-def interval(estimate: Estimate, form: str | None = None) -> str:
-    """A figure with its interval, in the format `form`, or to two digits of the half-width.
+def interval(estimate: Estimate) -> str:
+    """A figure with its interval, to two digits of the half-width.
 
     Example:
         >>> interval(Estimate(-0.00073, -0.00101, -0.00045))
         '-0.73 [-1.01, -0.45] e-3'
-        >>> interval(Estimate(0.5, 0.41, 0.6), ".1f")
-        '0.5 [0.4, 0.6]'
+        >>> interval(Estimate(484.0, 470.0, 498.0))
+        '484 [470, 498]'
     """
-    if form is not None:
-        text = f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
-        return text.replace("%", " %")
-    # Digits beyond the second of the half-width are noise.
+    ends = estimate[:3]
     half = (estimate.high - estimate.low) / 2
-    largest = max(map(abs, estimate[:3]))
-    if not (math.isfinite(half) and largest > 0):
-        return interval(estimate, ".2g")
+    largest = max(map(abs, ends))
+    if not (math.isfinite(half) and half > 0):
+        value, low, high = (significant(end, 3) for end in ends)
+        return f"{value} [{low}, {high}]"
     # One power of ten for the figure and both ends, so that they can be compared at a glance.
-    exponent = math.floor(math.log10(largest))
-    scale = 0 if -2 <= exponent <= 3 else exponent
-    # Two digits of the half-width, but at most four decimals.
-    digits = 1 - math.floor(math.log10(half)) + scale if half > 0 else 2
-    scaled = Estimate(*(part / 10.0**scale for part in estimate[:3]))
-    text = interval(scaled, f".{min(max(digits, 0), 4)}f")
-    return text if scale == 0 else f"{text} e{scale}"
+    power, suffix = _power_of_ten(largest)
+    # Digits beyond the second of the half-width are noise. Beyond the ninth, all are rounding.
+    places = min(decimals_of(half / power), 9)
+    value, low, high = (f"{end / power:z,.{places}f}" for end in ends)
+    return f"{value} [{low}, {high}]{suffix}"
+
+
+def _power_of_ten(size: float) -> tuple[float, str]:
+    """The power by which to divide a size and its error, and how it is printed after them."""
+    exponent = math.floor(math.log10(size)) if size > 0 else 0
+    return (1.0, "") if -2 <= exponent <= 5 else (10.0**exponent, f" e{exponent}")
+
+
+def _percent(share: Estimate, form: str = "{} % [{} %, {} %]") -> str:
+    """A share and its interval in percent, to a digit of the half-width.
+
+    Example:
+        >>> _percent(Estimate(0.614, 0.41, 2.18))
+        '61 % [41 %, 218 %]'
+        >>> _percent(Estimate(0.9958, 0.9934, 0.9981), "{} [{}–{}]")
+        '99.6 [99.3–99.8]'
+    """
+    places = decimals_of(100 * (share.high - share.low) / 2, 1)
+    return form.format(*(f"{100 * end:z.{min(places, 9)}f}" for end in share[:3]))
 
 
 def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -192,7 +209,7 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
         _mean_and_std(metric.mean_a, metric.std_a),
         _mean_and_std(metric.mean_b, metric.std_b),
         "no interval" if difference is None else interval(difference),
-        "" if beats is None else interval(beats, ".0%").replace(" %", "").replace(", ", "–"),
+        "" if beats is None else _percent(beats, "{} [{}–{}]"),
         "" if p_value is None else f"{p_value:#.2g}" if p_value >= 1e-4 else "<1e-4",
     ]
 
@@ -200,5 +217,7 @@ def _row(metric: MetricComparison, held_out: bool) -> list[str]:
 def _mean_and_std(mean: float, std: float) -> str:
     if not math.isfinite(mean):
         return "none"
-    text = f"{mean:#.5g}±{std:#.2g}" if math.isfinite(std) else f"{mean:#.5g}"
-    return text.replace(".±", "±").removesuffix(".")
+    if not math.isfinite(std):
+        return significant(mean, 5)
+    power, suffix = _power_of_ten(max(abs(mean), std))
+    return with_error(mean / power, std / power).replace(" ", "") + suffix

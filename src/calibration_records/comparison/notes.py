@@ -50,7 +50,7 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
     # The verdict itself may say so already.
     share = comparison.surviving_share
     is_told = comparison.verdict.outcome is Outcome.CALIBRATION_ONLY
-    if other and not is_told and share is not None and share.value <= MOSTLY_CALIBRATION:
+    if other and not is_told and share is not None and share.high <= MOSTLY_CALIBRATION:
         return [
             f"the gain is mostly calibration: most of the difference in {plain.metric} would "
             "vanish if both were calibrated"
@@ -62,7 +62,7 @@ def _excluded_notes(runs: PipelineRuns) -> list[str]:
     """Notes on excluded runs: they may be the worst ones."""
     reasons = (
         (runs.num_diverged, "diverged"),
-        (runs.num_unfinished, "never finished"),
+        (runs.num_unfinished, "unfinished"),
         (runs.num_without_metric, "lacked the metric at that epoch"),
         (runs.num_repeated, "repeated later"),
     )

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from calibration_records._figures import decimals_of, significant, to_error
 from calibration_records._text import ShownAsText, as_json, counted, grid, shorten, wrap
 
 _MAX_NAME = 30
@@ -48,28 +49,35 @@ class RateCheck:
         return [
             shorten(self.name, _MAX_NAME),
             f"{self.num_rows:,}",
-            f"{self.predicted:#.4g}",
-            f"{self.observed:#.4g}",
-            _number(ratio),
+            significant(self.predicted, 4),
+            significant(self.observed, 4),
+            _number(ratio, self._places),
             self._interval,
             "!" * self.is_off,
         ]
 
     @property
+    def _places(self) -> int:
+        return _decimals(self.low, self.high, 3)
+
+    @property
     def _interval(self) -> str:
-        return f"{_number(self.low)}–{_number(self.high)}"
+        return f"{_number(self.low, self._places)}–{_number(self.high, self._places)}"
 
     def _sentence(self, report: MonitorReport) -> str:
-        rows, since, most = self.since or self, "", 1 + report.tolerance
+        rows = self.since or self
+        since = ""
         # Periods have an interval that decides, shifts have evidence in years.
-        why = f"interval of the ratio {self._interval}, all outside {1 / most:.3f}–{most:.3f}"
+        ends = (1 / (1 + report.tolerance), 1 + report.tolerance)
+        allowed = "–".join(_number(end, _decimals(*ends, 3)) for end in ends)
+        why = f"interval of the ratio {self._interval}, all outside {allowed}"
         if self.since is not None:
             since = f" since {rows.name}"
             why = f"right predictions would show this at most once in {_years(self.years)} of log"
         verb = "over" if rows.predicted > rows.observed else "under"
         return (
-            f"{self.name}: {verb}-predicts{since}: {rows.predicted:#.4g} predicted, "
-            f"{rows.observed:#.4g} observed, {rows.num_rows:,} rows; {why}"
+            f"{self.name}: {verb}-predicts{since}: {significant(rows.predicted, 4)} predicted, "
+            f"{significant(rows.observed, 4)} observed, {rows.num_rows:,} rows; {why}"
         )
 
 
@@ -96,20 +104,23 @@ class PeriodReport(RateCheck):
     rolling_loss: float | None = None
 
     def _loss_cells(self) -> list[str]:
-        rolling = "" if self.rolling_loss is None else f"{self.rolling_loss:.4f}"
+        rolling = "" if self.rolling_loss is None else self._loss_text(self.rolling_loss)
         if math.isnan(self.loss):
             return [rolling, "", "", ""]
-        return [
-            rolling,
-            f"{self.loss:.4f}",
-            f"{self.low_loss:.4f}–{self.high_loss:.4f}",
-            "!" * self.is_loss_off,
-        ]
+        return [rolling, self._loss_text(self.loss), self._bounds, "!" * self.is_loss_off]
+
+    @property
+    def _bounds(self) -> str:
+        return f"{self._loss_text(self.low_loss)}–{self._loss_text(self.high_loss)}"
+
+    def _loss_text(self, loss: float) -> str:
+        return f"{loss:.{_decimals(self.low_loss, self.high_loss, 4)}f}"
 
     def _loss_sentence(self) -> str:
+        expected = self._loss_text(self.expected_loss)
         return (
-            f"{self.name}: Calibrated Log Loss {self.loss:#.4g}, not within {self.low_loss:#.4g}–"
-            f"{self.high_loss:#.4g}; right predictions would give about {self.expected_loss:#.4g}"
+            f"{self.name}: Calibrated Log Loss {self._loss_text(self.loss)}, not within "
+            f"{self._bounds}; right predictions would give about {expected}"
         )
 
 
@@ -135,6 +146,12 @@ class FieldReport:
     is_off: bool
     values: list[RateCheck]
     num_values: int
+
+    def _text(self, form: str) -> str:
+        """The figures in this form, to the digits that chance leaves."""
+        figures = {name: getattr(self, name) for name in ("field_rce", "noise_floor", "high")}
+        shown = {name: to_error(figure, self.noise_deviation) for name, figure in figures.items()}
+        return form.format(**shown, chance=to_error(self.noise_deviation, self.noise_deviation))
 
 
 @dataclass(frozen=True)
@@ -165,11 +182,11 @@ class MonitorReport(ShownAsText):
             alerts += [period._sentence(self)] * period.is_off
             alerts += [period._loss_sentence()] * period.is_loss_off
         for name, field in self.fields.items():
-            if field.is_off:
-                alerts.append(
-                    f"{name}: Field-RCE {field.field_rce:#.4g}, above its bound {field.high:#.4g}; "
-                    f"right predictions would give about {field.noise_floor:#.4g}"
-                )
+            sentence = field._text(
+                "Field-RCE {field_rce}, above its bound {high}; right predictions would give about "
+                "{noise_floor}"
+            )
+            alerts += [f"{name}: {sentence}"] * field.is_off
             alerts += [f"{name} {value._sentence(self)}" for value in field.values if value.is_off]
         return alerts
 
@@ -204,10 +221,8 @@ class MonitorReport(ShownAsText):
             lines += ["", *grid([[shorten(name, _MAX_NAME), *_RATES_HEADER], *rows])]
             if hidden := field.num_values - len(rows):
                 lines.append(f"and {hidden:,} more values without a shift")
-            lines.append(
-                f"Field-RCE {field.field_rce:#.4g}; noise floor {field.noise_floor:#.4g} ± "
-                f"{field.noise_deviation:#.2g}, bound {field.high:#.4g}{' !' * field.is_off}"
-            )
+            line = "Field-RCE {field_rce}; noise floor {noise_floor} ± {chance}, bound {high}"
+            lines.append(field._text(line) + " !" * field.is_off)
         return "\n".join(lines)
 
 
@@ -216,5 +231,10 @@ def _years(years: float) -> str:
     return f"{min(years, 1e6):{',.0f' if years >= 10 else '#.2g'}} years"
 
 
-def _number(value: float) -> str:
-    return f"{value:.3f}" if value < 100 else f"{value:.3g}"
+def _decimals(low: float, high: float, least: int) -> int:
+    """The decimals of an interval: more than usual if it is narrow, as with many rows."""
+    return max(least, decimals_of((high - low) / 2))
+
+
+def _number(value: float, places: int) -> str:
+    return f"{value:.{places}f}" if value < 100 else significant(value, 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from calibration_records._check import known
 from calibration_records._display import Display
+from calibration_records._figures import decimals_of, significant, to_error, with_error
 from calibration_records._text import ShownAsText, counted, grid, shorten, wrap
 from keras_calibration._solvers.level import Level
 from keras_calibration.calibration.cross_fitted_rows import CrossFittedRows
@@ -150,8 +151,8 @@ class CalibrationReport(ShownAsText):
         >>> print(report)  # doctest: +NORMALIZE_WHITESPACE
         The model stays as it is. Nothing is better.
         <BLANKLINE>
-        method      log loss        change ± se    Brier     AUC   F-ECE  pred/obs ± se    s
-        * identity   0.30000  0.00000 ± 0.00000  0.09000  0.7000  0.0100  1.100 ± 0.100  0.0
+        method      log loss  change ± se    Brier     AUC   F-ECE  pred/obs ± se    s
+        * identity   0.30000        0 ± 0  0.09000  0.7000  0.0100    1.10 ± 0.10  0.0
         Cross-fitted on 100 rows in 5 folds; F-ECE by 'site'; s: seconds of all fits of a candidate.
     """
 
@@ -256,7 +257,8 @@ class CalibrationReport(ShownAsText):
     def __str__(self) -> str:
         shown = next(iter([*self.worst_fields(), *self.before.field_ece]), None)
         # The widest line of the table sets the width of the sentences around it.
-        table = grid([_HEADER, *(self._cells(score, shown) for score in self.scores)])
+        places = _decimals(self.scores, shown)
+        table = grid([_HEADER, *(self._cells(score, shown, places) for score in self.scores)])
         width = len(table[0])
         verdict = [line for sentence in self._verdict() for line in wrap(sentence, width)]
         notes = [line for note in self._notes(shown) for line in wrap(note, width)]
@@ -281,26 +283,30 @@ class CalibrationReport(ShownAsText):
         figures = f"Evidence for a change: {self.evidence:.1f} standard errors; {needed}"
         if self._stays:
             but = ", but the gain is within its error" * (self.evidence >= self.evidence_needed)
-            enough = f"A gain of {self.smallest_gain:.5f} nats per row would have been enough."
+            gain = significant(self.smallest_gain, 3)
+            enough = f"A gain of {gain} nats per row would have been enough."
             return [verdict, f"{figures}{but}. {enough}"]
-        expected = f"On new rows, expect the log loss to change by {self.expected_change[0]:+z.5f}"
+        change = to_error(*self.expected_change, "+")
+        expected = f"On new rows, expect the log loss to change by {change}"
         if self.share < 1:
-            expected += f": {self.share:.0%} of the change is used, since the rest may be chance"
+            percent = f"{100 * self.share:.0f} %"
+            expected += f": {percent} of the change is used, since the rest may be chance"
         return [verdict, f"{figures}. {expected}."]
 
-    def _cells(self, score: CandidateScore, field_name: str | None) -> list[str]:
-        """A row of the table."""
+    def _cells(
+        self, score: CandidateScore, field_name: str | None, places: Sequence[int]
+    ) -> list[str]:
+        """A row of the table; `places` are the decimals of log loss, Brier score and F-ECE."""
         mark = "* " if score.name == self.chosen else "  "
-        # The row of the identity has no sign: it changes nothing.
-        change = f"{score.log_loss_change:+z.5f}" if score.log_loss_change else "0.00000"
+        field_ece = "-" if field_name is None else f"{score.field_ece[field_name]:.{places[2]}f}"
         return [
             f"{mark}{score.name}",
-            f"{score.log_loss:.5f}",
-            f"{change} ± {score.log_loss_change_error:.5f}",
-            f"{score.brier:.5f}",
+            f"{score.log_loss:.{places[0]}f}",
+            with_error(score.log_loss_change, score.log_loss_change_error, "+"),
+            f"{score.brier:.{places[1]}f}",
             f"{score.auc:.4f}",
-            "-" if field_name is None else f"{score.field_ece[field_name]:.4f}",
-            f"{score.calibration_ratio:.3f} ± {score.calibration_ratio_error:.3f}",
+            field_ece,
+            with_error(score.calibration_ratio, score.calibration_ratio_error),
             f"{score.seconds:.1f}",
         ]
 
@@ -310,13 +316,13 @@ class CalibrationReport(ShownAsText):
         # A column for each side, the first field left out: its figures are in a sentence.
         others = [(name, pair[: len(sides)]) for name, pair in self.worst_fields().items()][1:]
         rows = [
-            [shorten(name, _NAME_WIDTH), *(f"{ece:.4f} ± {error:.4f}" for ece, error in pair)]
+            [shorten(name, _NAME_WIDTH), *(with_error(*error) for error in pair)]
             for name, pair in others[:_NUM_FIELDS]
         ]
         lines = grid([["F-ECE of the next fields", *sides], *rows]) if rows else []
         if rest := [pair for _, pair in others[_NUM_FIELDS:]]:
             columns = zip(sides, zip(*rest, strict=True), strict=True)
-            most = " and ".join(f"{max(errors)[0]:.4f} {side}" for side, errors in columns)
+            most = " and ".join(f"{to_error(*max(errors))} {side}" for side, errors in columns)
             lines.append(
                 f"{counted(len(rest), 'more field')}: at most {most}; "
                 "`report.worst_fields()` has all."
@@ -344,21 +350,22 @@ class CalibrationReport(ShownAsText):
         if field_name in self.chance_after:
             chance = self.chance_after[field_name]
             before, after = (
-                f"{ece:.4f} ± {error:.4f}" for ece, error in self.beyond_chance(field_name)
+                with_error(ece, error) for ece, error in self.beyond_chance(field_name)
             )
             beyond = before if self._stays else f"{before} before, {after} after"
             notes.append(
-                f"F-ECE is the mean of the folds. Chance alone would give {chance.field_ece:.4f} "
-                f"± {chance.field_ece_deviation:.4f} if the chosen probabilities were correct. "
-                f"Beyond chance: {beyond}."
+                "F-ECE is the mean of the folds. Chance alone would give "
+                f"{with_error(chance.field_ece, chance.field_ece_deviation)} if the chosen "
+                f"probabilities were correct. Beyond chance: {beyond}."
             )
         notes += self._other_fields()
         if self.level is not None:
             (slope, error), unit = self.level.drift, self.time_unit or "unit of time"
             notes.append(
-                f"The level drifted by {slope:+.3g} ± {error:.2g} logits a {unit}. What persists "
-                f"changes by {self.level.walk:.2g} in a {unit} (standard deviation), and "
-                f"{self.level.noise:.2g} does not persist. The model serves {self.level.last:+.3f}."
+                f"The level drifted by {with_error(slope, error, '+')} logits a {unit}. What "
+                f"persists changes by {significant(self.level.walk, 2)} in a {unit} (standard "
+                f"deviation), and {significant(self.level.noise, 2)} does not persist. The model "
+                f"serves {self.level.last:+.3f}."
             )
         notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
@@ -366,3 +373,17 @@ class CalibrationReport(ShownAsText):
             more = f"; and {len(others)} more, see `still_off`." if others else ""
             notes.append(f"Still off beyond chance, most of all: {most}{more}")
         return notes
+
+
+def _decimals(scores: Sequence[CandidateScore], field_name: str | None) -> tuple[int, int, int]:
+    """The decimals of log loss, Brier score and F-ECE, the same for all candidates.
+
+    Small rates need more: the smallest log loss gets five digits, the smallest Brier score four,
+    and the smallest F-ECE above 0 two.
+    """
+    field_errors = [] if field_name is None else [score.field_ece[field_name] for score in scores]
+    return (
+        max(5, decimals_of(min(score.log_loss for score in scores), 5)),
+        max(5, decimals_of(min(score.brier for score in scores), 4)),
+        max(4, decimals_of(min(filter(None, field_errors), default=0.0), 2)),
+    )

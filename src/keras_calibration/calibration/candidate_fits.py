@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from calibration_records._figures import with_error
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn, warnings_of
 from keras_calibration._rows.rows import Rows
@@ -155,7 +156,7 @@ class Race:
         if not boosting.num_rounds and not is_forced:
             # A change of exactly 0 means that 0 rounds are best: there is no figure to show.
             change = boosting.log_loss_with - boosting.log_loss_without
-            figures = f" by a standard error: {change:+.6f} ± {boosting.standard_error:.6f}"
+            figures = f" by a standard error: {with_error(change, boosting.standard_error, '+')}"
             raise _LeftOut(
                 f"On top of {base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."

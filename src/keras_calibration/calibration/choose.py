@@ -10,6 +10,7 @@ import numpy as np
 
 from calibration_records._check import known
 from calibration_records._columns import names_of
+from calibration_records._figures import with_error
 from calibration_records._progress import ProgressBar
 from calibration_records._warn import warn
 from keras_calibration._keras import throwaway_layers
@@ -131,10 +132,11 @@ def choose(
     report = _report(race.fits, plan)
     change, error = report.after.log_loss_change, report.after.log_loss_change_error
     if change > error:  # only a requested one can: otherwise the model stays as it is
+        worse = with_error(change, error, "+")
         warn(
-            f"The calibration {plan.forced!r} makes the cross-fitted log loss worse: {change:+.6f} "
-            f'± {error:.6f} nats per row. Use methods="default": it mostly leaves a model '
-            "unchanged that is right already."
+            f"The calibration {plan.forced!r} makes the cross-fitted log loss worse: {worse} nats "
+            'per row. Use methods="default": it mostly leaves a model unchanged that is right '
+            "already."
         )
     head, fit = _assembled(plan, race.fits, report, present)
     warn_of_unknown(head, plan.read, fit, plan.fields)

@@ -14,7 +14,6 @@ import joblib
 import keras
 
 from calibration_records._check import instance
-from calibration_records._text import grid
 from calibration_records._warn import warn
 from calibration_records.runs.guarded import begin_run, end_run, read_runs
 from calibration_records.runs.ledger import Ledger
@@ -24,6 +23,7 @@ from calibration_records.statistics.summary import summarize
 from keras_calibration._keras import call_after_callbacks, metric_direction
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import Checksum, checksum_of, kept_epoch
+from keras_calibration.callbacks.seed_table import is_diverged, seed_table
 
 _PREFIX = "seed/"
 _STATISTICS = ("count", "mean", "std", "min", "max")
@@ -47,10 +47,11 @@ class SeedVariance(keras.callbacks.Callback):
     sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They appear in three places:
 
     - **The progress line**, and thus the history: only the monitored metric, as
-      `seed/{metric}_count` and, if earlier seeds have the metric, `_mean` and `_std`. Every epoch
-      has the same keys; a statistic that is undefined at an epoch is NaN.
-    - **The table** printed at the end of training: all metrics.
-    - **`statistics(epoch)`**: all metrics as a dict, during and after training.
+      `seed/{metric}_mean` and `seed/{metric}_std`, if an earlier seed has the metric. Every epoch
+      has the same keys; the deviation is NaN at an epoch that no earlier seed has reached.
+    - **The table** printed at the end of training: all metrics at the kept epochs, over the seeds
+      that have not diverged. With one seed, it shows the values.
+    - **`statistics(epoch)`**: all metrics as a dict, with their number, during and after training.
 
     Place `EarlyStopping`, `ModelCheckpoint`, `CSVLogger` and `TensorBoard` after this callback if
     they use the keys of the progress line, with `mode="min"` or `"max"`. Use one `SeedVariance` in
@@ -61,7 +62,7 @@ class SeedVariance(keras.callbacks.Callback):
     epoch. A run that dies stays `"started"` and is counted as unfinished. A record has the metrics
     of each epoch, their directions if known, the configuration, package versions and a hash of the
     initial weights. The fitted bias of a `CalibratedLogLoss` is recorded as the metric
-    `{name}_bias`.
+    `{name}_bias`, in logits: what has to be added. Below 0, the predictions are too high.
 
     **The kept epoch.** Comparisons have to use the values of the epoch whose weights the model has
     after `fit`: `EarlyStopping(restore_best_weights=True)` restores those of its best epoch. The
@@ -74,8 +75,8 @@ class SeedVariance(keras.callbacks.Callback):
     **Errors of the ledger** never stop training. They become warnings, and the run is recorded in a
     temporary folder if necessary.
 
-    **Seeds.** Statistics cover this run and the finished and diverged runs that the ledger had when
-    training began. If a seed was run again, its latest run counts.
+    **Seeds.** Statistics cover this run and the ended runs that the ledger had when training began;
+    at an epoch, also those that diverged later. If a seed was run again, its latest run counts.
 
     **Names.** Metrics are identified by their names in the logs. Keras numbers unnamed metrics
     (`auc`, `auc_1`, …), so name them if one process trains several seeds.
@@ -117,10 +118,10 @@ class SeedVariance(keras.callbacks.Callback):
         ...     model.compile(loss="mse")
         ...     callback = SeedVariance(folder.name, pipeline="linear", seed=seed, verbose=0)
         ...     history = model.fit(x, 2.0 * x, epochs=2, verbose=0, callbacks=[callback])
-        >>> history.history["seed/loss_count"]
-        [3.0, 3.0]
-        >>> sorted(callback.statistics()["loss"])
-        ['count', 'max', 'mean', 'min', 'std']
+        >>> sorted(history.history)
+        ['loss', 'seed/loss_mean', 'seed/loss_std']
+        >>> callback.statistics()["loss"]["count"]
+        3.0
         >>> folder.cleanup()
 
     Reference:
@@ -163,6 +164,7 @@ class SeedVariance(keras.callbacks.Callback):
         self._metrics: dict[str, list[float | None]] = {}
         self._checksums: dict[int, Checksum] = {}
         self._kept_epoch: int | str | None = None
+        self._biases: set[str] = set()
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
@@ -189,7 +191,9 @@ class SeedVariance(keras.callbacks.Callback):
             if isinstance(value, Real) and not name.startswith(_PREFIX)
         }
         name = self.monitor or main_metric(measured)
-        measured |= self._fitted_biases(measured)
+        biases = self._fitted_biases(measured)
+        measured |= biases
+        self._biases |= biases.keys()
         # Keep one value per epoch for each metric, None where the logs lack it: a metric may begin
         # late, or be validated every few epochs only.
         for metric in measured:
@@ -217,11 +221,11 @@ class SeedVariance(keras.callbacks.Callback):
             self._kept_epoch = kept_epoch(self._checksums, checksum_of(self.model))
         record = {**self._record, **self._values(), "directions": self._directions()}
         # Values that were not finite at other epochs do not make a run diverged.
-        is_finite = all(map(math.isfinite, _kept_values(record).values()))
-        record["status"] = "finished" if is_finite else "diverged"
+        record["status"] = "diverged" if is_diverged(_kept_values(record)) else "finished"
         end_run(self.ledger, self._run_id, record)
         if self.verbose:
-            print(self._table())
+            values = (self._rows(), self._num_unfinished, self.statistics())
+            print(seed_table(self._record["pipeline"], *values, self._biases))
         if self._kept_epoch is None and self.model.stop_training:
             warn(
                 "A callback has stopped the training, and SeedVariance does not know an epoch that "
@@ -231,18 +235,20 @@ class SeedVariance(keras.callbacks.Callback):
     def statistics(self, epoch: int | None = None) -> dict[str, dict[str, float]]:
         """Returns the statistics over the seeds of every metric of this run.
 
-        They cover this run and the finished and diverged runs that the ledger had when training
-        began.
+        They cover this run and the ended runs that the ledger had when training began.
 
         Args:
             epoch: Number of an epoch, from 0. `None` takes each run's kept epoch, or the latest
-                value of each metric if that is the last epoch or unknown.
+                value of each metric if that is the last epoch or unknown, and leaves out runs that
+                have diverged.
 
         Returns:
             For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
             Undefined statistics are NaN, such as the standard deviation of one seed.
         """
         rows = self._rows(epoch)
+        # A diverged run counts for no metric, as in a comparison. Its earlier epochs count.
+        rows = [row for row in rows if epoch is not None or not is_diverged(row)]
         summaries = {name: _summarize_metric(name, rows) for name in self._metrics}
         return {
             name: {statistic: float(summary[statistic]) for statistic in _STATISTICS}
@@ -252,10 +258,11 @@ class SeedVariance(keras.callbacks.Callback):
     def _progress(self, name: str, epoch: int) -> dict[str, float]:
         """The statistics of a metric for the progress line, under the same keys at every epoch."""
         # Earlier seeds may end sooner, so the keys must not depend on the epoch.
-        has_earlier = any(name in run["metrics"] for run in self._others)
+        values = [value for run in self._others for value in run["metrics"].get(name, ())]
+        if not any(value is not None and math.isfinite(value) for value in values):
+            return {}
         summary = _summarize_metric(name, self._rows(epoch))
-        shown = ("count", "mean", "std") if has_earlier else ("count",)
-        return {f"{_PREFIX}{name}_{statistic}": float(summary[statistic]) for statistic in shown}
+        return {f"{_PREFIX}{name}_{statistic}": summary[statistic] for statistic in ("mean", "std")}
 
     def _values(self) -> RunRecord:
         return {"epochs": self._epochs, "metrics": self._metrics, "kept_epoch": self._kept_epoch}
@@ -315,19 +322,6 @@ class SeedVariance(keras.callbacks.Callback):
                 f"have {list(self._metrics)}. Names that begin with 'val_' require "
                 "validation_data."
             )
-
-    def _table(self) -> str:
-        rows = self._rows()
-        num_diverged = sum(not all(map(math.isfinite, row.values())) for row in rows)
-        title = (
-            f"Pipeline {self._record['pipeline']!r}, values at each run's kept or last epoch; "
-            f"seeds: {len(rows)}, diverged: {num_diverged}, "
-            f"unfinished runs: {self._num_unfinished}"
-        )
-        cells = [["metric", *_STATISTICS]]
-        for name, summary in self.statistics().items():
-            cells.append([name, *("-" if math.isnan(f) else f"{f:.6g}" for f in summary.values())])
-        return "\n".join([title, *grid(cells)])
 
 
 def _at_epoch(

@@ -69,8 +69,9 @@ class FieldILPS(FieldHead):
         >>> logits, site = np.tile(np.linspace(-2, 2, 500), 2), np.repeat([0, 1], 500)
         >>> probabilities = 1 / (1 + np.exp(-np.where(site == 0, 0.5, 1.5) * logits))
         >>> print(head.fit(logits, probabilities, {"site": site}))
-        1,000 rows: log loss 0.585724 before, 0.560374 on the rows of the fit (-0.025350); converged
-        in 7 steps
+        The head is fitted, without a comparison on new rows.
+        Log loss on the rows of the fit: 0.58572 before, 0.56037 with the fit (-0.02535).
+        1,000 rows; the fit converged in 7 steps.
         >>> knots, curves = head.get_knots(), head.get_curves("site")
         >>> print(((curves[:, 1] - curves[:, 0]) / (knots[1] - knots[0])).round(1))
         [0.5 1.5 1. ]

@@ -12,6 +12,7 @@ import numpy as np
 from calibration_records._text import ShownAsText
 from keras_calibration._rows.rows import Rows
 from keras_calibration._solvers.softmax_fit import log_losses
+from keras_calibration.layers.fit_text import report_text, verdict_text
 
 
 def utc_now() -> str:
@@ -66,19 +67,25 @@ class FitSummary(ShownAsText):
         change_error: Standard error of `change`.
         is_used: Whether the head uses the fit. If not, `fit_head` kept the previous head, because
             `change` is above 0.
+        means: From `fit_head`: the mean prediction on the rows of the fit, `"before"` and
+            `"after"`, and the mean label, `"observed"`; each a list with one number, or one for
+            each class. Else None.
 
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
-        1,000 rows: log loss 0.310000 before, 0.287500 on the rows of the fit (-0.022500); converged
-        in 5 steps
+        The head is fitted, without a comparison on new rows.
+        Log loss on the rows of the fit: 0.31000 before, 0.28750 with the fit (-0.02250).
+        1,000 rows; the fit converged in 5 steps.
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True, change=-0.02, change_error=0.004))
-        1,000 rows: log loss 0.310000 before, 0.290000 after, cross-fitted (-0.020000 ± 0.004000);
-        converged in 5 steps
+        The head changes: the fit predicts new rows better.
+        Log loss: 0.3100 before, 0.2900 with the fit, cross-fitted (-0.0200 ± 0.0040).
+        1,000 rows; the fit converged in 5 steps.
         >>> print(FitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
-        900 rows: log loss 0.310000 before, 0.280000 on the rows of the fit (-0.030000); converged
-        in 40 steps
-        The trees are kept: beside the head alone, the cross-fitted log loss changes by -0.010000 ±
-        0.002000 (0.300000 to 0.290000)
+        The head is fitted, without a comparison on new rows.
+        Log loss on the rows of the fit: 0.31000 before, 0.28000 with the fit (-0.03000).
+        900 rows; the fit converged in 40 steps.
+        The trees are kept: cross-fitted log loss 0.3000 without, 0.2900 with them (-0.0100 ±
+          0.0020).
     """
 
     num_rows: int
@@ -97,6 +104,7 @@ class FitSummary(ShownAsText):
     cross_fitted_logits: np.ndarray = field(
         default_factory=lambda: np.empty(0), repr=False, compare=False
     )
+    means: Mapping[str, list[float]] | None = field(default=None, repr=False, compare=False)
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
     logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
@@ -150,26 +158,4 @@ class FitSummary(ShownAsText):
         return replace(self, cross_fitted_logits=means.reshape(shape))
 
     def __str__(self) -> str:
-        # Without a comparison, there is only the log loss on the rows of the fit.
-        if np.isnan(self.change):
-            difference = self.log_loss_in_sample - self.log_loss_before
-            then = f"{self.log_loss_in_sample:.6f} on the rows of the fit ({difference:+.6f})"
-        else:
-            change = f"{self.change:+.6f} ± {self.change_error:.6f}"
-            then = f"{self.log_loss_after:.6f} after, cross-fitted ({change})"
-        end = "converged in" if self.converged else "NOT converged after"
-        text = (
-            f"{self.num_rows:,} rows: log loss {self.log_loss_before:.6f} before, "
-            f"{then}; {end} {self.num_iterations} step{'s' * (self.num_iterations != 1)}"
-            f"{'' if self.is_used else '; the head stays as it was'}"
-        )
-        if np.isnan(self.cross_fitted_both):
-            return text
-        gain = self.cross_fitted_both - self.cross_fitted_head
-        added = "The network is" if self.epochs else "The trees are"
-        is_kept = self.network_kept if self.epochs else bool(self.num_iterations)
-        return (
-            f"{text}\n{added} {'kept' if is_kept else 'left out'}: beside the head alone, the "
-            f"cross-fitted log loss changes by {gain:+.6f} ± {self.standard_error:.6f} "
-            f"({self.cross_fitted_head:.6f} to {self.cross_fitted_both:.6f})"
-        )
+        return report_text(verdict_text(self), self)

@@ -101,8 +101,8 @@ class Head(keras.layers.Layer):
         >>> head = MobileOffset()
         >>> features = {"is_mobile": np.array([0, 0, 1, 1, 1, 1])}
         >>> print(head.fit(np.zeros(6), [0, 1, 0, 0, 0, 1], features))
-        6 rows: log loss 0.693147 before, 0.605939 on the rows of the fit (-0.087208); converged in
-        1 step
+        The head is fitted, without a comparison on new rows.
+        Log loss on the rows of the fit: 0.69315 before, 0.60594 with the fit (-0.08721). ...
     """
 
     posterior: Posterior | None = None

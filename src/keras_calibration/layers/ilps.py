@@ -106,8 +106,9 @@ class ILPS(HistogramHead):
         array([-1.1,  0. ,  1.1], dtype=float32)
         >>> logits = np.linspace(-3, 3, 600)
         >>> print(ILPS().fit(logits, np.arange(600) % 10 < 3 + logits))
-        600 rows: log loss 0.721444 before, 0.581360 on the rows of the fit (-0.140085); converged
-        in 3 steps
+        The head is fitted, without a comparison on new rows.
+        Log loss on the rows of the fit: 0.72144 before, 0.58136 with the fit (-0.14008).
+        600 rows; the fit converged in 3 steps.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, section 4.1, eq. 9–11.

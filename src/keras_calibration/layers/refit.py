@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration_records._figures import with_error
 from calibration_records._warn import warn
 from keras_calibration._rows.rows import Rows, describe_logits
 from keras_calibration._solvers.repeated_rows import (
@@ -30,7 +31,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fits import draws_by_chance, fit_to, is_as_fitted
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
-from keras_calibration.layers.totals import warn_of_calibrated_scores
+from keras_calibration.layers.totals import totals_of, warn_of_calibrated_scores
 from keras_calibration.layers.unknown_values import warn_of_unknown
 
 _NUM_FOLDS = 3
@@ -98,6 +99,7 @@ def _refitted(
         log_loss_before=float(np.average(losses, weights=rows.weights)),
         # The next fit and the refresh of an export compare their scores with these.
         logits=describe_logits(rows.logits, "fit", rows.weights),
+        means=_means(rows, present, fit),
     )
     fit = replace(fit, summary=summary)
     changed = None if is_known else _cross_fitted_change(head, rows, losses, settings, fit)
@@ -115,11 +117,19 @@ def _refitted(
         )
         warn(
             "The fit of the head predicts new rows worse than the head as it was: by "
-            f"{change:.6f} ± {error:.6f} nats per row, cross-fitted on {rows.num_meant:,} rows. "
+            f"{with_error(change, error)} nats per row, cross-fitted on {rows.num_meant:,} rows. "
             f"{then}"
         )
     summary = replace(summary, change=change, change_error=error, is_used=not is_kept)
     return replace(fit, summary=summary)
+
+
+def _means(rows: Rows, present: np.ndarray, fit: Fit) -> dict[str, list[float]]:
+    """The mean predictions of the rows by the present head and by the fit, and the mean label."""
+    before = totals_of(present, rows)
+    after = totals_of(fit.logits(rows), rows)
+    means = {"before": before.predicted, "after": after.predicted, "observed": before.observed}
+    return {name: mean.tolist() for name, mean in means.items()}
 
 
 def is_fitted_to(head: Head, rows: Rows) -> bool:

@@ -122,13 +122,13 @@ def fit_head(
     # made: an error leaves the model as it was.
     read = [(match.head, match.reader.read(x, y, sample_weight, **how)) for match in matches]
     fits = [(head, rows, refit(head, rows, settings, only_if_better)) for head, rows in read]
-    for head, rows, fit in fits:
+    for name, (head, rows, fit) in zip(to_fit, fits, strict=True):
         # A head that follows time predicts the level to come: its mean may differ from that of the
         # rows.
         if fit.summary.is_used and not head.follows_time:
             _warn_of_bias(totals_of(fit.logits(rows), rows))
         if verbose:
-            print(fit.summary)
+            print(f"Output {name!r}. {fit.summary}" if are_several else fit.summary)
     assign_all([(head, fit) for head, _, fit in fits if fit.summary.is_used])
     summaries = [fit.summary for *_, fit in fits]
     return dict(zip(to_fit, summaries, strict=True)) if are_several else summaries[0]

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from calibration_records._check import at_least, integer
 from calibration_records._columns import by_name, refuse_repeated, warn_of_other_order
+from calibration_records._figures import decimals_of, significant
 from calibration_records._text import ShownAsText, grid
 from keras_calibration._rows.columns import in_place_of_names
 from keras_calibration._rows.groups import with_groups
@@ -51,15 +52,16 @@ class SegmentError(ShownAsText):
     p_value: float
 
     def __str__(self) -> str:
+        rates = (self.mean_prediction, self.observed_rate, self.error)
+        predicted, observed, error = (significant(rate, 4) for rate in rates)
         return (
-            f"{self.name}: {self.num_rows:,} rows, predicted {self.mean_prediction:.4g}, observed "
-            f"{self.observed_rate:.4g}, error {self.error:.4g} "
-            f"({self.deviations:.1f} standard deviations)"
+            f"{self.name}: {self.num_rows:,} rows, predicted {predicted}, observed {observed}, "
+            f"error {error} ({self.deviations:.1f} standard deviations)"
         )
 
-    def _cells(self) -> list[str]:
+    def _cells(self, places: int) -> list[str]:
         rates = (self.mean_prediction, self.observed_rate, self.error)
-        figures = [f"{self.num_rows:,}", *(f"{rate:.4f}" for rate in rates)]
+        figures = [f"{self.num_rows:,}", *(f"{rate:.{places}f}" for rate in rates)]
         return [self.name, *figures, f"{self.deviations:.1f}", f"{self.p_value:.2g}"]
 
 
@@ -74,7 +76,9 @@ class SegmentErrors(tuple[SegmentError, ...], ShownAsText):
 
     def __str__(self) -> str:
         heads = ("segment", "rows", "predicted", "observed", "error", "deviations", "p-value")
-        return "\n".join(grid([heads, *(segment._cells() for segment in self)]))
+        # Small rates need more decimals, the same in all rows.
+        places = max(4, decimals_of(min((s.mean_prediction for s in self), default=0.0), 3))
+        return "\n".join(grid([heads, *(segment._cells(places) for segment in self)]))
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,12 @@ class MulticalibrationError(ShownAsText):
 
     def __str__(self) -> str:
         shown = list(dict.fromkeys([*self.segments[:_NUM_SHOWN], self.overall]))
+        error, detectable = (significant(e, 4) for e in (self.error, self.smallest_detectable))
+        relative = f"{100 * self.relative_error:.1f} % of the rarer class"
         lines = [
-            f"Multicalibration error {self.error:.4g} ({self.relative_error:.1%} of the rarer "
-            f"class), p-value {self.p_value:.2g} over {len(self.segments):,} segments.",
-            f"Smallest detectable error: {self.smallest_detectable:.4g}.",
+            f"Multicalibration error {error} ({relative}), p-value {self.p_value:.2g} over "
+            f"{len(self.segments):,} segments.",
+            f"Smallest detectable error: {detectable}.",
         ]
         return "\n".join([*lines, str(SegmentErrors(shown))])
 

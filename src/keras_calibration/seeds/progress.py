@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from calibration_records._figures import significant, with_error
 from calibration_records.comparison.pipeline_runs import gather_runs
 from calibration_records.runs.ledger import Ledger
 from calibration_records.runs.metric_names import main_metric
@@ -18,7 +19,9 @@ def seed_figures(ledger: Ledger, pipeline: str) -> str:
         return ""
     values = gather_runs(runs, pipeline, [shown]).values[shown]
     summary = summarize([value for value in values if value is not None])
-    figures = f"mean {shown} {summary['mean']:.5g}" if summary["count"] else ""
-    if summary["count"] > 1:
-        figures += f", standard error {summary['std'] / math.sqrt(summary['count']):.2g}"
-    return figures
+    if not summary["count"]:
+        return ""
+    if summary["count"] == 1:
+        return f"{shown} {significant(summary['mean'], 5)}"
+    figures = with_error(summary["mean"], summary["std"] / math.sqrt(summary["count"]))
+    return f"mean {shown} {figures} (standard error)"

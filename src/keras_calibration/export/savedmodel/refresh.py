@@ -35,6 +35,7 @@ from keras_calibration.export.target import NEXT, Target, versions_in
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.fit_text import NO_COMPARISON, how_good, report_text
 from keras_calibration.layers.fits import assign_all, rows_to_fit, settings_for, wanted_by
 from keras_calibration.layers.refit import refit
 from keras_calibration.layers.served_curve import tables_of
@@ -98,11 +99,12 @@ def refresh_savedmodel(
             head. By default, the version is written in any case, because newer rows may be more
             like those to come; a fit that is worse by more than its standard error gives a warning.
         dry_run: Whether to write nothing in any case, to see the figures first.
-        verbose: `"auto"` or 1 shows progress and prints the summary; 0 shows nothing.
+        verbose: `"auto"` or 1 shows progress and prints the report; 0 shows nothing.
 
     Returns:
         A `Refresh`: the path of the new version, or of the one before if nothing was written, and
-        the `FitSummary`. You can pass it to functions that take a path.
+        the `FitSummary`. Its `report` is a text: what was written and why, or why nothing was, and
+        the figures of the fit. You can pass it to functions that take a path.
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
@@ -136,8 +138,10 @@ def refresh_savedmodel(
         ...     logged = {"predictions": logits, "from_logits": True, "labels": labels}
         ...     second = refresh_savedmodel(first, **logged)
         2/2 steps, ...
-        200 rows: log loss 0.435321 before, 0.430581 after, cross-fitted (-0.004739 ± 0.008080);
-        converged in 3 steps
+        Version 2 is written; its fit predicts new rows better, but only within the standard error.
+        Log loss: 0.4353 before, 0.4306 with the fit, cross-fitted (-0.0047 ± 0.0081).
+        Mean prediction: 0.5823 before, 0.5400 with the fit; 0.5400 is observed.
+        200 rows; the fit converged in 3 steps.
         >>> second.path.name, second.is_written
         ('2', True)
     """
@@ -176,9 +180,10 @@ def refresh_savedmodel(
     progress.add()
     is_written = summary.is_used and not dry_run
     path = _publish(source, before, saved, rows, summary) if is_written else source
+    refresh = Refresh(path, summary, is_written)
     progress.add()
-    progress.say(str(summary))
-    return Refresh(path, summary, is_written)
+    progress.say(refresh.report)
+    return refresh
 
 
 def _publish(
@@ -213,6 +218,16 @@ class Refresh:
         path: The version to serve: the new one, or the one before if nothing was written.
         summary: The figures of the fit.
         is_written: Whether the new version was written.
+
+    Example:
+        >>> summary = FitSummary(1000, 0.31, 0.2875, 5, True, change=-0.02, change_error=0.004)
+        >>> refresh = Refresh(Path("served/ctr/2"), summary, True)
+        >>> str(refresh)
+        'served/ctr/2'
+        >>> print(refresh.report)
+        Version 2 is written; its fit predicts new rows better.
+        Log loss: 0.3100 before, 0.2900 with the fit, cross-fitted (-0.0200 ± 0.0040).
+        1,000 rows; the fit converged in 5 steps.
     """
 
     path: Path
@@ -227,6 +242,24 @@ class Refresh:
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
+
+    @property
+    def report(self) -> str:
+        """What was written and why, or why nothing was; then the figures of the fit."""
+        version = self.path.name
+        fit = f"is not compared on new rows: {NO_COMPARISON}"
+        if not np.isnan(self.summary.change):
+            fit = f"predicts new rows {how_good(self.summary)}"
+        # A fit that is used and not written was only tried.
+        why = f"because dry_run=True; the fit {fit}"
+        if not self.summary.is_used:
+            why = f"because the fit {fit}"
+        verdict = f"Nothing is written, {why}. Version {version} stays as it was."
+        if self.is_written:
+            # Newer rows may be more like those to come, so that a worse fit is written too.
+            but = ", although" if self.summary.change > 0 else ";"
+            verdict = f"Version {version} is written{but} its fit {fit}."
+        return report_text(verdict, self.summary)
 
 
 @dataclass
