@@ -296,13 +296,15 @@ class CalibrationReport(ShownAsText):
     def _cells(
         self, score: CandidateScore, field_name: str | None, places: Sequence[int]
     ) -> list[str]:
-        """A row of the table; `places` are the decimals of log loss, Brier score and F-ECE."""
+        """A row of the table; `places` are the decimals of log losses, Brier score and F-ECE."""
         mark = "* " if score.name == self.chosen else "  "
+        nats = places[0]
+        change = f"{score.log_loss_change:+z.{nats}f} ± {score.log_loss_change_error:.{nats}f}"
         field_ece = "-" if field_name is None else f"{score.field_ece[field_name]:.{places[2]}f}"
         return [
             f"{mark}{score.name}",
-            f"{score.log_loss:.{places[0]}f}",
-            with_error(score.log_loss_change, score.log_loss_change_error, "+"),
+            f"{score.log_loss:.{nats}f}",
+            change if score.log_loss_change else "0 ± 0",
             f"{score.brier:.{places[1]}f}",
             f"{score.auc:.4f}",
             field_ece,
@@ -376,14 +378,16 @@ class CalibrationReport(ShownAsText):
 
 
 def _decimals(scores: Sequence[CandidateScore], field_name: str | None) -> tuple[int, int, int]:
-    """The decimals of log loss, Brier score and F-ECE, the same for all candidates.
+    """The decimals of log losses, Brier score and F-ECE, the same for all candidates.
 
     Small rates need more: the smallest log loss gets five digits, the smallest Brier score four,
-    and the smallest F-ECE above 0 two.
+    and the smallest F-ECE and the smallest error of a change, above 0, two.
     """
     field_errors = [] if field_name is None else [score.field_ece[field_name] for score in scores]
+    errors = filter(None, (score.log_loss_change_error for score in scores))
+    smallest = min(score.log_loss for score in scores)
     return (
-        max(5, decimals_of(min(score.log_loss for score in scores), 5)),
+        max(5, decimals_of(smallest, 5), decimals_of(min(errors, default=1.0))),
         max(5, decimals_of(min(score.brier for score in scores), 4)),
         max(4, decimals_of(min(filter(None, field_errors), default=0.0), 2)),
     )
