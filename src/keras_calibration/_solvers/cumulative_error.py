@@ -136,11 +136,8 @@ def segment_figures(
     order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((6, 0)))
-    ids = ids[order]
-    y = labels[order]
-    p = predictions[order]
-    w = weights[order]
-    counts = counts[order]
+    columns = (ids, labels, predictions, weights, counts)
+    ids, y, p, w, counts = (column[order] for column in columns)
     # Rows now lie segment by segment, in each by ascending prediction, so that `reduceat` sums
     # whole segments, and one cumulative sum serves all of them.
     changes = ids[1:] != ids[:-1]

@@ -186,10 +186,12 @@ class FieldEffects:
             if number is not None:
                 places = block.places[number]
                 effect = self.effects[number]
-                if kept is None:
-                    sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
-                else:
-                    sums = add_sums(sums, [effect.by_coefficient(residual, places, functions)])
+                part = (
+                    effect.sums(residual, curvature, places, functions)
+                    if kept is None
+                    else [effect.by_coefficient(residual, places, functions)]
+                )
+                sums = add_sums(sums, part)
         if kept is not None:
             return Derivatives(gradient, kept.hessian, (*sums, *kept.sums[1:]))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)

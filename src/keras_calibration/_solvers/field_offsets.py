@@ -190,8 +190,9 @@ def fit_field_offsets(
     if start is None:
         posterior = field_posterior(fit, factor > 0)
         # A value without rows has nothing but its prior: its variance is that of all offsets.
-        variances = index.by_id(posterior.variances, posterior.spreads**2)
-        posterior = replace(posterior, variances=variances)
+        posterior = replace(
+            posterior, variances=index.by_id(posterior.variances, posterior.spreads**2)
+        )
     return FieldOffsets(
         slope=float(fit.beta[0]),
         bias=float(fit.beta[1]),

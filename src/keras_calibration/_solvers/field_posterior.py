@@ -68,11 +68,13 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             averaged.append(_averaged_over_spread(fit, effect, at_effect, are_pooled))
         elif isinstance(effect, CurvesEffect):
             curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
-    variances = [v for v, _ in averaged]
-    spreads = np.array([s for _, s in averaged])
-    # Parameters at their bounds count as known: they have no variance.
-    factor = covariance_factor(derivatives[0].hessian, fit.beta > fit.lower)
-    return FieldPosterior(factor, variances, spreads, curve_variances)
+    return FieldPosterior(
+        # Parameters at their bounds count as known: they have no variance.
+        factor=covariance_factor(derivatives[0].hessian, fit.beta > fit.lower),
+        variances=[v for v, _ in averaged],
+        spreads=np.array([s for _, s in averaged]),
+        curve_variances=curve_variances,
+    )
 
 
 def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:

@@ -84,11 +84,8 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     # add up, and the centre is the weighted mean.
     missing = np.maximum(_FEW_ROWS - rows.row_weights @ rows.labels, 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
-    scale_precision = _precision(rows, mean_square)
-    bias_precision = PRECISION / rows.row_weights.sum()
-    precision = np.concatenate(
-        [part * (1 + missing / PRECISION) for part in (scale_precision, bias_precision)]
-    )
+    of_scale_and_bias = [_precision(rows, mean_square), PRECISION / rows.row_weights.sum()]
+    precision = np.outer(of_scale_and_bias, 1 + missing / PRECISION).reshape(-1)
     centre = np.repeat([1.0, 0.0], num_classes)
     centre[:num_classes] += (towards - 1) * missing / (PRECISION + missing)
 
