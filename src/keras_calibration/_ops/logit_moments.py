@@ -126,8 +126,7 @@ def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tenso
     high = ops.min(ops.reshape(improved.high, (-1, size)), axis=1)
     bias = 0.5 * (low + high)
     width = high - low
-    bracket = search._replace(bias=bias, low=bias - width, high=bias + width)
-    return ops.stack(bracket, axis=0)
+    return ops.stack(search._replace(bias=bias, low=bias - width, high=bias + width), axis=0)
 
 
 def _search(state: Tensor) -> BiasSearch:

@@ -384,7 +384,7 @@ def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     gap = ops.take(knots, ops.minimum(following, knots.shape[0] - 1)) - knots[:-1]
     # The passed share of each segment, from 0 to 1; 0 for empty segments.
     passed = ops.clip(ops.divide_no_nan(position, gap), 0.0, 1.0)
+    # A hat is what of the segment to its left is passed, without that of the segment to its right.
     one = ops.ones_like(passed[:, :1])
-    rising = ops.concatenate([one, passed], axis=1)
-    falling = ops.concatenate([passed, ops.zeros_like(one)], axis=1)
-    return ops.where(present, rising - falling, 0.0)
+    shares = ops.concatenate([one, passed, ops.zeros_like(one)], axis=1)
+    return ops.where(present, shares[:, :-1] - shares[:, 1:], 0.0)

@@ -242,14 +242,13 @@ class _Trees:
         return rounds if change < -error else 0
 
     def with_total(self, logits: np.ndarray) -> tuple[np.ndarray, float]:
-        """Logits (n,) of all parts with a bias that gives them the observed total, and the bias."""
+        """Logits (n,), moved in place by the bias that gives them the observed total; the bias."""
         pairs = zip(self.parts, self.models, strict=True)
         # A part without a model keeps its logits, so it has no say in the bias of the trees.
         scored = np.concatenate([part for part, model in pairs if model is not None])
         bias = float(bias_of_total(logits[scored], self.rows.take(scored))[0])
-        shifted = logits.copy()
-        shifted[scored] += bias
-        return shifted, bias
+        logits[scored] += bias
+        return logits, bias
 
     def change(self, parts: Sequence[int], logits: np.ndarray) -> tuple[float, float, float]:
         """The log loss of some parts without trees, its change by logits (n,), and its error."""

@@ -196,11 +196,13 @@ class TableEffect(Effect):
 
     def by_coefficient(self, values: Array, places: Array, functions: Array) -> Array:
         """Sums by value; 0 for "other", which stays at 0."""
-        columns = [
-            np.bincount(places, values * functions[number], len(self.coefficients))
-            for number in self.function_numbers
-        ]
-        sums = np.stack(columns, axis=1)
+        sums = np.stack(
+            [
+                np.bincount(places, values * functions[number], len(self.coefficients))
+                for number in self.function_numbers
+            ],
+            axis=1,
+        )
         sums[-1] = 0.0
         return sums
 

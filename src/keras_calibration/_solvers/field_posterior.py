@@ -123,13 +123,13 @@ def _averaged_over_spread(
     curvatures = sums[1][:-1, 0, 0]
     line_cross = sums[2][:-1, 0][:, free]
     scores = curvatures * offsets - sums[0][:-1, 0]
-    line_gradient_at_zero = gradient[free] - line_cross.T @ offsets
     # For each s, the products of C and e with W give Cᵀ W C, Cᵀ W e and eᵀ W e at once.
     terms = np.column_stack([line_cross, scores])
     by_spread = np.stack([terms.T @ (terms / (curvatures + s**-2)[:, None]) for s in _SPREADS])
     # S is the Schur complement of the offsets: integrating over them leaves it as the Hessian of β.
     matrices = hessian[np.ix_(free, free)] - by_spread[:, :-1, :-1]
-    line_gradients = line_gradient_at_zero + by_spread[:, :-1, -1]
+    # The gradient of β where all offsets are 0, and what integrating over them adds.
+    line_gradients = gradient[free] - line_cross.T @ offsets + by_spread[:, :-1, -1]
     # A pseudoinverse: a direction of β that the rows hardly determine then explains nothing.
     inverses = np.linalg.pinv(matrices, hermitian=True)
     explained = np.einsum("sq,sqr,sr->s", line_gradients, inverses, line_gradients)

@@ -187,10 +187,14 @@ class LogitHistogram:
         offsets = first / weights
         positives, sums, _ = self.moments[1, filled].T
         positive_offsets = np.divide(sums, positives, out=offsets.copy(), where=positives > 0)
-        spreads = np.sqrt(np.maximum(second / weights - offsets**2, 0.0))
         centres = _CENTRES[filled]
-        atoms = Atoms(centres + offsets, spreads, weights, positives, centres + positive_offsets)
-        return atoms.seen(self.view)
+        return Atoms(
+            means=centres + offsets,
+            spreads=np.sqrt(np.maximum(second / weights - offsets**2, 0.0)),
+            weights=weights,
+            positives=positives,
+            positive_means=centres + positive_offsets,
+        ).seen(self.view)
 
 
 def logit_histogram(

@@ -66,8 +66,13 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
             lowest, highest = highest, highest + np.log(64)
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
         scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
-    loss = mean_class_log_loss(rows, scale, np.zeros(()))
-    return SoftmaxFit(loss, num_steps, True, scale, np.zeros(()))
+    return SoftmaxFit(
+        log_loss=mean_class_log_loss(rows, scale, np.zeros(())),
+        num_iterations=num_steps,
+        converged=True,
+        scales=scale,
+        biases=np.zeros(()),
+    )
 
 
 def fit_vector(rows: Rows) -> SoftmaxFit:
@@ -106,8 +111,13 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     theta, num_steps, converged, _, _ = newton(objective, derivatives, start)
     scales, biases = theta.reshape(2, num_classes)
     biases = biases - biases.mean()
-    loss = mean_class_log_loss(rows, scales, biases)
-    return SoftmaxFit(loss, num_steps, converged, scales, biases)
+    return SoftmaxFit(
+        log_loss=mean_class_log_loss(rows, scales, biases),
+        num_iterations=num_steps,
+        converged=converged,
+        scales=scales,
+        biases=biases,
+    )
 
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:
