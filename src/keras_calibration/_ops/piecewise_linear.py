@@ -212,8 +212,7 @@ def _without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
         line = ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
     else:
         line = ops.searchsorted(knots[1:], logits, side="right")
-    lines_read = _rows_read(ops.transpose(with_following(table)), line)
-    columns = ops.unstack(lines_read, 4, axis=1)
+    columns = ops.unstack(_rows_read(ops.transpose(with_following(table)), line), 4, axis=1)
     return curve_on(logits, columns), lambda: (line, columns[0], columns[2])
 
 
@@ -377,13 +376,12 @@ def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     """
     values, knots = map(ops.convert_to_tensor, (values, knots))
     present = ops.logical_not(ops.isnan(values))[:, None]
-    position = values[:, None] - knots[None, :-1]
     # The gap to the next greater knot; a repeated knot leaves its segment to its first occurrence.
     # (Counted, because LiteRT has no search.)
     following = ops.sum(ops.cast(knots <= knots[:-1, None], "int32"), axis=1)
     gap = ops.take(knots, ops.minimum(following, knots.shape[0] - 1)) - knots[:-1]
     # The passed share of each segment, from 0 to 1; 0 for empty segments.
-    passed = ops.clip(ops.divide_no_nan(position, gap), 0.0, 1.0)
+    passed = ops.clip(ops.divide_no_nan(values[:, None] - knots[:-1], gap), 0.0, 1.0)
     # A hat is what of the segment to its left is passed, without that of the segment to its right.
     one = ops.ones_like(passed[:, :1])
     shares = ops.concatenate([one, passed, ops.zeros_like(one)], axis=1)

@@ -59,8 +59,13 @@ def check_rows(
     check_same_rows(f"{what}, labels and weights", sizes)
     if from_logits:
         is_finite = np.isfinite(read.reshape(len(read), -1)).all(axis=1)
-        remedy = "Check these rows for missing features."
-        refuse_rows(np.asarray(~is_finite), read, f"{what} must be finite.", remedy, numbers)
+        refuse_rows(
+            np.asarray(~is_finite),
+            read,
+            f"{what} must be finite.",
+            "Check these rows for missing features.",
+            numbers,
+        )
         refuse_beyond_float32(read, f"Argument `{argument}`")
     else:
         check_probabilities(read, argument)
