@@ -46,8 +46,7 @@ def tree_sums(columns: Tensor, splits: Tensor, thresholds: Tensor, leaves: Tenso
         Lucchese et al., *QuickScorer*, SIGIR 2015, for trees as bits of their splits.
     """
     num_trees = leaves.shape[0]
-    splits = ops.convert_to_tensor(splits)
-    thresholds = ops.convert_to_tensor(thresholds)
+    splits, thresholds = map(ops.convert_to_tensor, (splits, thresholds))
     # With a row per column, a gather copies whole rows.
     rows = ops.transpose(columns)
     signed = ops.concatenate([rows, -rows, ops.cast(ops.equal(rows, rows), rows.dtype)])

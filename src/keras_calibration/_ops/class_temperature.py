@@ -52,10 +52,9 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
     `logits` are d: the largest of each row is 0. A logit that is not a number makes all groups NaN.
     """
     logits = ops.convert_to_tensor(logits)
-    bounded = ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits)
-    one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
     # Rows last: XLA then adds up the classes of many rows at once.
-    bounded = ops.transpose(bounded)
+    bounded = ops.transpose(ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits))
+    one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
     weights_by_group = one_hot * weights[None, :]
     betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, logits.dtype)
 

@@ -190,9 +190,7 @@ def field_rce_from_sums(sums: Tensor, epsilon: float) -> Tensor:
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 6.
     """
-    residual = sums[..., 0]
-    positives = sums[..., 1]
-    rows = sums[..., 2]
+    residual, positives, rows = (sums[..., column] for column in range(3))
     # A value without rows has weight 0 and adds nothing. The ratio comes first: in float32, the
     # product of two sums of very large or small weights would overflow or vanish.
     relative = ops.abs(residual) * ops.divide_no_nan(rows, positives + epsilon * rows)

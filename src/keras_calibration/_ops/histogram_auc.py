@@ -34,10 +34,7 @@ def histogram_auc(histogram: Tensor) -> Tensor:
         Hanley & McNeil, *The meaning and use of the area under a receiver operating characteristic
         (ROC) curve*, Radiology 143, 1982.
     """
-    positives = histogram[:, 0]
-    negatives = histogram[:, 1]
     # Shares instead of counts: products of large counts would overflow in float32.
-    positives = positives / ops.sum(positives)
-    negatives = negatives / ops.sum(negatives)
+    positives, negatives = (histogram[:, n] / ops.sum(histogram[:, n]) for n in (0, 1))
     # The negatives below the middle of each bin: all of the lower bins, and half of its own.
     return ops.sum(positives * (ops.cumsum(negatives) - 0.5 * negatives))

@@ -44,7 +44,7 @@ def logit_moments(
     that is not finite makes everything computed from its group NaN. `by_group` reshapes to
     (num_groups, 418, 8); in this shape XLA adds rows directly to a running sum.
     """
-    labels, logits, weights = (ops.convert_to_tensor(rows) for rows in (labels, logits, weights))
+    labels, logits, weights = map(ops.convert_to_tensor, (labels, logits, weights))
     bin_number = bin_numbers(MOMENT_BINS, logits)
     u = ops.cast(bin_offsets(MOMENT_BINS, logits), weights.dtype)
     cell = ops.convert_to_tensor(group, "int32") * NUM_BINS + bin_number
@@ -59,8 +59,7 @@ def by_group(sums: Tensor) -> Tensor:
 
 def log_loss_and_weight(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """`Σ w` log loss of `σ(l + c)` of each summary at its bias, or NaN, and `Σ w`."""
-    summary = ops.convert_to_tensor(summary)
-    bias = ops.convert_to_tensor(bias)
+    summary, bias = map(ops.convert_to_tensor, (summary, bias))
     return moments.log_loss_and_weight(ops, _sums, moments.terms(ops, summary), bias)
 
 
@@ -127,8 +126,7 @@ def _on_grid(state: Tensor, weights: tuple[Tensor, Tensor], dtype: str) -> Tenso
     high = ops.min(ops.reshape(improved.high, (-1, size)), axis=1)
     bias = 0.5 * (low + high)
     width = high - low
-    bracket = search._replace(bias=bias, low=bias - width, high=bias + width)
-    return ops.stack(bracket, axis=0)
+    return ops.stack(search._replace(bias=bias, low=bias - width, high=bias + width), axis=0)
 
 
 def _search(state: Tensor) -> BiasSearch:

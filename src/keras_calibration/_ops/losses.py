@@ -93,8 +93,9 @@ def probabilities_from_logits(logits: Tensor) -> Tensor:
 def _within_unit_interval(probabilities: Tensor) -> Tensor:
     """Probabilities as float32 or float64, with NaN for values outside [0, 1]."""
     probabilities = ops.convert_to_tensor(probabilities)
-    dtype = keras.backend.result_type(probabilities.dtype, "float32")
-    probabilities = ops.cast(probabilities, dtype)
+    probabilities = ops.cast(
+        probabilities, keras.backend.result_type(probabilities.dtype, "float32")
+    )
     valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
     return ops.where(valid, probabilities, float("nan"))
 

@@ -26,8 +26,7 @@ def places_on_knots(values: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
         >>> print(left.numpy(), share.numpy())
         [[0 0 2 3]] [[0.   0.25 0.   0.  ]]
     """
-    values = ops.convert_to_tensor(values)
-    knots = ops.convert_to_tensor(knots)
+    values, knots = map(ops.convert_to_tensor, (values, knots))
     num_knots = knots.shape[1]
     missing = ops.isnan(values)
     lowest = knots[:, :1]

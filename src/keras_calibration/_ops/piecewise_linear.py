@@ -80,7 +80,7 @@ def piecewise_linear(
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 10 ("linear") and eq. 9 ("constant").
     """
-    logits, knots, values = (ops.convert_to_tensor(tensor) for tensor in (logits, knots, values))
+    logits, knots, values = map(ops.convert_to_tensor, (logits, knots, values))
     knots = ops.stop_gradient(knots)
     rows = ops.reshape(logits, (-1,))
     if extrapolation == "constant":
@@ -92,8 +92,7 @@ def piecewise_linear(
 
 def lines(knots: Tensor, values: Tensor) -> Tensor:
     """The line to the right of each knot, (3, K): knot, value and slope; the last slope repeats."""
-    knots = ops.convert_to_tensor(knots)
-    values = ops.convert_to_tensor(values)
+    knots, values = map(ops.convert_to_tensor, (knots, values))
     segment_slopes = slopes(knots, values)
     # TensorFlow can stack Keras variables along the last axis only.
     columns = [knots, values, ops.concatenate([segment_slopes, segment_slopes[-1:]])]
@@ -116,8 +115,7 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
             # The curve is b + (l - a) s: of its gradient g, b gets Σ g and s gets Σ g (l - a).
             columns = [by_curve, by_curve * (logits - knot)]
             sums = sums_by_cell(columns, line, num_lines, _num_parts(line, num_lines))
-            by_value = sums[:, 0]
-            by_slope = sums[:, 1]
+            by_value, by_slope = ops.unstack(sums, 2, axis=1)
         by_table = [ops.zeros_like(by_value), by_value, by_slope]
         return by_curve * slope, ops.stack(by_table, axis=0)
 
@@ -214,8 +212,7 @@ def _without_xla(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
         line = ops.sum(ops.cast(logits[:, None] >= knots[1:], "int32"), axis=1)
     else:
         line = ops.searchsorted(knots[1:], logits, side="right")
-    lines_read = _rows_read(ops.transpose(with_following(table)), line)
-    columns = ops.unstack(lines_read, 4, axis=1)
+    columns = ops.unstack(_rows_read(ops.transpose(with_following(table)), line), 4, axis=1)
     return curve_on(logits, columns), lambda: (line, columns[0], columns[2])
 
 
@@ -367,9 +364,7 @@ def slope_change_penalty(knots: Tensor, values: Tensor) -> Tensor:
     It is the negative log density of a Gaussian prior of unit precision on the changes of slope,
     and 0 for every straight line: a strong prior leaves Platt scaling.
     """
-    segment_slopes = slopes(knots, values)
-    changes = segment_slopes[1:] - segment_slopes[:-1]
-    return 0.5 * ops.sum(ops.square(changes))
+    return 0.5 * ops.sum(ops.square(ops.diff(slopes(knots, values))))
 
 
 def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
@@ -379,17 +374,15 @@ def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     these. Each row sums to 1, or to 0 where the value is missing (NaN). A repeated knot has an
     empty hat.
     """
-    values = ops.convert_to_tensor(values)
-    knots = ops.convert_to_tensor(knots)
+    values, knots = map(ops.convert_to_tensor, (values, knots))
     present = ops.logical_not(ops.isnan(values))[:, None]
-    position = values[:, None] - knots[None, :-1]
     # The gap to the next greater knot; a repeated knot leaves its segment to its first occurrence.
     # (Counted, because LiteRT has no search.)
     following = ops.sum(ops.cast(knots <= knots[:-1, None], "int32"), axis=1)
     gap = ops.take(knots, ops.minimum(following, knots.shape[0] - 1)) - knots[:-1]
     # The passed share of each segment, from 0 to 1; 0 for empty segments.
-    passed = ops.clip(ops.divide_no_nan(position, gap), 0.0, 1.0)
+    passed = ops.clip(ops.divide_no_nan(values[:, None] - knots[:-1], gap), 0.0, 1.0)
+    # A hat is what of the segment to its left is passed, without that of the segment to its right.
     one = ops.ones_like(passed[:, :1])
-    rising = ops.concatenate([one, passed], axis=1)
-    falling = ops.concatenate([passed, ops.zeros_like(one)], axis=1)
-    return ops.where(present, rising - falling, 0.0)
+    shares = ops.concatenate([one, passed, ops.zeros_like(one)], axis=1)
+    return ops.where(present, shares[:, :-1] - shares[:, 1:], 0.0)

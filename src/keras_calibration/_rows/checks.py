@@ -50,8 +50,7 @@ def check_rows(
         argument: The user's name for the scores.
     """
     what, numbers, weights = argument.capitalize(), counted.numbers, counted.weights
-    of_classes = is_of_classes(scores)
-    read = numbers_of(scores, what) if of_classes else flat_numbers(scores, argument)
+    read = numbers_of(scores, what) if is_of_classes(scores) else flat_numbers(scores, argument)
     read = np.asarray(read, np.float64)
     if not len(read):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
@@ -60,14 +59,20 @@ def check_rows(
     check_same_rows(f"{what}, labels and weights", sizes)
     if from_logits:
         is_finite = np.isfinite(read.reshape(len(read), -1)).all(axis=1)
-        remedy = "Check these rows for missing features."
-        refuse_rows(np.asarray(~is_finite), read, f"{what} must be finite.", remedy, numbers)
+        refuse_rows(
+            np.asarray(~is_finite),
+            read,
+            f"{what} must be finite.",
+            "Check these rows for missing features.",
+            numbers,
+        )
         refuse_beyond_float32(read, f"Argument `{argument}`")
     else:
         check_probabilities(read, argument)
     logits = read if from_logits else logits_of_probabilities(read)
     # All later code computes on logits; probabilities were only the user's form.
-    rows = Rows(logits, None if labels is None else _shares_of(labels, logits, numbers), weights)
+    shares = None if labels is None else _shares_of(labels, logits, numbers)
+    rows = Rows(logits, shares, weights, numbers=numbers)
     if both_classes and labels is not None:
         refuse_absent_classes(rows.shares.sum(axis=0), counted.num_given or len(rows))
     if from_logits:
@@ -232,7 +237,8 @@ def warn_if_swapped(labels: ArrayLike, predictions: np.ndarray, what: str = "pre
 
 
 def _look_swapped(what: str) -> str:
-    order = ("labels", what) if what == "predictions" else (what, "labels")
-    seen = f"all {what} are 0 or 1, but the labels are not"
-    advice = f"Pass the {order[0]} first, then the {order[1]}."
-    return f"Labels and {what} look swapped: {seen}. {advice}"
+    first, second = ("labels", what) if what == "predictions" else (what, "labels")
+    return (
+        f"Labels and {what} look swapped: all {what} are 0 or 1, but the labels are not. Pass the "
+        f"{first} first, then the {second}."
+    )

@@ -135,8 +135,7 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
     # Report a missing argument before any array is read.
     if given.labels is None:
         raise refused("labels", "an array with a label for each row", None)
-    argument, weights_are = given.argument, given.weights_are
-    check_weights_are(weights_are, given.sample_weight is not None)
+    check_weights_are(given.weights_are, given.sample_weight is not None)
     counted = counted_rows(given.sample_weight)
     scores, columns, of, kept = given.scores, given.columns, counted, {}
     # A model computes scores and columns of only the rows that count, so nothing is left to select;
@@ -145,21 +144,31 @@ def rows_of(given: Given, wanted: Wanted = NOTHING) -> Rows:
         scores, kept = scores(counted)
         columns, of = kept, ALL
     else:
-        _warn_of_other_order(given)
-        scores = counted.of(scores, argument)
+        # Pandas objects may have the same index in another order.
+        warn_of_other_order(
+            **{given.argument: scores},
+            features=columns,
+            labels=given.labels,
+            sample_weight=given.sample_weight,
+            time=given.time,
+            groups=given.groups,
+            folds=given.folds,
+        )
+        scores = counted.of(scores, given.argument)
     labels = counted.of(given.labels, "labels")
-    how = given.both_classes, given.from_logits, argument
-    rows = replace(check_rows(scores, labels, counted, *how), numbers=counted.numbers)
+    rows = check_rows(
+        scores, labels, counted, given.both_classes, given.from_logits, given.argument
+    )
     warn_of_contradicted_ends(rows)
     if rows.weights is not None:
         # From here on, weights are numbers of rows, so that priors mean the same in any unit.
-        counts, unit = counts_of(rows.weights, weights_are)
-        if weights_are == "importance" and rows.labels.ndim == 1:
+        counts, unit = counts_of(rows.weights, given.weights_are)
+        if given.weights_are == "importance" and rows.labels.ndim == 1:
             warn_of_weights(rows.labels, rows.weights)
         rows = replace(rows, weights=counts, unit=unit)
     warn_if_turned_round(rows)
     # Columns come last, so that a fault in scores or labels shows first.
-    read = columns_of(columns, wanted, of, {argument: len(rows)})
+    read = columns_of(columns, wanted, of, {given.argument: len(rows)})
     rows = with_times(replace(rows, features=kept | read), given.time, given.columns, counted)
     return with_folds(with_groups(rows, given.groups, given.columns, counted), given.folds, counted)
 
@@ -190,10 +199,3 @@ def columns_of(
     lengths = {name: len(column) for name, column in read.items()}
     check_same_rows("Scores and features", {**(sizes or {}), **lengths})
     return read
-
-
-def _warn_of_other_order(given: Given) -> None:
-    """Warns if pandas objects have the same index in another order."""
-    named = {given.argument: given.scores, "features": given.columns}
-    names = ("labels", "sample_weight", "time", "groups", "folds")
-    warn_of_other_order(**named, **{name: getattr(given, name) for name in names})

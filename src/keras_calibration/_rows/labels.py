@@ -13,13 +13,19 @@ _MISSING_LABELS = (
     "labels."
 )
 _MOST_CLASSES = 1000
-# Advice for invalid labels, by their values.
-_SIGNS = "Recode -1 and 1, for example as (labels + 1) / 2."
 _MINUS_1 = "If -1 stands for a missing label, drop these rows or give them weight 0."
-_ONE_OR_TWO = "Recode 1 and 2, for example as labels - 1."
-_CLASSES = (
-    "Numbers of classes need one logit per class, shape (n, K); for one class k against all "
-    "others, pass labels == k. A -1 that stands for a missing label needs weight 0."
+# Advice for invalid labels. The first code that explains all values gives it, from the most special
+# to the most general.
+_ADVICE = (
+    ((-1, 0), _MINUS_1),
+    ((-1, 1), "Recode -1 and 1, for example as (labels + 1) / 2."),
+    ((-1, 0, 1), _MINUS_1),
+    ((1, 2), "Recode 1 and 2, for example as labels - 1."),
+    (
+        tuple(range(-1, _MOST_CLASSES)),
+        "Numbers of classes need one logit per class, shape (n, K); for one class k against all "
+        "others, pass labels == k. A -1 that stands for a missing label needs weight 0.",
+    ),
 )
 _OTHERS = "Recode them, or pass shares of positives between 0 and 1."
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
@@ -66,11 +72,5 @@ def label_advice(labels: np.ndarray) -> str:
     distinct = np.unique(labels[~np.isnan(labels)])
     advice = [_MISSING_LABELS] if np.isnan(labels).any() else []
     if ((distinct < 0) | (distinct > 1)).any():
-        numbers = tuple(range(-1, _MOST_CLASSES))
-        # The first code that explains all values gives the advice, from the most special to the
-        # most general.
-        codes: list[tuple[tuple[int, ...], str]]
-        codes = [((-1, 0), _MINUS_1), ((-1, 1), _SIGNS), ((-1, 0, 1), _MINUS_1)]
-        codes += [((1, 2), _ONE_OR_TWO), (numbers, _CLASSES)]
-        advice += [next((text for code, text in codes if np.isin(distinct, code).all()), _OTHERS)]
+        advice += [next((text for code, text in _ADVICE if np.isin(distinct, code).all()), _OTHERS)]
     return " ".join(advice)

@@ -30,8 +30,7 @@ def probability_rows(
 
     A compiled step cannot raise, and NaN is better than a plausible wrong number.
     """
-    rows = aligned_rows(y_true, y_pred, sample_weight)
-    labels, predictions, weights = rows_or_nan(*rows, dtype)
+    labels, predictions, weights = rows_or_nan(*aligned_rows(y_true, y_pred, sample_weight), dtype)
     if from_logits:
         return labels, ops.sigmoid(predictions), weights
     return labels, nan_outside_unit_interval(predictions), weights
@@ -42,8 +41,9 @@ def logit_rows(
 ) -> Rows:
     """As `probability_rows`, with logits, converted with all digits of the probabilities."""
     # Convert before the cast: in float32, a probability near 1 has lost its logit.
-    rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, from_logits)
-    labels, logits, weights = rows
+    (labels, logits, weights), are_logits = rows_with_all_digits(
+        y_true, y_pred, sample_weight, from_logits
+    )
     if not are_logits:
         wider = keras.backend.result_type(logits.dtype, "float32", dtype)
         logits = logits_from_probabilities(ops.cast(logits, wider))
@@ -246,8 +246,7 @@ def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
     # A graph cannot raise; there, ids out of range count as "other".
     if is_symbolic(ids):
         return
-    array = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
-    flat = array.reshape(-1)
+    flat = np.asarray(ids).reshape(-1)
     if flat.dtype.kind not in "biuf":
         return  # `refuse_strings` reports strings
     outside = np.flatnonzero(~(((flat >= -1) & (flat < num_values)) | (flat != flat)))
@@ -280,10 +279,8 @@ def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
     one_column(name, tuple(values.shape))
     values = ops.reshape(values, (-1,))
-    received = values.shape[0]
-    expected = predictions.shape[0]
-    same_rows(name, received, expected, "prediction")
-    if received is not None and expected is not None:
+    same_rows(name, values.shape[0], predictions.shape[0], "prediction")
+    if None not in (values.shape[0], predictions.shape[0]):
         return values
     # The reshape checks the number of rows at run time if the static shape is unknown.
     return ops.reshape(values, ops.shape(predictions))

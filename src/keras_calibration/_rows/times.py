@@ -19,7 +19,6 @@ from keras_calibration._rows.rows import Rows
 from keras_calibration._rows.weights import ALL, Counted
 
 ORDER = "order"
-_DROP = "Drop rows without a time."
 # Times in a smaller range, as a share of their size, are nearly equal in float64; and the range of
 # float32.
 _SMALLEST_SHARE, _SHORTEST, _LONGEST = 1e-13, 1e-30, 1e30
@@ -50,16 +49,20 @@ def with_times(
         return rows
     # A name means a column, unless it is the word for the order of the rows.
     if isinstance(time, str):
-        # Numbers of all passed rows, from which `counted` then selects.
-        in_order = np.arange(float(counted.num_given or len(rows)))
-        named = 'an array or "order"'
-        time = in_order if time == ORDER else named_column("time", time, columns, named)
+        time = (
+            # Numbers of all passed rows, from which `counted` then selects.
+            np.arange(float(counted.num_given or len(rows)))
+            if time == ORDER
+            else named_column("time", time, columns, 'an array or "order"')
+        )
     times = times_of(counted.of(time, "time"), "time")
     if len(times) != len(rows):
         raise refused("time", f"one for each of the {len(rows):,} rows", f"{len(times):,} times")
     are_dates = times.dtype.kind == "M"
     missing = np.isnat(times) if are_dates else ~np.isfinite(times)
-    refuse_rows(missing, times, "Times must be known.", _DROP, counted.numbers)
+    refuse_rows(
+        missing, times, "Times must be known.", "Drop rows without a time.", counted.numbers
+    )
     _warn_of_numbers_of_dates(times)
     if are_dates:
         days = (times - np.datetime64(0, "us")) / DAY

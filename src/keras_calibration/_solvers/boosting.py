@@ -111,7 +111,6 @@ def boost(
             help on `columns`; the trees are then fitted again.
     """
     all_parts = list(range(len(parts)))
-    other_parts = [[other for other in all_parts if other != part] for part in all_parts]
     # First try the cheap columns, which are biased in favour of trees, as they may know
     # labels of held-out rows. Only if trees help there, fit on the unbiased ones.
     for training_of in filter(None, [lambda _: (rows.logits, columns), training]):
@@ -120,7 +119,10 @@ def boost(
             trees.fit_part(number, fitted, *training_of(number), largest_num_rounds)
         # The other parts choose the rounds of a part, as its own losses would flatter their
         # minimum: cross-validation within cross-validation (nested).
-        rounds = [trees.best_rounds(others or all_parts) for others in other_parts]
+        rounds = [
+            trees.best_rounds([other for other in all_parts if other != part] or all_parts)
+            for part in all_parts
+        ]
         num_rounds = round(float(np.average(rounds, weights=trees.shares)))
         if not num_rounds:
             break
@@ -131,10 +133,16 @@ def boost(
     if num_rounds and clusters is None:  # the next block has another total than past blocks
         logits, bias = trees.with_total(logits)
     without, change, error = trees.change(all_parts, logits)
-    # The scored trees saw a part of the rows each; the model to keep is fitted to all of them.
-    model = trees.fit_all(num_rounds) if num_rounds else None
-    logits = logits if num_rounds else rows.logits
-    return Boosting(model, num_rounds, logits, bias, without, without + change, error)
+    return Boosting(
+        # The scored trees saw a part of the rows each; the model to keep is fitted to all of them.
+        model=trees.fit_all(num_rounds) if num_rounds else None,
+        num_rounds=num_rounds,
+        logits=logits if num_rounds else rows.logits,
+        bias=bias,
+        log_loss_without=without,
+        log_loss_with=without + change,
+        standard_error=error,
+    )
 
 
 def biases_of(rows: Rows, clusters: np.ndarray) -> np.ndarray:
@@ -234,36 +242,32 @@ class _Trees:
         return rounds if change < -error else 0
 
     def with_total(self, logits: np.ndarray) -> tuple[np.ndarray, float]:
-        """Logits (n,) of all parts with a bias that gives them the observed total, and the bias."""
+        """Logits (n,), moved in place by the bias that gives them the observed total; the bias."""
         pairs = zip(self.parts, self.models, strict=True)
         # A part without a model keeps its logits, so it has no say in the bias of the trees.
         scored = np.concatenate([part for part, model in pairs if model is not None])
         bias = float(bias_of_total(logits[scored], self.rows.take(scored))[0])
-        shifted = logits.copy()
-        shifted[scored] += bias
-        return shifted, bias
+        logits[scored] += bias
+        return logits, bias
 
     def change(self, parts: Sequence[int], logits: np.ndarray) -> tuple[float, float, float]:
         """The log loss of some parts without trees, its change by logits (n,), and its error."""
         scored = np.concatenate([self.parts[part] for part in parts])
-        labels = self.rows.labels[scored]
-        weights = self.rows.row_weights[scored]
-        before = row_log_losses(labels, self.rows.logits[scored])
-        after = row_log_losses(labels, logits[scored])
-        without = float(np.average(before, weights=weights))
+        rows = self.rows.take(scored)
+        before = row_log_losses(rows.labels, rows.logits)
+        change = row_log_losses(rows.labels, logits[scored]) - before
+        without = float(np.average(before, weights=rows.row_weights))
         blocks = None if self.clusters is None else self.clusters[scored]
-        groups = clusters_of(self.rows.take(scored))
-        return without, *mean_and_error(after - before, weights, blocks, groups)
+        return without, *mean_and_error(change, rows.row_weights, blocks, clusters_of(rows))
 
     def logits(self, parts: Sequence[int], rounds: Sequence[int]) -> np.ndarray:
         """The logits (n,), with the trees of some parts; `rounds` has the number of each part."""
         logits = self.rows.logits.copy()
         for part in parts:
             scored = self.parts[part]
-            model = self.models[part]
-            if rounds[part] and model is not None:
+            if rounds[part] and self.models[part] is not None:
                 options = {"raw_score": True, "num_iteration": rounds[part]}
-                logits[scored] += model.predict(self.columns[scored], **options)
+                logits[scored] += self.models[part].predict(self.columns[scored], **options)
         return logits
 
     def _starts(self, logits: np.ndarray) -> np.ndarray:

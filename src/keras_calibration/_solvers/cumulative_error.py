@@ -78,10 +78,9 @@ def figures_in_folds(
     # Fisher's method: the p-values of the folds are independent, as no row is in two folds. The
     # bound keeps the logarithm finite.
     p_value = np.maximum(by_fold.p_value, _SMALLEST_P_VALUE)
-    statistic = -2 * np.bincount(of_segment, np.log(p_value))
-    # Its χ² tail with 2 k degrees of freedom is `exp(-h) Σ_{j < k} hʲ / j!`, with h half of the
-    # statistic. Far out, only the logarithm is above 0.
-    half = statistic[:, None] / 2
+    half = -np.bincount(of_segment, np.log(p_value))[:, None]
+    # The statistic is 2 h. Its χ² tail with 2 k degrees of freedom is `exp(-h) Σ_{j < k} hʲ / j!`.
+    # Far out, only the logarithm is above 0.
     num_folds = np.bincount(of_segment)
     power = np.arange(num_folds.max())
     terms = special.xlogy(power, half) - special.gammaln(power + 1)
@@ -136,11 +135,8 @@ def segment_figures(
     order = order[_large_enough(ids[order], numbers, min_rows, min_positives)]
     if not len(order):
         return SegmentFigures(order, order, *np.zeros((6, 0)))
-    ids = ids[order]
-    y = labels[order]
-    p = predictions[order]
-    w = weights[order]
-    counts = counts[order]
+    columns = (ids, labels, predictions, weights, counts)
+    ids, y, p, w, counts = (column[order] for column in columns)
     # Rows now lie segment by segment, in each by ascending prediction, so that `reduceat` sums
     # whole segments, and one cumulative sum serves all of them.
     changes = ids[1:] != ids[:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -56,7 +57,7 @@ def _inverse(matrix: Array) -> Array:
     return inverse
 
 
-class Effect:
+class Effect(ABC):
     """Coefficients u in blocks. Each row uses the coefficients of one block.
 
     The argument `places` says which block each row uses: ids (n,), or the numeric columns.
@@ -84,6 +85,7 @@ class Effect:
         """Prior precisions of the coefficients of any block (p,)."""
         return self.deviations[self.group] ** -2
 
+    @abstractmethod
     def add_to(self, curve: Array, places: Any, functions: Array, coefficients: Array) -> None:
         """Adds the effects to the curve of the rows (n,), in place.
 
@@ -93,15 +95,14 @@ class Effect:
             functions: The functions of the common curve at the rows (q, n).
             coefficients: Coefficients or a change of them (num_blocks, p).
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define `add_to`.")
 
+    @abstractmethod
     def by_coefficient(self, values: Array, places: Any, functions: Array) -> Array:
         """Sums the rows' values (n,) by coefficient (num_blocks, p): the transpose of `add_to`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `by_coefficient`.")
 
+    @abstractmethod
     def sums(self, residual: Array, curvature: Array, places: Any, functions: Array) -> Sums:
         """Gradient and Hessians of the log loss, from its derivatives at the rows (n,)."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `sums`.")
 
     def scale_likelihoods(
         self, gradient: Array, precision: Array
@@ -125,8 +126,7 @@ class Effect:
             inside = np.flatnonzero(self.group == group)
             outside = np.flatnonzero(self.group != group)
             across = precision[:, inside][:, :, outside]
-            outer = precision[:, outside][:, :, outside]
-            outer = outer + np.diag(self.deviations[self.group[outside]] ** -2)
+            outer = precision[:, outside][:, :, outside] + np.diag(self.shrinkage[outside])
             right = np.concatenate([across.transpose(0, 2, 1), scores[:, outside, None]], axis=2)
             explained = across @ np.linalg.solve(outer, right)
             information = precision[:, inside][:, :, inside] - explained[:, :, :-1]
@@ -196,11 +196,13 @@ class TableEffect(Effect):
 
     def by_coefficient(self, values: Array, places: Array, functions: Array) -> Array:
         """Sums by value; 0 for "other", which stays at 0."""
-        columns = [
-            np.bincount(places, values * functions[number], len(self.coefficients))
-            for number in self.function_numbers
-        ]
-        sums = np.stack(columns, axis=1)
+        sums = np.stack(
+            [
+                np.bincount(places, values * functions[number], len(self.coefficients))
+                for number in self.function_numbers
+            ],
+            axis=1,
+        )
         sums[-1] = 0.0
         return sums
 
@@ -235,7 +237,6 @@ class CurvesEffect(Effect):
     hessian_tolerance = _HESSIAN_TOLERANCE
 
     def __init__(self, columns: Sequence[NumericColumn]) -> None:
-        sizes = [column.basis.shape[1] for column in columns]
         starts = np.cumsum([0, *(column.num_groups for column in columns)])
         # Lines keep the shared number; walks get numbers of their own, one column after the other.
         groups = [
@@ -244,7 +245,7 @@ class CurvesEffect(Effect):
         ]
         super().__init__(1, np.unique(np.concatenate(groups), return_inverse=True)[1])
         self.bases = [column.basis for column in columns]
-        self._ends = np.cumsum(sizes)[:-1]
+        self._ends = np.cumsum([basis.shape[1] for basis in self.bases])[:-1]
 
     def on_knots(self, coefficients: Array) -> list[Array]:
         """Values of each curve at its knots and for missing values, from coefficients (p, …)."""
@@ -276,9 +277,8 @@ class CurvesEffect(Effect):
     ) -> Sums:
         """Sums over all rows, which are one block."""
         cross = [self.by_coefficient(curvature * phi, places, functions) for phi in functions]
-        hessian = self._hessian(places, curvature)[None]
         gradient = self.by_coefficient(residual, places, functions)
-        return gradient, hessian, np.stack(cross, axis=2)
+        return gradient, self._hessian(places, curvature)[None], np.stack(cross, axis=2)
 
     def scale_likelihoods(
         self, gradient: Array, precision: Array

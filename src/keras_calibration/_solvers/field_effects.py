@@ -139,7 +139,7 @@ class FieldEffects:
     def improve_curve(self) -> float:
         """A Newton step on β; returns the expected gain, in nats per row."""
         gradient, hessian, _ = self.derivatives()
-        step = self._solve(hessian, gradient)
+        step, _ = bounded_step(hessian, gradient, self.beta <= self.lower)
         return self._take_step(step, gradient @ step)
 
     def improve_effect(self, number: int, with_deviations: bool) -> float:
@@ -160,7 +160,7 @@ class FieldEffects:
         solution = solve_blocks(precision, right)
         reduction = cross.reshape(-1, len(gradient)).T @ solution.reshape(-1, right.shape[2])
         right = gradient - reduction[:, -1]
-        step = self._solve(hessian - reduction[:, :-1], right)
+        step, _ = bounded_step(hessian - reduction[:, :-1], right, self.beta <= self.lower)
         # Back-substitution gives the step of u. The gain is the squared Newton decrement gᵀ H⁻¹ g,
         # twice what the quadratic model promises.
         effect_step = solution[:, :, -1] - solution[:, :, :-1] @ step
@@ -186,10 +186,12 @@ class FieldEffects:
             if number is not None:
                 places = block.places[number]
                 effect = self.effects[number]
-                if kept is None:
-                    sums = add_sums(sums, effect.sums(residual, curvature, places, functions))
-                else:
-                    sums = add_sums(sums, [effect.by_coefficient(residual, places, functions)])
+                part = (
+                    effect.sums(residual, curvature, places, functions)
+                    if kept is None
+                    else [effect.by_coefficient(residual, places, functions)]
+                )
+                sums = add_sums(sums, part)
         if kept is not None:
             return Derivatives(gradient, kept.hessian, (*sums, *kept.sums[1:]))
         return Derivatives(gradient, hessian, sums or (np.zeros(0),) * 3)
@@ -293,10 +295,6 @@ class FieldEffects:
         ends = np.cumsum([len(effect.deviations) for effect in self.effects])[:-1]
         for effect, effect_deviations in zip(self.effects, np.split(deviations, ends), strict=True):
             effect.deviations = effect_deviations.copy()  # a fit writes into them
-
-    def _solve(self, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """A projected Newton step on β: no parameter crosses its bound."""
-        return bounded_step(hessian, gradient, self.beta <= self.lower)[0]
 
     def _take_step(
         self, step: np.ndarray, gain: float, number: int | None = None, effect_step: Any = 0.0

@@ -155,8 +155,11 @@ def fit_field_offsets(
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
     """
     index, columns = FieldIndex.of(rows.ids, num_values), rows.columns
-    priors = [1.0, 0.0], [SLOPE_PRECISION, 0.0], [SMALLEST_SCALE, -np.inf]
-    line = CommonCurve(*map(np.array, priors))
+    line = CommonCurve(
+        centre=np.array([1.0, 0.0]),
+        ridge=np.array([SLOPE_PRECISION, 0.0]),
+        lower=np.array([SMALLEST_SCALE, -np.inf]),
+    )
 
     def new_fit(blocks: Sequence[RowBlock]) -> FieldEffects:
         # An offset is a coefficient of the second function, a constant.
@@ -190,8 +193,9 @@ def fit_field_offsets(
     if start is None:
         posterior = field_posterior(fit, factor > 0)
         # A value without rows has nothing but its prior: its variance is that of all offsets.
-        variances = index.by_id(posterior.variances, posterior.spreads**2)
-        posterior = replace(posterior, variances=variances)
+        posterior = replace(
+            posterior, variances=index.by_id(posterior.variances, posterior.spreads**2)
+        )
     return FieldOffsets(
         slope=float(fit.beta[0]),
         bias=float(fit.beta[1]),
@@ -258,8 +262,7 @@ def fit_field_curves(
     if is_drawn:
         # Drawing curves in may cost more than their shapes gained, as for a value with few rows of
         # large weight. Then levels alone are better.
-        level_curves, _ = fit_with([0])
-        curves = level_curves if level_curves.log_loss < curves.log_loss else curves
+        curves = min(curves, fit_with([0])[0], key=lambda fit: fit.log_loss)
     return replace(curves, deviations=index.by_id(curves.deviations))
 
 

@@ -68,11 +68,13 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
             averaged.append(_averaged_over_spread(fit, effect, at_effect, are_pooled))
         elif isinstance(effect, CurvesEffect):
             curve_variances = _curve_variances(effect, at_effect.sums, fit.log_prior)
-    variances = [v for v, _ in averaged]
-    spreads = np.array([s for _, s in averaged])
-    # Parameters at their bounds count as known: they have no variance.
-    factor = covariance_factor(derivatives[0].hessian, fit.beta > fit.lower)
-    return FieldPosterior(factor, variances, spreads, curve_variances)
+    return FieldPosterior(
+        # Parameters at their bounds count as known: they have no variance.
+        factor=covariance_factor(derivatives[0].hessian, fit.beta > fit.lower),
+        variances=[v for v, _ in averaged],
+        spreads=np.array([s for _, s in averaged]),
+        curve_variances=curve_variances,
+    )
 
 
 def _curve_variances(effect: CurvesEffect, sums: Sums, log_prior: Callable) -> list[np.ndarray]:
@@ -121,13 +123,13 @@ def _averaged_over_spread(
     curvatures = sums[1][:-1, 0, 0]
     line_cross = sums[2][:-1, 0][:, free]
     scores = curvatures * offsets - sums[0][:-1, 0]
-    line_gradient_at_zero = gradient[free] - line_cross.T @ offsets
     # For each s, the products of C and e with W give Cᵀ W C, Cᵀ W e and eᵀ W e at once.
     terms = np.column_stack([line_cross, scores])
     by_spread = np.stack([terms.T @ (terms / (curvatures + s**-2)[:, None]) for s in _SPREADS])
     # S is the Schur complement of the offsets: integrating over them leaves it as the Hessian of β.
     matrices = hessian[np.ix_(free, free)] - by_spread[:, :-1, :-1]
-    line_gradients = line_gradient_at_zero + by_spread[:, :-1, -1]
+    # The gradient of β where all offsets are 0, and what integrating over them adds.
+    line_gradients = gradient[free] - line_cross.T @ offsets + by_spread[:, :-1, -1]
     # A pseudoinverse: a direction of β that the rows hardly determine then explains nothing.
     inverses = np.linalg.pinv(matrices, hermitian=True)
     explained = np.einsum("sq,sqr,sr->s", line_gradients, inverses, line_gradients)

@@ -80,15 +80,13 @@ def fit_ilps(
         theta = fit.parameters
         fits.append(fit)
     best = min(fits, key=lambda fit: fit.leave_one_out)
-    level = best.parameters[0]
-    slopes = best.parameters[1:]
     # From level and slopes back to values at the knots. This map is linear, so it also carries the
     # factor of the covariance over.
-    heights = np.r_[0.0, np.cumsum(slopes * gaps)]
+    heights = np.r_[0.0, np.cumsum(best.parameters[1:] * gaps)]
     rises = np.where(np.arange(len(gaps)) < np.arange(len(knots))[:, None], gaps, 0.0)
     by_theta = np.concatenate([np.ones((len(knots), 1)), rises - below_pivot], axis=1)
-    best = dataclasses.replace(best, factor=by_theta @ best.factor)
-    return level + heights - heights[pivot], best
+    values = best.parameters[0] + heights - heights[pivot]
+    return values, dataclasses.replace(best, factor=by_theta @ best.factor)
 
 
 def strictly_increasing(values: np.ndarray) -> np.ndarray:

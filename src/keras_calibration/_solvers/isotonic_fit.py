@@ -31,9 +31,8 @@ def tied_rows(rows: Rows, dtype: str) -> Rows:
     largest = largest_logit(dtype)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)
     order = np.argsort(seen)
-    seen = seen[order]
-    labels = rows.labels[order]
-    weights = rows.row_weights[order]
+    columns = (seen, rows.labels, rows.row_weights)
+    seen, labels, weights = (column[order] for column in columns)
     # A step function cannot tell equal logits apart, so they count as one row with their mean
     # label.
     starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
@@ -64,12 +63,10 @@ def isotonic_steps(rows: Rows, max_num_steps: int) -> Steps:
     weights = np.add.reduceat(weights, starts)
     half_positive = np.minimum(0.5, 0.5 / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
-    first = rates[0]
-    last = rates[-1]
     # Half a positive in a step without any, but not more than the rate of its neighbour.
-    if first == 0:
+    if rates[0] == 0:
         rates[0] = min(half_positive[0], *rates[1:2])
-    if last == 1:
+    if rates[-1] == 1:
         rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
     ends = np.append(starts[1:], len(rows.logits)) - 1
     return Steps(rows.logits[starts], rows.logits[ends], np.log(rates) - np.log1p(-rates))

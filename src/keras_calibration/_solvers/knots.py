@@ -25,11 +25,10 @@ def quantile_knots(
     values = np.asarray(values, np.float64)
     # Quantiles by the inverse of the cumulative weight.
     order = np.argsort(values, kind="stable")
-    sorted_values = values[order]
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
     cumulative = np.cumsum(weights[order])
     levels = (np.arange(num_knots) + 0.5) / num_knots * cumulative[-1]
-    return _spread(sorted_values[np.searchsorted(cumulative, levels)], smallest_gap)
+    return _spread(values[order[np.searchsorted(cumulative, levels)]], smallest_gap)
 
 
 def balanced_knots(

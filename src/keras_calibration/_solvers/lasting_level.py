@@ -52,11 +52,10 @@ def with_lasting_level(fit: FieldOffsets, rows: OffsetRows) -> FieldOffsets:
         return fit
     # What the smaller walk leaves unexplained, beyond the sampling variance, is noise.
     excess = np.average((level - path[:, best]) ** 2 - variance, weights=information)
-    curve = fit.curves[-1].copy()
-    spreads = fit.spreads.deviations.copy()
-    curve[-1] = path[-1, best]
-    spreads[-NUM_SPREADS:] = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(excess, 0.0)))
-    lasting_spreads = fit.spreads._replace(deviations=spreads)
+    curve = np.append(fit.curves[-1][:-1], path[-1, best])
+    lasting = walk * _SHARES[best] ** 0.5, max(noise, np.sqrt(max(excess, 0.0)))
+    deviations = np.append(fit.spreads.deviations[:-NUM_SPREADS], lasting)
+    lasting_spreads = fit.spreads._replace(deviations=deviations)
     return replace(fit, curves=[*fit.curves[:-1], curve], spreads=lasting_spreads)
 
 

@@ -87,9 +87,7 @@ def line_of_means(logits: np.ndarray, weights: np.ndarray, noise: float) -> Line
     """
     # Gauss-Hermite quadrature of E σ(η + ε) on a grid of logits; in between, interpolation.
     points, shares = np.polynomial.hermite_e.hermegauss(_NUM_POINTS)
-    low = logits.min()
-    high = logits.max()
-    grid = np.linspace(low, high, _NUM_POINTS) if high > low else np.array([low])
+    grid = np.unique(np.linspace(logits.min(), logits.max(), _NUM_POINTS))
     noisy = grid[:, None] + noise * points
     # The logit as a difference, log E σ(η) - log E σ(-η): a probability near 1 has no digits left.
     means = np.interp(logits, grid, _log_means(noisy, shares) - _log_means(-noisy, shares))
@@ -143,7 +141,6 @@ def level_column(
     knots = separate_quantile_knots(times, NUM_KNOTS, weights)
     if len(knots) == 1:
         return None
-    column = numeric_column(times, knots)
     num_knots = len(knots)
     walk = _WALK_SCALE * random_walk_basis(knots)
     # Rows are the knots and the missing value; columns the walk's directions and a deviation a
@@ -152,7 +149,7 @@ def level_column(
     basis[:-1] = np.hstack([walk, np.eye(num_knots)])
     basis[-1, : num_knots - 1] = walk[-1]
     group = np.repeat(np.arange(NUM_SPREADS), [num_knots - 1, num_knots])
-    return knots, replace(column, basis=basis, group=group)
+    return knots, replace(numeric_column(times, knots), basis=basis, group=group)
 
 
 def level_of(knots: np.ndarray, column: NumericColumn, fit: FieldOffsets) -> Level:
@@ -165,6 +162,11 @@ def level_of(knots: np.ndarray, column: NumericColumn, fit: FieldOffsets) -> Lev
     variances = (
         fit.posterior.curve_variances[-1] if fit.posterior else np.full(len(knots) + 1, np.nan)
     )
-    values = fit.curves[-1][:-1]
-    last = float(fit.curves[-1][-1])
-    return Level(knots - knots[-1], values, np.sqrt(variances[:-1]), last, walk * step, noise)
+    return Level(
+        times=knots - knots[-1],
+        values=fit.curves[-1][:-1],
+        errors=np.sqrt(variances[:-1]),
+        last=float(fit.curves[-1][-1]),
+        walk=walk * step,
+        noise=noise,
+    )

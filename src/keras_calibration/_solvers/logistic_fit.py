@@ -68,8 +68,7 @@ def fit_logistic(
     # Each bin acts as two atoms of half its weight, at mean ± standard deviation: they have the
     # bin's first two moments, so that the sum of softplus is right to second order.
     logits = np.concatenate([atoms.means - atoms.spreads, atoms.means + atoms.spreads])
-    bins = np.concatenate([atoms.means, atoms.means])
-    rows = design(logits, bins)
+    rows = design(logits, np.tile(atoms.means, 2))
     weights = 0.5 * np.concatenate([atoms.weights, atoms.weights])
     total = atoms.weights.sum()
     # The loss is softplus(η) - y η. The labels enter only through `Σ w y x`, which the mean logit
@@ -93,9 +92,9 @@ def fit_logistic(
         gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
         return gradient, rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
 
-    start = np.array(start, np.float64)
-    lower = np.broadcast_to(np.asarray(lower, np.float64), start.shape)
-    theta, num_steps, converged, hessian, free = newton(objective, derivatives, start, lower, total)
+    theta, num_steps, converged, hessian, free = newton(
+        objective, derivatives, np.array(start, np.float64), np.asarray(lower, np.float64), total
+    )
     curve = rows @ theta + fixed
     one = special.expit(curve)
     rate = np.tile(atoms.positives / atoms.weights, 2)
@@ -105,9 +104,14 @@ def fit_logistic(
     spread = (rows.T @ (rows * squares[:, None]))[np.ix_(free, free)]
     effective = np.trace(solve_scaled(hessian[np.ix_(free, free)], spread))
     log_loss = float(loss_sum(theta, curve) / total)
-    leave_one_out = float(log_loss + effective / total)
-    factor = covariance_factor(hessian, free)
-    return LogisticFit(log_loss, num_steps, converged, theta, leave_one_out, factor)
+    return LogisticFit(
+        log_loss=log_loss,
+        num_iterations=num_steps,
+        converged=converged,
+        parameters=theta,
+        leave_one_out=float(log_loss + effective / total),
+        factor=covariance_factor(hessian, free),
+    )
 
 
 def warn_of_no_ranking(scale: float, taker: str) -> None:

@@ -66,12 +66,12 @@ class Atoms:
 
     def seen(self, line: Line) -> Atoms:
         """The same atoms, with logits mapped by a line."""
-        if line == IDENTITY:
-            return self
-        means = line(self.means)
-        positive_means = line(self.positive_means)
-        spreads = line.scale * self.spreads
-        return replace(self, means=means, spreads=spreads, positive_means=positive_means)
+        return replace(
+            self,
+            means=line(self.means),
+            spreads=line.scale * self.spreads,
+            positive_means=line(self.positive_means),
+        )
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,12 @@ class LogitHistogram:
         sums = units * [part.moments[..., 0].sum() for part in (self, other)]  # Σ w
         unit = units @ sums / sums.sum() if sums.any() else 1.0  # Σ w² / Σ w
         mine, others = units / unit
-        moments = mine * self.moments + others * other.moments
-        num_rows = self.num_rows + other.num_rows
-        return replace(self, moments=moments, num_rows=num_rows, unit=float(largest * unit))
+        return replace(
+            self,
+            moments=mine * self.moments + others * other.moments,
+            num_rows=self.num_rows + other.num_rows,
+            unit=float(largest * unit),
+        )
 
     def scaled(self, factor: float) -> LogitHistogram:
         """The histogram with every number of rows multiplied by `factor`."""
@@ -132,8 +135,7 @@ class LogitHistogram:
             # Two atoms with the bin's mean and variance keep its first two moments on the new bins.
             for side in (-1, 1):
                 logits = self.bins.inverse(_CENTRES[filled] + first / weights + side * spreads)
-                numbers, offsets = _numbers_and_offsets(_on_bins(logits, bins))
-                _add_class(new, numbers, offsets, 0.5 * weights)
+                _add_class(new, *_numbers_and_offsets(_on_bins(logits, bins)), 0.5 * weights)
         return LogitHistogram(moments, self.num_rows, bins, unit=self.unit)
 
     @property
@@ -185,10 +187,14 @@ class LogitHistogram:
         offsets = first / weights
         positives, sums, _ = self.moments[1, filled].T
         positive_offsets = np.divide(sums, positives, out=offsets.copy(), where=positives > 0)
-        spreads = np.sqrt(np.maximum(second / weights - offsets**2, 0.0))
         centres = _CENTRES[filled]
-        atoms = Atoms(centres + offsets, spreads, weights, positives, centres + positive_offsets)
-        return atoms.seen(self.view)
+        return Atoms(
+            means=centres + offsets,
+            spreads=np.sqrt(np.maximum(second / weights - offsets**2, 0.0)),
+            weights=weights,
+            positives=positives,
+            positive_means=centres + positive_offsets,
+        ).seen(self.view)
 
 
 def logit_histogram(

@@ -106,8 +106,6 @@ def bounded_step(
 
 def solve_scaled(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solution of a linear system whose unknowns can differ by orders of magnitude."""
-    if not len(matrix):
-        return np.zeros_like(right)
     # Scale to a unit diagonal (Jacobi preconditioning), and add a tiny ridge for directions that
     # the rows do not determine.
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))

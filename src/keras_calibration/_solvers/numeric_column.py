@@ -79,10 +79,12 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     basis[:-1, 0] = line_basis(knots)
     basis[:-1, 1:-1] = random_walk_basis(knots)
     basis[-1, -1] = 1.0
-    group = np.append(LINES, np.zeros(len(knots), int))
-    left = np.where(missing, len(knots), left)
-    share = np.where(missing, 0.0, share)
-    return NumericColumn(left, share, basis, group)
+    return NumericColumn(
+        left=np.where(missing, len(knots), left),
+        share=np.where(missing, 0.0, share),
+        basis=basis,
+        group=np.append(LINES, np.zeros(len(knots), int)),
+    )
 
 
 def walk_places(knots: np.ndarray) -> np.ndarray:

@@ -42,10 +42,9 @@ def offset_histogram(
     """Sums rows by their logit and by the offset that is added to their curve."""
     plain = logit_histogram(logits, labels, weights, bins)
     logits = np.clip(bins(logits), -LARGEST_LOGIT, LARGEST_LOGIT)
-    bin_number = bin_numbers(logits)
     # Rows of a cell share their bin and their slot of the offset; the cell keeps their mean.
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
-    _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)
+    _, cell = np.unique(slot * NUM_BINS + bin_numbers(logits), return_inverse=True)
 
     def mean(values: np.ndarray, mass: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
         sums = np.bincount(cell, mass * values)

@@ -47,7 +47,13 @@ def bins_of(logits: np.ndarray, weights: np.ndarray | None = None) -> Line:
         >>> np.allclose(line(np.arange(9.0)), other(7 * np.arange(9.0) + 100))
         True
     """
-    middle, spread = _place(logits, weights)
+    low, middle, high = _quantiles(logits, weights)
+    least = _LEAST_SPREAD * abs(middle)
+    # Take the denser side, where skewed scores lie close; a side of equal scores has no spread.
+    spread = min((side for side in (middle - low, high - middle) if side > least), default=0.0)
+    if not spread > least:  # most scores are equal
+        spread = float(np.sqrt(np.average((logits - middle) ** 2, weights=weights)))
+    spread = spread if spread > least else abs(middle) or 1.0
     return Line(_SPREAD / spread, _MIDDLE - _SPREAD * middle / spread)
 
 
@@ -115,17 +121,6 @@ def class_line(rows: Rows) -> Line:
     line = Line(2 / spread, -2 * middle / spread)
     temperature = float(fit_temperature(rows.seen(line)).scales)
     return line.then(Line(max(temperature, _SMALLEST_SLOPE)))
-
-
-def _place(scores: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
-    """Where scores lie, and how far they spread."""
-    low, middle, high = _quantiles(scores, weights)
-    least = _LEAST_SPREAD * abs(middle)
-    # Take the denser side, where skewed scores lie close; a side of equal scores has no spread.
-    spread = min((side for side in (middle - low, high - middle) if side > least), default=0.0)
-    if not spread > least:  # most scores are equal
-        spread = float(np.sqrt(np.average((scores - middle) ** 2, weights=weights)))
-    return middle, spread if spread > least else abs(middle) or 1.0
 
 
 def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:

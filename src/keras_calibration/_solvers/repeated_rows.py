@@ -55,8 +55,7 @@ def copies(rows: Rows) -> np.ndarray | None:
     group = _equal_inputs(rows)
     weights = rows.meant_counts
     counts = np.bincount(group, weights)
-    is_mixed = np.zeros(len(counts), bool)
-    is_unlike = np.zeros(len(counts), bool)
+    is_mixed, is_unlike = np.zeros((2, len(counts)), bool)
     # Independent rows of a group have different labels (`is_mixed`) about as often as neighbouring
     # groups do (`is_unlike`). Copies hardly ever do, as they repeat one outcome.
     for share in rows.shares.T:

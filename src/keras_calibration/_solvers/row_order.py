@@ -36,10 +36,8 @@ def canonical_order(rows: Rows) -> np.ndarray:
     logits = sign * rows.logits.reshape(len(rows.logits), -1)
     order = np.argsort(logits[:, 0], kind="stable")
     # Only rows that tie in the first logit need the other columns, which take a slower sort.
-    first = logits[order, 0]
-    is_tied = np.zeros(len(order), bool)
-    is_tied[1:] = first[1:] == first[:-1]
-    is_tied[:-1] |= is_tied[1:]
+    are_equal = logits[order[1:], 0] == logits[order[:-1], 0]
+    is_tied = np.r_[False, are_equal] | np.r_[are_equal, False]
     if is_tied.any():
         tied = order[is_tied]
         # The weight comes last, so that two copies of a row stand where one row of weight 2 would.
@@ -66,11 +64,9 @@ def equal_rows(rows: Rows, order: np.ndarray) -> np.ndarray:
 
 def differ_from_previous(rows: Rows, order: np.ndarray) -> np.ndarray:
     """Whether each row in an order (n,) differs from the one before it, aside from counts."""
-    is_new = np.ones(len(rows), bool)
     rows = rows.take(order)
     ranks = _ranks(rows) + ([] if are_counts(rows.weights) else [rows.row_weights])
-    is_new[1:] = np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)
-    return is_new
+    return np.r_[True, np.any([rank[1:] != rank[:-1] for rank in ranks], axis=0)]
 
 
 def are_turned_round(rows: Rows) -> bool:

@@ -66,8 +66,13 @@ def fit_temperature(rows: Rows) -> SoftmaxFit:
             lowest, highest = highest, highest + np.log(64)
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
         scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
-    loss = mean_class_log_loss(rows, scale, np.zeros(()))
-    return SoftmaxFit(loss, num_steps, True, scale, np.zeros(()))
+    return SoftmaxFit(
+        log_loss=mean_class_log_loss(rows, scale, np.zeros(())),
+        num_iterations=num_steps,
+        converged=True,
+        scales=scale,
+        biases=np.zeros(()),
+    )
 
 
 def fit_vector(rows: Rows) -> SoftmaxFit:
@@ -84,11 +89,8 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     # add up, and the centre is the weighted mean.
     missing = np.maximum(_FEW_ROWS - rows.row_weights @ rows.labels, 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
-    scale_precision = _precision(rows, mean_square)
-    bias_precision = PRECISION / rows.row_weights.sum()
-    precision = np.concatenate(
-        [part * (1 + missing / PRECISION) for part in (scale_precision, bias_precision)]
-    )
+    of_scale_and_bias = [_precision(rows, mean_square), PRECISION / rows.row_weights.sum()]
+    precision = np.outer(of_scale_and_bias, 1 + missing / PRECISION).reshape(-1)
     centre = np.repeat([1.0, 0.0], num_classes)
     centre[:num_classes] += (towards - 1) * missing / (PRECISION + missing)
 
@@ -109,8 +111,13 @@ def fit_vector(rows: Rows) -> SoftmaxFit:
     theta, num_steps, converged, _, _ = newton(objective, derivatives, start)
     scales, biases = theta.reshape(2, num_classes)
     biases = biases - biases.mean()
-    loss = mean_class_log_loss(rows, scales, biases)
-    return SoftmaxFit(loss, num_steps, converged, scales, biases)
+    return SoftmaxFit(
+        log_loss=mean_class_log_loss(rows, scales, biases),
+        num_iterations=num_steps,
+        converged=converged,
+        scales=scales,
+        biases=biases,
+    )
 
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -110,8 +110,7 @@ def _posterior_weights(losses: np.ndarray, rows: Rows, clusters: np.ndarray | No
     """
     weights = rows.row_weights
     # Log likelihoods count rows. The scaled weights add up to the effective number of rows (Kish).
-    scale = rows.num_effective / weights.sum()
-    gains = scale * weights * (losses[0] - losses)
+    gains = rows.num_effective / weights.sum() * weights * (losses[0] - losses)
     dependent = clusters_of(rows) if clusters is None else clusters
     if dependent is not None:
         _, cluster = np.unique(dependent, return_inverse=True)
@@ -146,8 +145,7 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         Breiman (1996), *Stacked regressions*; van der Laan, Polley and Hubbard (2007), *Super
         Learner*.
     """
-    weights = rows.row_weights
-    shares = weights / weights.sum()
+    shares = rows.row_weights / rows.row_weights.sum()
     columns = np.stack(logits).astype("float64")
     costs = _COST_OF_CHANGE / rows.num_effective * (np.arange(len(columns)) > 0)
 
