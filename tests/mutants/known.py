@@ -16,7 +16,7 @@ KNOWN = (
     ("(logits, num_knots, balanced, SMALLEST_GAP)", "(logits, num_knots, balanced)"),
     ("positives / positives.sum() + negatives / negatives.sum()", "positives + negatives"),
     ("np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])", "np.arange(len(seen))"),
-    ("(theta > lower) | (gradient < 0)", "(theta > lower) | (gradient > 0)"),
+    ("~is_at_bound | (gradient < 0)", "~is_at_bound | (gradient > 0)"),
     ("np.sum((a < b) + 0.5 * (a == b))", "np.sum(a <= b)"),
     ("(a.size * _placements(a, b) - same) / (a.size - 1)", "_placements(a, b)"),
     ("shrink = (growth - 1) / growth", "shrink = 1 / growth"),
