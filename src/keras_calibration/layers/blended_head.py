@@ -167,9 +167,12 @@ class BlendedHead(Head):
             columns = np.stack([rows.logits, *(fit.logits(rows) for fit in fits)])
             return np.asarray(np.tensordot(self._shares(), columns, axes=1) + bias)
 
-        num_iterations = sum(fit.summary.num_iterations for fit in fits)
-        converged = all(fit.summary.converged for fit in fits)
-        summary = FitSummary.of(rows, logits(rows), num_iterations, converged)
+        summary = FitSummary.of(
+            rows,
+            logits(rows),
+            num_iterations=sum(fit.summary.num_iterations for fit in fits),
+            converged=all(fit.summary.converged for fit in fits),
+        )
         return Fit(summary, logits, {"_bias": bias}, tuple(fits))
 
     def _shares(self) -> np.ndarray:

@@ -155,13 +155,14 @@ class FieldNetwork(keras.layers.Layer):
             self.embeddings = self.add_weight(
                 name="embeddings", shape=shape, initializer=self._embedding_initializer
             )
-
-        def adapted(name: str, *shape: int) -> keras.Variable:
-            return self.add_weight(name=name, shape=shape, initializer="zeros", trainable=False)
-
-        self._knots = adapted("numeric_knots", len(self.numeric), self.num_numeric_knots)
-        self._coarse_knots = adapted("coarse_knots", len(self.numeric), self.num_coarse_knots)
-        self._num_rows = adapted("num_rows")
+        adapted = functools.partial(self.add_weight, initializer="zeros", trainable=False)
+        self._knots = adapted(
+            name="numeric_knots", shape=(len(self.numeric), self.num_numeric_knots)
+        )
+        self._coarse_knots = adapted(
+            name="coarse_knots", shape=(len(self.numeric), self.num_coarse_knots)
+        )
+        self._num_rows = adapted(name="num_rows", shape=())
         # The input: the embeddings; and hats, ramps and the indicator of missing values of each
         # column.
         width = len(self.fields) * self.embedding_dim

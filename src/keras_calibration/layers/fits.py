@@ -198,8 +198,10 @@ def values_of(
     head: Head, weights: Mapping[str, Any], parts: Sequence[Fit]
 ) -> list[tuple[keras.Variable, Any]]:
     """The variables of a built head and of its parts, and their values in a fit, as tensors."""
-    pairs = own_values(head, weights)
-    values = [(v, keras.ops.convert_to_tensor(value, v.dtype)) for v, value in pairs]
+    values = [
+        (variable, keras.ops.convert_to_tensor(value, variable.dtype))
+        for variable, value in own_values(head, weights)
+    ]
     # The variables of parts belong to their own fits.
     for part, inner in zip(head.parts(), parts, strict=True):
         values += values_of(part, inner.weights or {}, inner.parts)

@@ -200,14 +200,18 @@ class NeuralCalibration(Head):
                         posterior=None,
                     )
                 ]
-        converged = all(curve.summary.converged for curve in curves)
         networks = () if training is None else training.weights[: self.num_members]
         unbiased = self._sum_of(rows, curves, networks)
         at_rows = unbiased(rows)
         # Each kept network was trained on other folds and has its own error of the mean: the bias
         # gives their mean the total of the labels.
         bias = float(bias_of_total(at_rows, rows)[0]) if networks else 0.0
-        summary = FitSummary.of(rows, at_rows + bias, num_iterations, converged)
+        summary = FitSummary.of(
+            rows,
+            at_rows + bias,
+            num_iterations,
+            converged=all(curve.summary.converged for curve in curves),
+        )
         if training is not None:
             summary = replace(
                 summary,
