@@ -147,8 +147,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         else:
             base_weights = weights if has_fit_parameter(base, "sample_weight") else None
             if weights is not None and base_weights is None:
-                name = type(base).__name__
-                warn(f"{name} takes no sample weights: only the calibration uses them.")
+                warn(
+                    f"{type(base).__name__} takes no sample weights: only the calibration uses "
+                    "them."
+                )
             # The classifier gets y itself: its `class_weight`, for example, may name classes.
             self.estimator_ = _fitted(base, X, y, base_weights, np.arange(len(labels)))
             scores, fold = self._held_out_scores(X, y, base_weights, groups)
@@ -252,13 +254,13 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def _columns(self, X: Any) -> dict[str, np.ndarray]:
         """The columns of `fields` and `numeric` by their names as inputs of the model."""
-        rows, columns = X if hasattr(X, "shape") else np.asarray(X), {}
-        for column in dict.fromkeys([*self.fields, *self.numeric]):
-            values = _safe_indexing(rows, column, axis=1)
-            columns[_name(column)] = (
-                values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
-            )
-        return columns
+        rows = X if hasattr(X, "shape") else np.asarray(X)
+        given = [*self.fields, *self.numeric]
+        columns = {_name(column): _safe_indexing(rows, column, axis=1) for column in given}
+        return {
+            name: values.toarray()[:, 0] if hasattr(values, "toarray") else np.asarray(values)
+            for name, values in columns.items()
+        }
 
 
 def _fitted(base: Any, X: Any, y: Any, weights: np.ndarray | None, rows: np.ndarray) -> Any:

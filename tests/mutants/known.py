@@ -24,7 +24,7 @@ KNOWN = (
     ("np.diff(value, prepend=-1)", "np.diff(value, prepend=0)"),
     ('[] if log.sample_weight is None else [f"({weight}) IS DISTINCT FROM 0"]', "[]"),
     ("step > _MOST_LOST * (high - low)", "step > 1000 * _MOST_LOST * (high - low)"),
-    ("layer._trainable = flag", "layer._trainable = True"),
+    ("part._trainable = flag", "part._trainable = True"),
     ("(total - (rounded - added)) + (term - added)", "(total - rounded) + term"),
     ("if has_bounds else ops.where(following < value, curve, bounded)", ""),
     ('edges.astype(dtype).astype(np.float64) if "float" in dtype else edges', "edges"),

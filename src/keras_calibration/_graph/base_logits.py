@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from calibration_records._check import instance, one_of
-from keras_calibration._graph.logit_source import LogitSource, identity, logit_source
+from keras_calibration._graph.logit_source import LogitSource, logit_source
 from keras_calibration._graph.outputs import (
     num_logits,
     output_position,
@@ -110,13 +110,12 @@ class BaseLogits(keras.layers.Layer):
         It is a closure, so that Keras does not track the inner model, whose layers belong to the
         base model.
         """
-        model, to_logits = self.base_model, source.to_logits or identity
+        model, to_logits = self.base_model, source.to_logits or keras.activations.linear
         others = self._others() if self.all_outputs else []
-        if others:
-            # One model, so that the common part of the logits and the others is computed once.
-            model = keras.Model(symbolic_input(model), [source.tensor, *others])
-        elif source.tensor is not symbolic_output(model):
-            model = keras.Model(symbolic_input(model), source.tensor)
+        # One model, so that the common part of the logits and the others is computed once.
+        outputs = [source.tensor, *others] if others else source.tensor
+        if outputs is not symbolic_output(model):
+            model = keras.Model(symbolic_input(model), outputs)
 
         def logits_and_others(inputs: Inputs) -> tuple[Tensor, list[Tensor]]:
             values = model(inputs, training=False)
@@ -206,10 +205,16 @@ def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Mode
         features = {name: features[name] for name in head.feature_names}
     structure = symbolic_output(base.base_model)
     taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
-    arguments = base.base_model, base.base_output, base.calibrated_output
     # `BaseLogits` freezes the base model. If the user has unfrozen it since, keep it so.
     with trainable_flags_kept(base.base_model):
-        layer = BaseLogits(*arguments, all_outputs=True, dtype=base.dtype, name=base.name)
+        layer = BaseLogits(
+            base.base_model,
+            base.base_output,
+            base.calibrated_output,
+            all_outputs=True,
+            dtype=base.dtype,
+            name=base.name,
+        )
     # Give each output a last layer of its own: the head with its activation, or an identity.
     outputs = keras.tree.flatten(layer(inputs))
     for position, old in enumerate(keras.tree.flatten(structure)):
@@ -243,16 +248,14 @@ def probability_of(
 def trainable_flags_kept(model: keras.Model) -> Iterator[None]:
     """Restores the `trainable` flags of all layers and variables of a model at exit."""
     is_model = isinstance(model, keras.Model)
-    layer_flags = [(layer, layer.trainable) for layer in flatten_layers(model)] if is_model else []
-    variable_flags = [(v, v.trainable) for v in model.variables] if is_model else []
+    parts = [*flatten_layers(model), *model.variables] if is_model else []
+    flags = [(part, part.trainable) for part in parts]
     try:
         yield
     finally:
-        for layer, flag in layer_flags:
-            # The public setter would also change the layers inside.
-            layer._trainable = flag
-        for variable, flag in variable_flags:
-            variable.trainable = flag
+        for part, flag in flags:
+            # The public setter of a layer would also change the layers inside.
+            part._trainable = flag
 
 
 def serialized_base(base_model: keras.Model) -> dict[str, Any]:

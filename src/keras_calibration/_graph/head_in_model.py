@@ -210,8 +210,8 @@ def _head_before(
         tensor = node.input_tensors[0]
         operation, node = source_of(tensor)
     # The arguments of the call, whether passed by position or by keyword.
-    arguments = {"features": {}, **node.arguments.kwargs}
-    arguments |= dict(zip(("logits", "features"), node.arguments.args, strict=False))
+    by_position = zip(("logits", "features"), node.arguments.args, strict=False)
+    arguments = {"features": {}, **node.arguments.kwargs, **dict(by_position)}
     features = dict(arguments["features"] or {})
     names = features if operation.feature_names is None else operation.feature_names
     read = {name: features[name] for name in names}

@@ -19,6 +19,8 @@ _BATCH_SIZE = 4096
 class LogitModel(keras.Model):
     """A Functional model that returns base logits and ignores other inputs."""
 
+    input_spec = None  # `call` checks the inputs itself
+
     def values(self, inputs: Data, verbose: int | str = 0) -> Any:
         """The outputs for the rows of arrays or of a data set, as arrays."""
         total = getattr(keras.tree.flatten(inputs)[0], "shape", (0,))[0]
@@ -38,8 +40,3 @@ class LogitModel(keras.Model):
     ) -> Tensor:
         """Base logits (batch, 1)."""
         return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
-
-    @property
-    def input_spec(self) -> None:
-        """None: `call` checks the inputs itself."""
-        return None

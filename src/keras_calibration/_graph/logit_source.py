@@ -118,10 +118,12 @@ def _source_of_output(output: keras.KerasTensor) -> LogitSource:
         to_logits = (
             functools.partial(_dense_logits, operation)
             if isinstance(operation, keras.layers.Dense)
-            else identity
+            else keras.activations.linear
         )
         return LogitSource("probability", operation, node.input_tensors[0], to_logits)
-    is_linear = type(operation) is keras.layers.Dense and _computes(operation, identity)
+    is_linear = type(operation) is keras.layers.Dense and _computes(
+        operation, keras.activations.linear
+    )
     return LogitSource("logit" if is_linear else "other", operation, output)
 
 
@@ -139,7 +141,9 @@ def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     kind = type(operation)
     if kind is keras.layers.Activation:
         # With all columns: Keras warns of a softmax over one column.
-        return _computes(operation, identity, math.prod(size or 1 for size in tensor.shape[1:]))
+        return _computes(
+            operation, keras.activations.linear, math.prod(size or 1 for size in tensor.shape[1:])
+        )
     if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
         return False
     _, node = source_of(tensor)
@@ -161,20 +165,26 @@ def _is_probability(operation: keras.Operation, node: Any, num_columns: int) -> 
 
 
 def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
-    if _is_dense(operation) or type(operation) is keras.layers.Activation:
-        # With all columns: Keras warns of a softmax over one column.
-        return _computes(operation, ops.sigmoid, num_columns)
-    return type(operation).__name__ == "Sigmoid"
+    is_operation = type(operation).__name__ == "Sigmoid"
+    return is_operation or _ends_in(operation, ops.sigmoid, num_columns)
 
 
 def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:
-    if _is_dense(operation) or type(operation) is keras.layers.Activation:
-        return _computes(operation, ops.softmax, num_columns)
-    return (
+    is_operation = (
         type(operation).__name__ == "Softmax"
         and getattr(operation, "axis", None) in (-1, 1)
         and len(node.input_tensors) == 1
     )
+    return is_operation or _ends_in(operation, ops.softmax, num_columns)
+
+
+def _ends_in(
+    operation: keras.Operation, function: Callable[[Tensor], Tensor], num_columns: int
+) -> bool:
+    """Whether an operation is a layer with an activation that equals a function."""
+    has_activation = _is_dense(operation) or type(operation) is keras.layers.Activation
+    # With all columns: Keras warns of a softmax over one column.
+    return has_activation and _computes(operation, function, num_columns)
 
 
 def _computes(
@@ -192,11 +202,6 @@ def _computes(
         return False
     expected = np.asarray(function(probe))
     return values.shape == expected.shape and np.allclose(values, expected, rtol=1e-5, atol=0)
-
-
-def identity(values: Tensor) -> Tensor:
-    """The values."""
-    return values
 
 
 def _is_dense(operation: keras.Operation) -> bool:

@@ -23,16 +23,14 @@ def known_value(variable: keras.Variable) -> float | None:
         >>> known_value(keras.Variable(3.0))
         3.0
     """
-    # While TensorFlow traces a step, the variable outside of the graph still has its value.
-    if keras.backend.backend() == "tensorflow":
-        with outside_of_graphs():
-            return float(np.asarray(variable))
     if keras.backend.backend() == "jax":
         import jax
 
         if isinstance(variable.value, jax.core.Tracer):
             return None
-    return float(variable.value)
+    # While TensorFlow traces a step, the variable outside of the graph still has its value.
+    with outside_of_graphs():
+        return float(np.asarray(variable))
 
 
 def on_gradient(values: Tensor, action: Callable[[], None], factor: Tensor | float = 1.0) -> Tensor:

@@ -126,20 +126,17 @@ class BetaCalibration(HistogramHead):
     @property
     def slope_below(self) -> float:
         """The slope a far below 0."""
-        self.ensure_built()
-        return math.exp(float(np.asarray(self._log_slope_below)))
+        return math.exp(self._value_of("_log_slope_below"))
 
     @property
     def slope_above(self) -> float:
         """The slope b far above 0."""
-        self.ensure_built()
-        return math.exp(float(np.asarray(self._log_slope_above)))
+        return math.exp(self._value_of("_log_slope_above"))
 
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        self.ensure_built()
-        return float(np.asarray(self._bias))
+        return float(self._value_of("_bias"))
 
 
 def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:

@@ -71,5 +71,4 @@ class BiasCorrection(HistogramHead):
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        self.ensure_built()
-        return float(np.asarray(self._bias))
+        return float(self._value_of("_bias"))

@@ -101,8 +101,7 @@ class BlendedHead(Head):
         columns_shape = (*(logits_shape or (None,)), 1)[:2]
         for head in self.heads:
             head.ensure_built(columns_shape, features_shape)
-        shape = (columns_shape[1],)
-        self._bias = self.add_weight(name="bias", shape=shape, initializer="zeros")
+        self._bias = self.add_weight(name="bias", shape=columns_shape[1:], initializer="zeros")
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -129,8 +128,7 @@ class BlendedHead(Head):
     @property
     def bias(self) -> np.ndarray:
         """The bias c, (1,) or of K classes (K,), in logits."""
-        self.ensure_built()
-        return np.asarray(self._bias).copy()
+        return self._value_of("_bias")
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits each head to the rows by its direct fit, and then the bias."""
@@ -169,9 +167,12 @@ class BlendedHead(Head):
             columns = np.stack([rows.logits, *(fit.logits(rows) for fit in fits)])
             return np.asarray(np.tensordot(self._shares(), columns, axes=1) + bias)
 
-        num_iterations = sum(fit.summary.num_iterations for fit in fits)
-        converged = all(fit.summary.converged for fit in fits)
-        summary = FitSummary.of(rows, logits(rows), num_iterations, converged)
+        summary = FitSummary.of(
+            rows,
+            logits(rows),
+            num_iterations=sum(fit.summary.num_iterations for fit in fits),
+            converged=all(fit.summary.converged for fit in fits),
+        )
         return Fit(summary, logits, {"_bias": bias}, tuple(fits))
 
     def _shares(self) -> np.ndarray:

@@ -155,19 +155,18 @@ class BoostedTrees(Head):
         self.head.ensure_built(features_shape=features_shape)
         self._num_values = vocabulary_sizes(self.fields)
         num_trees = self._num_trees()
-        shapes = {
-            "categories": (len(self._categorical()), _NUM_CATEGORIES),
-            "splits": (NUM_SPLITS, num_trees),
-            "thresholds": (NUM_SPLITS, num_trees),
-            "leaves": (num_trees, NUM_CODES),
+        tables = {
+            "categories": ((len(self._categorical()), _NUM_CATEGORIES), "int32"),
+            "splits": ((NUM_SPLITS, num_trees), "int32"),
+            "thresholds": ((NUM_SPLITS, num_trees), "float32"),
+            "leaves": ((num_trees, NUM_CODES), "float32"),
         }
-        dtypes = ("int32", "int32", "float32", "float32")
         # Not trainable: trees have no gradient. Leaves of 0 make a new layer the inner head.
         self._categories, self._splits, self._thresholds, self._leaves = (
             self.add_weight(
                 name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
             )
-            for (name, shape), dtype in zip(shapes.items(), dtypes, strict=True)
+            for name, (shape, dtype) in tables.items()
         )
         self.built = True
 
@@ -183,8 +182,9 @@ class BoostedTrees(Head):
         check_features(features, [*self.fields, *self.numeric], type(self).__name__)
         inner = self.head(columns, features)
         effects = [self.head.effects(features)] if self.head.effect_names else []
-        categories = ops.convert_to_tensor(self._categories)
-        seen = self._tree_columns([columns, inner, *effects], features, categories)
+        seen = self._tree_columns(
+            [columns, inner, *effects], features, ops.convert_to_tensor(self._categories)
+        )
         # All trees are tables, so the layer needs no LightGBM.
         sums = tree_sums(seen, self._splits, self._thresholds, self._leaves)
         return inner + ops.cast(sums, inner.dtype)
@@ -217,8 +217,10 @@ class BoostedTrees(Head):
         if not parts:
             return self.with_trees(rows, inner, None)
         crossed = cross_fitted(self.head, rows, parts, inner, settings)
-        clusters = fold if self.follows_time else None
-        boosting = self.boosted(rows, parts, inner, crossed, settings, clusters)
+        # Blocks of time are dependent rows.
+        boosting = self.boosted(
+            rows, parts, inner, crossed, settings, clusters=fold if self.follows_time else None
+        )
         return self.with_trees(rows, inner, boosting)
 
     def boosted(

@@ -119,11 +119,11 @@ def cross_fit(
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     trainer = NetworkTrainer(network, rows, settings)
-    num_folds, weights = int(folds.max()) + 1, rows.row_weights
+    num_folds = int(folds.max()) + 1
+    weights = rows.row_weights
     curves = np.empty(len(rows))
     both = np.empty(len(rows))
-    epochs: list[int] = []
-    members: list[list[np.ndarray]] = []
+    trained: list[tuple[int, list[np.ndarray]]] = []  # best epoch and weights, by fold
     progress = ProgressBar(num_folds, "folds", settings.verbose)
     for fold in range(num_folds):
         fitted = np.flatnonzero(folds != fold)
@@ -134,7 +134,7 @@ def cross_fit(
             curve = fit_to(calibrator, rows.take(fitted)).logits(rows)
         epoch, both[held_out], member = trainer.train(curve, fitted, held_out)
         curves[held_out] = trainer.curve[held_out, 0]
-        epochs, members = [*epochs, epoch], [*members, member]
+        trained.append((epoch, member))
         progress.add()
     curve_loss, both_loss = (row_log_losses(rows.labels, eta) for eta in (curves, both))
     change, standard_error = mean_and_error(both_loss - curve_loss, weights, clusters_of(rows))
@@ -157,8 +157,8 @@ def cross_fit(
         log_loss_curve=float(np.average(curve_loss, weights=weights)),
         log_loss_both=float(np.average(both_loss, weights=weights)),
         standard_error=standard_error,
-        epochs=tuple(epochs),
-        weights=members if helps else [],
+        epochs=tuple(epoch for epoch, _ in trained),
+        weights=[member for _, member in trained] if helps else [],
         logits=both if helps else curves,
         corrections=corrections,
     )
@@ -171,8 +171,10 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> FittedCurve:
     optimal. Pass cross-fitted g: on its own training rows, a network is overconfident, and η would
     adapt to that.
     """
-    columns = rows.logits, rows.labels, rows.row_weights, corrections
-    return curve.fit_curve(offset_histogram(*columns, bins_of(rows.logits, rows.weights)))
+    bins = bins_of(rows.logits, rows.weights)
+    return curve.fit_curve(
+        offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections, bins)
+    )
 
 
 def _cross_fitted_under(

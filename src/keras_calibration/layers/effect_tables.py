@@ -105,12 +105,11 @@ class AdditiveFit:
     def weights(self, num_knots: int) -> dict[str, Any]:
         """The weights of the layer, with this number of knots of each numeric column."""
         fit, line = self.solved, self.line
-        num_features = len(fit.offsets) + len(self.knots)
         weights: dict[str, Any] = {
             # The fit saw a' l' + c' with l' = a l + c: written out in l.
             "_slope": fit.slope * line.scale,
             "_bias": fit.bias + self.last + fit.slope * line.shift,
-            "_deviations": fit.deviations[:num_features],
+            "_deviations": fit.deviations[: len(fit.offsets) + len(self.knots)],
         }
         if fit.offsets:
             weights["_offsets"] = np.concatenate([np.append(u, 0.0) for u in fit.offsets])
@@ -143,8 +142,7 @@ class AdditiveFit:
         # The part of the spread of η that a line in η explains is in the factor already: fit it by
         # least squares, so that `logit_standard_deviation` can subtract it.
         if self.inner is not None and self.inner.spread is not None:
-            information = self.solved.information(data)
-            kept["curve"] = line_of_spread(self.inner, rows.logits, information)
+            kept["curve"] = line_of_spread(self.inner, rows.logits, self.solved.information(data))
         return kept
 
 

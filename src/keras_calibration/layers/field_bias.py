@@ -145,15 +145,10 @@ class FieldBias(FieldHead):
         self.numeric = checked_numeric(numeric, fields or {})
         if num_knots != 64 and not self.numeric:
             warn("Argument `num_knots` has no effect without `numeric` columns.")
-        self.num_knots = num_knots
         self._follows_time = bool(follows_time)
         super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
+        self.num_knots = integer("num_knots", num_knots, 2)
         self.effect_names = tuple(self.fields)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The features that the head reads: its fields, then its numeric columns."""
-        return (*self.fields, *self.numeric)
 
     def reads(self) -> Reads:
         """Its fields and numeric columns."""
@@ -253,11 +248,10 @@ class FieldBias(FieldHead):
 
     def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
         """The curve v of a numeric column: knots (k,), values (k,), the value of missing ones."""
-        self.ensure_built()
         number = self.numeric.index(name)
         # Copies of the last knot fill up the table.
-        knots = np.unique(np.asarray(self._knots)[number])
-        values = np.asarray(self._curves)[number]
+        knots = np.unique(self._value_of("_knots")[number])
+        values = self._value_of("_curves")[number]
         return knots, values[: len(knots)], float(values[-1])
 
     def get_config(self) -> dict[str, Any]:
@@ -284,8 +278,9 @@ class FieldBias(FieldHead):
             # The last value of each column is that of missing values.
             shapes["curves"] = number, num_knots + 1
             self._curves = zeros(name="curves", shape=shapes["curves"])
-        shape = (len(self.feature_names),)
-        self._deviations = zeros(name="deviations", shape=shape, trainable=False)
+        self._deviations = zeros(
+            name="deviations", shape=(len(self.feature_names),), trainable=False
+        )
         if num_columns := self._num_curve_columns():
             shapes["curve"] = (2, num_columns)
         if self._follows_time:
@@ -385,10 +380,6 @@ class FieldBias(FieldHead):
 
     def _numbers_in(self, features: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return rounded_numbers((features[name] for name in self.numeric), self.variable_dtype)
-
-    def _check_arguments(self) -> None:
-        super()._check_arguments()
-        self.num_knots = integer("num_knots", self.num_knots, 2)
 
     def _num_curve_columns(self) -> int:
         """Number of columns of the posterior of η; 0 if η has none."""

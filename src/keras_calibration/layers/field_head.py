@@ -55,8 +55,12 @@ class FieldHead(Head):
         super().__init__(**kwargs)
         self.fields = checked_fields(fields)
         self.calibrator = calibrator
+        if not self.feature_names and not self.follows_time:
+            example = 'Pass fields={"site_id": 5000}, for example.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
+        check_calibrator(calibrator)
         self.prior_scale = float(prior_scale)
-        self._check_arguments()
+        positive("prior_scale", self.prior_scale)
 
     def parts(self) -> list[Head]:
         """η, if there is one."""
@@ -64,8 +68,9 @@ class FieldHead(Head):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The features that the head reads: its fields."""
-        return tuple(self.fields)
+        """The features that the head reads: its fields, then its numeric columns."""
+        reads = self.reads()
+        return (*reads.fields, *reads.numeric)
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for other than one logit per row, also if η accepts class logits."""
@@ -117,15 +122,14 @@ class FieldHead(Head):
         if not self.fields:
             return []
         # `_places` counts rows in the table of all fields; each field starts at its own row.
-        return list(np.asarray(self._places(features)) - self._starts()[:, None])
+        starts = table_starts(self.num_values.values())
+        return list(np.asarray(self._places(features)) - starts[:, None])
 
     def get_deviations(self) -> dict[str, float]:
         """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
-        self.ensure_built()
         # Curves by field value have columns for levels, slopes and bends. Offsets have the standard
         # deviation of levels alone.
-        deviations = np.asarray(self._deviations)
-        of_levels = deviations if deviations.ndim == 1 else deviations[:, 0]
+        of_levels = np.atleast_2d(self._value_of("_deviations").T)[0]
         return dict(zip(self.feature_names, map(float, of_levels), strict=True))
 
     def get_config(self) -> dict[str, Any]:
@@ -140,26 +144,15 @@ class FieldHead(Head):
     def _curve(self, logits: Tensor) -> Tensor:
         return logits if self.calibrator is None else self.calibrator(logits)
 
-    def _starts(self) -> np.ndarray:
-        """Index of each field's first offset."""
-        return table_starts(self.num_values.values())
-
     def _rows_of(self, field: str) -> slice:
         """The rows of a field's values in the table of all fields; builds the layer."""
         self.ensure_built()
         known("Argument `field` must be one of the fields", [field], self.fields)
         # Without the last row of the field, which is "other".
-        start = self._starts()[list(self.fields).index(field)]
+        start = table_starts(self.num_values.values())[list(self.fields).index(field)]
         return slice(start, start + self.num_values[field])
 
     def _places(self, features: Features | None) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
         check_features(features, self.fields, type(self).__name__)
         return table_rows(features or {}, self.fields, self.num_values)
-
-    def _check_arguments(self) -> None:
-        if not self.feature_names and not self.follows_time:
-            example = 'Pass fields={"site_id": 5000}, for example.'
-            raise refused("fields", "a mapping with at least one field", self.fields, example)
-        check_calibrator(self.calibrator)
-        positive("prior_scale", self.prior_scale)

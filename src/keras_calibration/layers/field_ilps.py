@@ -131,8 +131,7 @@ class FieldILPS(FieldHead):
         values = np.asarray(isotonic_values(self._values))
         deviations = np.asarray(self._field_deviations).reshape(-1, self.num_knots)
         self._values.assign(values)
-        inside = within_room(deviations, values, len(self.fields))
-        self._field_deviations.assign(inside.reshape(-1))
+        self._field_deviations.assign(within_room(deviations, values, len(self.fields)).reshape(-1))
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Knots and values of the common curve."""
@@ -140,13 +139,11 @@ class FieldILPS(FieldHead):
 
     def get_knots(self) -> np.ndarray:
         """Knots, shape (K,): increasing values of η, in logits."""
-        self.ensure_built()
-        return np.asarray(self._knots).copy()
+        return self._value_of("_knots")
 
     def get_values(self) -> np.ndarray:
         """Values of the shared curve b at the knots, shape (K,), in logits."""
-        self.ensure_built()
-        return np.asarray(self._values).copy()
+        return self._value_of("_values")
 
     def get_curves(self, field: str) -> np.ndarray:
         """Curves `b + d` of a field's values at the knots, shape (num_values, K), in logits."""
@@ -215,9 +212,8 @@ class FieldILPS(FieldHead):
             curve = line(rows.logits) if inner is None else inner.logits(rows)
             return curves_at(curve, self._ids_in(rows.features))
 
-        steps = fit.num_iterations, fit.converged
         return Fit(
-            FitSummary.of(rows, curves_at(curve, ids), *steps),
+            FitSummary.of(rows, curves_at(curve, ids), fit.num_iterations, fit.converged),
             logits,
             {
                 "_knots": stored,

@@ -103,13 +103,18 @@ class FieldNetwork(keras.layers.Layer):
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
         self.fields = checked_fields(fields)
         self.numeric = checked_numeric(numeric, self.fields)
-        self.embedding_dim = embedding_dim
-        self.hidden_units = tuple(hidden_units)
-        self.num_numeric_knots = num_numeric_knots
+        if not self.feature_names:
+            example = 'Pass fields={"site_id": 5000}, for example, or `numeric`.'
+            raise refused("fields", "a mapping with at least one field", self.fields, example)
+        self.embedding_dim = integer("embedding_dim", embedding_dim, 1)
+        self.hidden_units = tuple(integer("hidden_units", units, 1) for units in hidden_units)
+        self.num_numeric_knots = integer("num_numeric_knots", num_numeric_knots, 2)
         self.regularization = float(regularization)
-        self.seed, self.num_coarse_knots = seed, num_coarse_knots
+        not_negative("regularization", self.regularization)
+        self.seed = seed
+        self.num_coarse_knots = integer("num_coarse_knots", num_coarse_knots, 2)
         self.dropout = float(dropout)
-        self._check_arguments()
+        share("dropout", self.dropout, also=": the share of hidden units to drop", ends="0")
         if (num_numeric_knots, num_coarse_knots) != (64, 16) and not self.numeric:
             warn("Numbers of knots have no effect without `numeric` columns.")
         with throwaway_layers():
@@ -150,13 +155,14 @@ class FieldNetwork(keras.layers.Layer):
             self.embeddings = self.add_weight(
                 name="embeddings", shape=shape, initializer=self._embedding_initializer
             )
-
-        def adapted(name: str, *shape: int) -> keras.Variable:
-            return self.add_weight(name=name, shape=shape, initializer="zeros", trainable=False)
-
-        self._knots = adapted("numeric_knots", len(self.numeric), self.num_numeric_knots)
-        self._coarse_knots = adapted("coarse_knots", len(self.numeric), self.num_coarse_knots)
-        self._num_rows = adapted("num_rows")
+        adapted = functools.partial(self.add_weight, initializer="zeros", trainable=False)
+        self._knots = adapted(
+            name="numeric_knots", shape=(len(self.numeric), self.num_numeric_knots)
+        )
+        self._coarse_knots = adapted(
+            name="coarse_knots", shape=(len(self.numeric), self.num_coarse_knots)
+        )
+        self._num_rows = adapted(name="num_rows", shape=())
         # The input: the embeddings; and hats, ramps and the indicator of missing values of each
         # column.
         width = len(self.fields) * self.embedding_dim
@@ -273,15 +279,3 @@ class FieldNetwork(keras.layers.Layer):
             squares = sum((ops.sum(ops.square(weight)) for weight in weights), 0.0)
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
-
-    def _check_arguments(self) -> None:
-        if not self.feature_names:
-            example = 'Pass fields={"site_id": 5000}, for example, or `numeric`.'
-            raise refused("fields", "a mapping with at least one field", self.fields, example)
-        integer("embedding_dim", self.embedding_dim, 1)
-        for units in self.hidden_units:
-            integer("hidden_units", units, 1)
-        integer("num_numeric_knots", self.num_numeric_knots, 2)
-        integer("num_coarse_knots", self.num_coarse_knots, 2)
-        share("dropout", self.dropout, also=": the share of hidden units to drop", ends="0")
-        not_negative("regularization", self.regularization)

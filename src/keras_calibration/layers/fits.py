@@ -90,15 +90,11 @@ def settings_for(heads: Iterable[Head], settings: Any, verbose: Any) -> FitSetti
     instance("settings", settings, FitSettings, "a FitSettings", "Pass FitSettings(max_epochs=20).")
     for head in heads:
         if not draws_by_chance(head):
-            of = f"{type(head).__name__}, which has neither network nor trees"
-            warn(f"Argument `settings` has no effect on {of}.")
+            warn(
+                f"Argument `settings` has no effect on {type(head).__name__}, which has neither "
+                "network nor trees."
+            )
     return replace(settings, verbose=int(bool(verbose)))
-
-
-def remember_fit(head: Head, summary: FitSummary | None) -> None:
-    """Sets `fit_summary`, and records that the present weights are those of the fit."""
-    # If training changes the weights later, their hash no longer fits, and the summary is void.
-    head.fit_summary, head._fitted_weights = summary, hash_of_weights(head)
 
 
 def save_fit(head: Head, store: MutableMapping[str, Any]) -> None:
@@ -195,16 +191,17 @@ def build_for(head: Head, rows: Rows) -> None:
 
 def own_values(head: Head, weights: Mapping[str, Any]) -> list[tuple[keras.Variable, Any]]:
     """The variables of a built head, without those of its parts, and their values in a fit."""
-    named = [(getattr(head, name), value) for name, value in weights.items()]
-    return [pair for target, value in named for pair in _pairs_of(target, value)]
+    return [pair for n, value in weights.items() for pair in _pairs_of(getattr(head, n), value)]
 
 
 def values_of(
     head: Head, weights: Mapping[str, Any], parts: Sequence[Fit]
 ) -> list[tuple[keras.Variable, Any]]:
     """The variables of a built head and of its parts, and their values in a fit, as tensors."""
-    pairs = own_values(head, weights)
-    values = [(v, keras.ops.convert_to_tensor(value, v.dtype)) for v, value in pairs]
+    values = [
+        (variable, keras.ops.convert_to_tensor(value, variable.dtype))
+        for variable, value in own_values(head, weights)
+    ]
     # The variables of parts belong to their own fits.
     for part, inner in zip(head.parts(), parts, strict=True):
         values += values_of(part, inner.weights or {}, inner.parts)

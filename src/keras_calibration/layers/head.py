@@ -22,9 +22,9 @@ from keras_calibration.layers.fits import (
     assign_all,
     build_for,
     fit_to,
+    hash_of_weights,
     load_fit,
     own_values,
-    remember_fit,
     rows_to_fit,
     save_fit,
     settings_for,
@@ -138,6 +138,11 @@ class Head(keras.layers.Layer):
         if not self.built:
             self.build(logits_shape, *(() if self.feature_names == () else (features_shape,)))
 
+    def _value_of(self, name: str) -> np.ndarray:
+        """A copy of the weight in an attribute; builds the layer."""
+        self.ensure_built()
+        return np.asarray(getattr(self, name)).copy()
+
     # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def parts(self) -> Sequence[Head]:
         """The heads inside this one. It takes from them what it does not define itself."""
@@ -146,12 +151,9 @@ class Head(keras.layers.Layer):
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads; None if unknown, in which case it gets all features."""
-        names: dict[str, None] = {}
-        for part in self.parts():
-            if part.feature_names is None:
-                return None
-            names |= dict.fromkeys(part.feature_names)
-        return tuple(names)
+        names = [part.feature_names for part in self.parts()]
+        unique = dict.fromkeys(name for of_part in names for name in of_part or ())
+        return None if None in names else tuple(unique)
 
     def reads(self) -> Reads:
         """Which of the features are fields, and which are numeric columns; others may be both."""
@@ -159,10 +161,10 @@ class Head(keras.layers.Layer):
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for logits of a shape that the head, or a part of it, does not accept."""
-        if not self.parts():
+        if self.parts():
+            check_columns(shape, type(self).__name__)
+        else:
             check_column(shape, type(self).__name__, "logits")
-            return
-        check_columns(shape, type(self).__name__)
         for part in self.parts():
             part.check_logits(shape)
 
@@ -310,7 +312,9 @@ class Head(keras.layers.Layer):
         if self.posterior is not None:
             self.posterior.keep(fit.posterior)
         self.histogram = fit.histogram
-        remember_fit(self, fit.summary)
+        self.fit_summary = fit.summary
+        # If training changes the weights later, their hash no longer fits: the summary is void.
+        self._fitted_weights = hash_of_weights(self)
 
     @np.errstate(under="ignore")
     def interval(
@@ -349,11 +353,6 @@ class Head(keras.layers.Layer):
         confidence_level("level", level)
         values: np.ndarray = np.atleast_1d(logits)
         self.check_logits(values.shape)
-        if values.ndim == 2 and values.shape[1] > 1:
-            raise ValueError(
-                f"{type(self).__name__} has no interval of class probabilities. Received: logits "
-                f"of shape {values.shape}. Intervals exist for one logit per row."
-            )
         columns = columns_of(features, wanted_by(self), sizes={"logits": len(values)})
         return bounds_of(self, values, columns, level)
 

@@ -94,8 +94,9 @@ class HistogramHead(Head):
 
     def fit_curve(self, histogram: LogitHistogram) -> FittedCurve:
         """`fit_histogram`, on nearly calibrated logits if their scale or shift is free."""
-        free = {"has_scale": self.has_free_scale, "has_shift": self.has_free_shift}
-        return self.fit_histogram(seen_as_logits(histogram, **free))
+        return self.fit_histogram(
+            seen_as_logits(histogram, has_scale=self.has_free_scale, has_shift=self.has_free_shift)
+        )
 
     def fitted(self, rows: Rows, settings: FitSettings, start: Fit | None = None) -> Fit:
         """Fits the curve to the histogram of checked rows."""
@@ -122,11 +123,17 @@ class HistogramHead(Head):
         refuse_absent_classes([histogram.negatives, histogram.positives], histogram.num_rows)
         curve = self.fit_curve(histogram)
         # Both log losses, before and after, come from the sums: the rows are not read again.
-        solved, losses = curve.solved, (mean_log_loss(histogram), curve.solved.log_loss)
-        steps = solved.num_iterations, solved.converged
+        solved = curve.solved
+        summary = FitSummary(
+            round(histogram.num_rows),
+            mean_log_loss(histogram),
+            solved.log_loss,
+            solved.num_iterations,
+            solved.converged,
+        )
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
         return Fit(
-            FitSummary(round(histogram.num_rows), *losses, *steps),
+            summary,
             lambda rows: curve.at(rows.logits),
             curve.weights,
             posterior={"factor": solved.factor, "is_of_counts": float(are_counts)},
@@ -172,17 +179,17 @@ class HistogramHead(Head):
                 or set by other means, so that its earlier rows are unknown. It is then unchanged.
         """
         check_column(np.shape(logits), f"`update` of {type(self).__name__}", "logits")
-        self._check_update(forget)
-        given = Given(
-            logits,
-            labels,
-            sample_weight,
-            features,
-            from_logits=from_logits,
-            weights_are=weights_are,
-            both_classes=False,
+        rows = rows_of(
+            Given(
+                logits,
+                labels,
+                sample_weight,
+                features,
+                from_logits=from_logits,
+                weights_are=weights_are,
+                both_classes=False,
+            )
         )
-        rows = rows_of(given)
         # Only sums on the same bins add up, so the bins of the first fit stay.
         bins = self.bins_of(rows) if self.histogram is None else self.histogram.bins
         return self.update_sums(_histogram_of(rows, bins), forget)
@@ -193,7 +200,13 @@ class HistogramHead(Head):
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows summed in a histogram."""
-        self._check_update(forget)
+        share("forget", forget, also=": it is the share of the old weight to drop", ends="01")
+        # Without a histogram, only a layer that is as new can take its first rows here.
+        if self.histogram is None and self._is_fitted():
+            raise ValueError(
+                "`update` requires the histogram of the rows of earlier fits. Received: a "
+                f"{type(self).__name__} whose weights were set in another way. Call `fit`."
+            )
         # The sum is of counts only if both parts are, in the same unit. Forgetting makes fractions
         # of counts: they count for less than the rows, which makes no interval too narrow.
         are_counts = histogram.is_of_counts
@@ -292,16 +305,6 @@ class HistogramHead(Head):
     def _is_affine_in_bins(self) -> bool:
         """Whether η is nearly straight in each bin: the histogram then has the rows' log loss."""
         return True
-
-    def _check_update(self, forget: float) -> None:
-        """Raises if `forget` is not a share, or the rows of earlier fits are unknown."""
-        share("forget", forget, also=": it is the share of the old weight to drop", ends="01")
-        # Without a histogram, only a layer that is as new can take its first rows here.
-        if self.histogram is None and self._is_fitted():
-            raise ValueError(
-                "`update` requires the histogram of the rows of earlier fits. Received: a "
-                f"{type(self).__name__} whose weights were set in another way. Call `fit`."
-            )
 
 
 def _histogram_of(rows: Rows, bins: Line) -> LogitHistogram:

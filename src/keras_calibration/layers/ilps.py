@@ -130,12 +130,18 @@ class ILPS(HistogramHead):
             if num_knots not in (20, len(self.knots)):
                 warn("Argument `num_knots` has no effect with a list of knots.")
             num_knots = len(self.knots)
-        self.num_knots = num_knots
+        else:
+            one_of("knots", knots, _KNOT_PLACES, also=" or a list of logits")
+        self.num_knots = integer("num_knots", num_knots, 2)
+        one_of("extrapolation", extrapolation, ("linear", "constant"))
         self.extrapolation = extrapolation
+        one_of("monotonic", monotonic, ("penalty", "strict"))
         self.monotonic = monotonic
         self.smoothness = smoothness if isinstance(smoothness, str) else float(smoothness)
+        if self.smoothness != "auto":
+            not_negative("smoothness", self.smoothness, also=' or "auto"')
         self.penalty = float(penalty)
-        self._check_arguments()
+        not_negative("penalty", self.penalty)
         # Knots that the fit places move with the scores; fixed knots do not.
         self.has_free_scale = self.has_free_shift = self.knots in ("balanced", "quantile")
 
@@ -201,8 +207,12 @@ class ILPS(HistogramHead):
         """
         _, counted = columns_to_adapt(self, logits, features, sample_weight)
         self.check_logits(np.shape(logits))
-        given = counted.of(logits, "logits"), counted.of(labels, "labels")
-        rows = check_rows(*given, counted, both_classes=self.knots == "balanced")
+        rows = check_rows(
+            counted.of(logits, "logits"),
+            counted.of(labels, "labels"),
+            counted,
+            both_classes=self.knots == "balanced",
+        )
         # Place the knots as `fit` does, in units in which the logits are nearly calibrated: the
         # smallest gap between knots is in these units.
         bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
@@ -212,17 +222,15 @@ class ILPS(HistogramHead):
             if rows.labels is None:
                 remedy = 'They place the knots: pass labels, or choose knots="quantile".'
                 raise refused("labels", 'given for knots="balanced"', None, remedy)
-            placed = balanced_knots(on_bins, rows.labels, self.num_knots, rows.weights)
-            knots = bins.inverse(placed)
+            knots = bins.inverse(balanced_knots(on_bins, rows.labels, self.num_knots, rows.weights))
         elif self.knots == "quantile":
-            placed = quantile_knots(on_bins, self.num_knots, rows.weights, SMALLEST_GAP)
-            knots = bins.inverse(placed)
-        old_knots = self.get_knots()
-        old_values = self.get_values()
+            knots = bins.inverse(
+                quantile_knots(on_bins, self.num_knots, rows.weights, SMALLEST_GAP)
+            )
         placed = knots.astype(self.variable_dtype)
         # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
         # the identity wherever the new knots lie beyond the old ones.
-        values = np.asarray(isotonic_values(piecewise_linear(placed, old_knots, old_values)))
+        values = np.asarray(isotonic_values(piecewise_linear(placed, *self.curve())))
         for name, value in self._weights_of(placed, values, len(rows)).items():
             getattr(self, name).assign(value)
 
@@ -265,11 +273,11 @@ class ILPS(HistogramHead):
         stored = self._first_knots()
         if self.has_free_scale:
             stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
-        num_rows = histogram.positives + histogram.negatives
 
         def at(logits: np.ndarray) -> np.ndarray:
             return _line_plot(logits, stored, values, self.extrapolation)
 
+        num_rows = histogram.positives + histogram.negatives
         return FittedCurve(solved, at, self._weights_of(stored, values, num_rows))
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
@@ -278,8 +286,7 @@ class ILPS(HistogramHead):
 
     def get_knots(self) -> np.ndarray:
         """Knots a, shape (K,): increasing logits."""
-        self.ensure_built()
-        return np.asarray(self._knots).copy()
+        return self._value_of("_knots")
 
     def get_values(self) -> np.ndarray:
         """Values b at the knots, shape (K,), in logits."""
@@ -288,27 +295,18 @@ class ILPS(HistogramHead):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
-        names = ("num_knots", "extrapolation", "monotonic", "smoothness", "penalty")
-        knots = self.knots if isinstance(self.knots, str) else list(self.knots)
         return {
             **super().get_config(),
-            "knots": knots,
-            **{name: getattr(self, name) for name in names},
+            "num_knots": self.num_knots,
+            "knots": self.knots if isinstance(self.knots, str) else list(self.knots),
+            "extrapolation": self.extrapolation,
+            "monotonic": self.monotonic,
+            "smoothness": self.smoothness,
+            "penalty": self.penalty,
         }
 
-    def _check_arguments(self) -> None:
-        if isinstance(self.knots, str):
-            one_of("knots", self.knots, _KNOT_PLACES, also=" or a list of logits")
-        self.num_knots = integer("num_knots", self.num_knots, 2)
-        one_of("extrapolation", self.extrapolation, ("linear", "constant"))
-        one_of("monotonic", self.monotonic, ("penalty", "strict"))
-        if self.smoothness != "auto":
-            not_negative("smoothness", self.smoothness, also=' or "auto"')
-        not_negative("penalty", self.penalty)
-
     def _add_weight(self, name: str, value: np.ndarray, trainable: bool = True) -> keras.Variable:
-        start = keras.initializers.Constant(value)
-        return self.add_weight(name=name, shape=value.shape, initializer=start, trainable=trainable)
+        return self.add_weight(name=name, shape=value.shape, initializer=value, trainable=trainable)
 
     def _is_affine_in_bins(self) -> bool:
         if self.has_free_scale:  # `fit` places the knots on edges

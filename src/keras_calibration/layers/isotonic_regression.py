@@ -135,8 +135,7 @@ class IsotonicRegression(Head):
     @property
     def thresholds(self) -> np.ndarray:
         """Both ends of every step, increasing logits, shape (t,)."""
-        self.ensure_built()
-        return np.unique(np.asarray(self._thresholds))
+        return np.unique(self._value_of("_thresholds"))
 
     @property
     def values(self) -> np.ndarray:
@@ -145,9 +144,11 @@ class IsotonicRegression(Head):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
-        arguments = {"keep_ranking": self.keep_ranking, "max_num_steps": self.max_num_steps}
-        return {**super().get_config(), **arguments}
+        return {
+            **super().get_config(),
+            "keep_ranking": self.keep_ranking,
+            "max_num_steps": self.max_num_steps,
+        }
 
     def _add_weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        start = keras.initializers.Constant(value)
-        return self.add_weight(name=name, shape=value.shape, initializer=start, trainable=False)
+        return self.add_weight(name=name, shape=value.shape, initializer=value, trainable=False)

@@ -128,8 +128,9 @@ class NetworkTrainer:
         # Batches of a power of 2 rows, filled up by repeating rows: few sizes, each compiled once.
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
-        batches = (self._inputs(rows) for rows in filled.reshape(-1, size))
-        parts = [self.model.predict_on_batch(inputs) for inputs in batches]
+        parts = [
+            self.model.predict_on_batch(self._inputs(rows)) for rows in filled.reshape(-1, size)
+        ]
         return np.concatenate(parts)[: len(chosen), 0].astype("float64")
 
     def _inputs(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -142,8 +143,10 @@ class NetworkTrainer:
         """
         import tensorflow as tf
 
-        columns = [*self.features.values(), self.labels, self.weights]
-        columns = list(map(ops.convert_to_tensor, columns))
+        columns = [
+            ops.convert_to_tensor(column)
+            for column in (*self.features.values(), self.labels, self.weights)
+        ]
 
         def train(batches: Tensor, curve: Tensor) -> None:
             # One gather for the whole epoch; each step then takes a slice.
@@ -151,8 +154,9 @@ class NetworkTrainer:
 
             def step(number: Tensor) -> tuple[Tensor]:
                 *inputs, labels, weights = (column[number] for column in epoch)
-                batch = inputs, labels, weights
-                self.model.distribute_strategy.run(self.model.train_step, args=(batch,))
+                self.model.distribute_strategy.run(
+                    self.model.train_step, args=((inputs, labels, weights),)
+                )
                 return (number + 1,)
 
             tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
@@ -176,8 +180,12 @@ class NetworkTrainer:
             # Filled up: the program is compiled for a number of batches, and folds differ in it.
             rows = np.resize(batches, (len(self.labels) // batches.shape[1], batches.shape[1]))
             epoch = self._inputs(rows), self.labels[rows], self.weights[rows]
-            network = self.model.trainable_variables, self.model.non_trainable_variables
-            variables = *network, self.model.optimizer.variables, self.model.metrics_variables
+            variables = (
+                self.model.trainable_variables,
+                self.model.non_trainable_variables,
+                self.model.optimizer.variables,
+                self.model.metrics_variables,
+            )
             # JAX functions take state and return state: read all variables, run, and write them
             # back.
             state = jax.tree.map(lambda variable: variable.value, variables)
@@ -189,9 +197,10 @@ class NetworkTrainer:
 
 def _model_of(network: keras.layers.Layer, features: Mapping[str, np.ndarray]) -> keras.Model:
     """The model `η + g(x)` of η and the features."""
-    inputs = {}
-    for name, column in features.items():
-        inputs[name] = keras.Input(column.shape[1:], dtype=ops.convert_to_tensor(column[:1]).dtype)
+    inputs = {
+        name: keras.Input(column.shape[1:], dtype=ops.convert_to_tensor(column[:1]).dtype)
+        for name, column in features.items()
+    }
     curve = keras.Input((1,), name="curve_of_the_logit")
     g = ops.cast(ops.reshape(network(inputs), (-1, 1)), "float32")
     return keras.Model([curve, *inputs.values()], curve + g)
@@ -201,8 +210,10 @@ def outputs_of(
     network: keras.layers.Layer, weights: Weights, features: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """The outputs (n,) of a built network with other weights, float64."""
-    pairs = zip(network.weights, weights, strict=True)
-    values = [(weight, ops.convert_to_tensor(value, weight.dtype)) for weight, value in pairs]
+    values = [
+        (weight, ops.convert_to_tensor(value, weight.dtype))
+        for weight, value in zip(network.weights, weights, strict=True)
+    ]
     with keras.StatelessScope(state_mapping=values):
         parts = [
             np.asarray(network(take(features, part))).reshape(-1)

@@ -110,8 +110,7 @@ class NeuralCalibration(Head):
         self.calibrator, self.field_network = calibrator, field_network
         self.draws_by_chance = field_network is not None
         # The first member is the network of the caller; the others are copies with new weights.
-        others = range(num_members - 1) if field_network is not None else ()
-        self._other_members = [copy_of(field_network) for _ in others]
+        self._other_members = [copy_of(field_network) for _ in range(num_members - 1)]
 
     def parts(self) -> list[Head]:
         """η, if there is one."""
@@ -201,14 +200,18 @@ class NeuralCalibration(Head):
                         posterior=None,
                     )
                 ]
-        converged = all(curve.summary.converged for curve in curves)
         networks = () if training is None else training.weights[: self.num_members]
         unbiased = self._sum_of(rows, curves, networks)
         at_rows = unbiased(rows)
         # Each kept network was trained on other folds and has its own error of the mean: the bias
         # gives their mean the total of the labels.
         bias = float(bias_of_total(at_rows, rows)[0]) if networks else 0.0
-        summary = FitSummary.of(rows, at_rows + bias, num_iterations, converged)
+        summary = FitSummary.of(
+            rows,
+            at_rows + bias,
+            num_iterations,
+            converged=all(curve.summary.converged for curve in curves),
+        )
         if training is not None:
             summary = replace(
                 summary,
@@ -219,9 +222,11 @@ class NeuralCalibration(Head):
                 network_kept=bool(training.weights),
                 cross_fitted_logits=training.logits,
             )
-        # Without a network that helps, g = 0: the head is η.
-        members = networks or [_weights_of_zero(g, rows.features) for g in self.members]
-        weights = {"_bias": bias, "members": members}
+        weights = {
+            "_bias": bias,
+            # Without a network that helps, g = 0: the head is η.
+            "members": networks or [_weights_of_zero(g, rows.features) for g in self.members],
+        }
         return Fit(summary, lambda rows: unbiased(rows) + bias, weights, tuple(curves))
 
     def _sum_of(

@@ -97,11 +97,9 @@ class PlattScaling(HistogramHead):
     @property
     def scale(self) -> float:
         """The scale a > 0."""
-        self.ensure_built()
-        return math.exp(float(np.asarray(self._log_scale)))
+        return math.exp(self._value_of("_log_scale"))
 
     @property
     def bias(self) -> float:
         """The bias c, in logits."""
-        self.ensure_built()
-        return float(np.asarray(self._bias))
+        return float(self._value_of("_bias"))

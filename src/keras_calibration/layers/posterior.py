@@ -90,6 +90,11 @@ def bounds_of(
     head: Head, logits: np.ndarray, features: Features, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper probabilities of the rows, as `Head.interval`; raises without a posterior."""
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        raise ValueError(
+            f"{type(head).__name__} has no interval of class probabilities. Received: logits of "
+            f"shape {logits.shape}. Intervals exist for one logit per row."
+        )
     bounds = []
     for part in row_parts(max(len(logits), 1)):  # also without rows, so that the head is built
         inputs = logits[part], take(features, part)

@@ -95,8 +95,12 @@ class SamplingCorrection(Head):
         # Here, unlike in a graph, an impossible rate is an error that names the row.
         for name in self.feature_names:
             rates = np.asarray(rows.features[name], np.float64).reshape(-1)
-            message = f"Feature {name!r} must hold rates in (0, 1]."
-            refuse_rows(~((rates > 0) & (rates <= 1)), rates, message, "Drop or correct them.")
+            refuse_rows(
+                ~((rates > 0) & (rates <= 1)),
+                rates,
+                f"Feature {name!r} must hold rates in (0, 1].",
+                "Drop or correct them.",
+            )
 
         def logits(rows: Rows) -> np.ndarray:
             given = rows.features[self.rate] if isinstance(self.rate, str) else self.rate

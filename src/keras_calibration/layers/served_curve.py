@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def tables_of(head: Head) -> list[np.ndarray]:
     """For each curve in a head: knot, value, slope and next value of each line, (K, 4)."""
-    return [_table(curve) for curve in _curves(head)]
+    tables = (with_following(lines(*curve.curve())) for curve in _curves(head))
+    return [np.asarray(ops.transpose(table)) for table in tables]
 
 
 @contextlib.contextmanager
@@ -51,12 +52,6 @@ def curves_as_tables(head: Head) -> Iterator[list[tf.Variable]]:
 def _curves(head: Head) -> list[ILPS]:
     """The curves in a head, without those of subclasses, which may compute anything."""
     return [layer for layer in flatten_layers(head) if type(layer) is ILPS]
-
-
-def _table(curve: ILPS) -> np.ndarray:
-    """The lines as a table."""
-    table = with_following(lines(curve.get_knots(), curve.get_values()))
-    return np.asarray(ops.transpose(table))
 
 
 def _read(logits: Tensor, table: tf.Variable, extrapolation: str) -> Tensor:

@@ -128,8 +128,7 @@ class TemperatureScaling(HistogramHead):
     @property
     def temperature(self) -> float:
         """The temperature T > 0."""
-        self.ensure_built()
-        return math.exp(float(np.asarray(self._log_temperature)))
+        return math.exp(self._value_of("_log_temperature"))
 
 
 def _weights(scale: float, unit: float) -> dict[str, float]:

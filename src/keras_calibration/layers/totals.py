@@ -83,11 +83,10 @@ def warn_of_calibrated_scores(
     if not (is_right_alone and (corrected.differences > far).any()):
         return
     if before and rows.logits.ndim == 1 and before["num_rows"]:
-        weights = rows.weights
-        move = np.average(calibrated - rows.logits, weights=weights)
+        move = np.average(calibrated - rows.logits, weights=rows.weights)
         # The head moves the mean logit by `move`; the scores have moved by `moved` since its fit.
         # If these are calibrated scores, both have the same sign and a similar size.
-        moved = np.average(rows.logits, weights=weights) - before["mean"]
+        moved = np.average(rows.logits, weights=rows.weights) - before["mean"]
         if moved * move <= _MOVED_SHARE * move**2:
             return
     worst = int(np.argmax(corrected.differences))

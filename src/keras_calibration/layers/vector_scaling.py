@@ -94,14 +94,12 @@ class VectorScaling(Head):
     @property
     def scales(self) -> np.ndarray:
         """Per-class scales a, shape (K,)."""
-        self.ensure_built()
-        return np.asarray(self._scales).copy()
+        return self._value_of("_scales")
 
     @property
     def biases(self) -> np.ndarray:
         """Per-class biases b in logits, shape (K,)."""
-        self.ensure_built()
-        return np.asarray(self._biases).copy()
+        return self._value_of("_biases")
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

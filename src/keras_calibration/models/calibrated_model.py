@@ -116,6 +116,7 @@ class CalibratedModel(FieldMetricsModel):
     base: BaseLogits
     head: Head
     report: CalibrationReport | None = None
+    input_spec = None  # `call` checks the inputs itself, and ignores others
 
     def __init__(
         self,
@@ -224,11 +225,6 @@ class CalibratedModel(FieldMetricsModel):
                 "and no logits."
             )
         return values
-
-    @property
-    def input_spec(self) -> None:
-        """None: `call` checks the inputs itself, and ignores others."""
-        return None
 
     def field_ids(self, x: Inputs, field: str) -> Tensor:
         """Ids (n,) of a field of the input: the head's ids if the head has the field.
