@@ -90,8 +90,9 @@ class FieldError(AdditiveMetric):
                 num_values,
                 "Hash more ids into fewer values.",
             )
-        arguments |= {"num_values": num_values, "from_logits": bool(from_logits)}
-        super().__init__(name, dtype, **arguments)
+        super().__init__(
+            name, dtype, **arguments, num_values=num_values, from_logits=bool(from_logits)
+        )
         self._sums = self.add_sum((num_values + 1, 7), name="field_sums")
 
     def update_state(
@@ -253,9 +254,16 @@ def noise_floors_of(
     return [(float(values.mean()), float(values.std(ddof=1))) for values in metric_errors]
 
 
-def _batch_sums(num_values: int, dtype: str, is_weighted: bool, *rows: Tensor) -> Tensor:
-    """The sums of a batch of labels, predictions, weights and ids."""
-    labels, predictions, weights, ids = rows
+def _batch_sums(
+    num_values: int,
+    dtype: str,
+    is_weighted: bool,
+    labels: Tensor,
+    predictions: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+) -> Tensor:
+    """The sums of a batch."""
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
     # A row of weight 0 may have any id; 0 is valid. Other invalid ids make the result NaN.

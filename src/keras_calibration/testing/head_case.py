@@ -74,11 +74,9 @@ def drawn_rows(
     noise = generator.gumbel(size=(number, max(width, 2)))
     scores = np.hstack([np.zeros((number, 1)), truth]) if width == 1 else truth
     labels = np.argmax(scores + noise, axis=1)
-    if width == 1:
-        logits = logits[:, 0]
-        all_logits = all_logits[:, 0]
-    rows = Rows(logits, labels, None, columns, times=np.arange(float(number)))
-    return rows, Rows(all_logits, None, None, all_columns)
+    shape = (-1,) if width == 1 else (-1, width)
+    rows = Rows(logits.reshape(shape), labels, None, columns, times=np.arange(float(number)))
+    return rows, Rows(all_logits.reshape(shape), None, None, all_columns)
 
 
 def _as_drawn(name: str, given: ArrayLike) -> np.ndarray:

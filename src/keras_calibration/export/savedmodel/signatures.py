@@ -86,8 +86,7 @@ def _compiled_if_possible(function: _Function, rows: _Rows) -> tuple[_Function, 
     """The function compiled with XLA and "on", or unchanged and the reason."""
     import tensorflow as tf
 
-    strings = sorted(name for name, values in rows.items() if values.dtype == tf.string)
-    if strings:
+    if strings := sorted(name for name, values in rows.items() if values.dtype == tf.string):
         return function, f"off: XLA does not support strings, which these features hold: {strings}"
     compiled = _compiled(function)
     try:
