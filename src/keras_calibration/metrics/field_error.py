@@ -193,13 +193,12 @@ class FieldError(AdditiveMetric):
         are_valid = np.logical_and(squares > 0, np.isfinite(squares))
         effective_rows = rows**2 / np.where(are_valid, squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
-        ratio = predicted / np.where(positives > 0, positives, np.nan)
         return {
             "value": np.where(cells == self.num_values, -1, cells),
             "rows": rows,
             "observed_rate": observed_rate,
             "mean_prediction": mean_prediction,
-            "ratio": ratio,
+            "ratio": predicted / np.where(positives > 0, positives, np.nan),
             "residual": residual,
             "lower": lower,
             "upper": upper,
@@ -229,8 +228,9 @@ class FieldError(AdditiveMetric):
         Raises:
             ValueError: If `num_draws` is below 2.
         """
-        num_draws = integer("num_draws", num_draws, 2)
-        return noise_floors_of([self], self._sums.value(), num_draws, seed)[0]
+        return noise_floors_of(
+            [self], self._sums.value(), integer("num_draws", num_draws, 2), seed
+        )[0]
 
 
 def noise_floors_of(

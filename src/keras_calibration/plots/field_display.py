@@ -116,8 +116,7 @@ class FieldDisplay(Display):
                 label=name,
             )
         ax.axvline(0.0, color=GUIDE_COLOR, linewidth=1.0)
-        num_rows = next(iter(self.curves.values())).num_rows
-        named = zip(self.value_names, num_rows, strict=True)
+        named = zip(self.value_names, next(iter(self.curves.values())).num_rows, strict=True)
         ax.set_yticks(places, [f"{name}  ({rows:,})" for name, rows in named])
         ax.set(ylim=(len(places) - 0.4, -0.6), ylabel=f"{self.field_name} (rows)")
         ax.set_xlabel("observed − predicted rate (95 % interval)")

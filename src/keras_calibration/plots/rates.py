@@ -180,9 +180,8 @@ def rates_by_bin(
     curves = {}
     for name, p in rows.predictions.items():
         bins = bin_by_mass(p, num_bins, rows.weights)
-        num_groups = int(bins.max()) + 1
         curves[name] = group_rates(
-            rows.labels, p, bins, num_groups, rows.counted.weights, weights_are
+            rows.labels, p, bins, int(bins.max()) + 1, rows.counted.weights, weights_are
         )
     return curves
 

@@ -139,9 +139,8 @@ def _check_call(case: HeadCase) -> None:
 def _check_config(case: HeadCase) -> None:
     head = case.make()
     for kind in map(type, heads_in(head)):
-        registered = keras.saving.get_registered_name(kind)
         check(
-            keras.saving.get_registered_object(registered) is kind,
+            keras.saving.get_registered_object(keras.saving.get_registered_name(kind)) is kind,
             f"Class {kind.__name__} must be registered, so that Keras finds it when it loads a "
             f"file. Decorate it with {_REGISTER}.",
         )
