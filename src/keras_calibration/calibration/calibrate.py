@@ -174,7 +174,13 @@ def calibrate(
         van der Laan, Polley and Hubbard (2007), *Super Learner*; Yao, Vehtari, Simpson and Gelman
         (2018), *Using stacking to average Bayesian predictive distributions*.
     """
-    _check_model(model)
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            "Argument `model` must be a trained Keras model with a sigmoid or logit output. "
+            f"Received: {type(model).__name__}. To calibrate scores without a Keras model, use "
+            "keras_calibration.calibrate_scores(probabilities, labels), with "
+            "model.predict_proba(x)[:, 1] of scikit-learn."
+        )
     time, gap = time_and_gap(time, folds)
     asked = Asked(methods, fields, checked_numeric(numeric, fields), folds, verbose)
     output = _output_of(model, x, y)
@@ -200,16 +206,6 @@ def calibrate(
     calibrated = CalibratedModel(base_model, head, base_output, base_key)
     calibrated.report = report
     return calibrated
-
-
-def _check_model(model: keras.Model) -> None:
-    if not isinstance(model, keras.Model):
-        raise ValueError(
-            "Argument `model` must be a trained Keras model with a sigmoid or logit output. "
-            f"Received: {type(model).__name__}. To calibrate scores without a Keras model, use "
-            "keras_calibration.calibrate_scores(probabilities, labels), with "
-            "model.predict_proba(x)[:, 1] of scikit-learn."
-        )
 
 
 def _output_of(model: keras.Model, x: Data, y: Any) -> str | None:

@@ -147,8 +147,9 @@ def calibrate_scores(
     columns = {name: _as_served(rows.features[name], name in fields) for name in names}
     with throwaway_layers():
         head, report = choose(replace(rows, features=columns), asked, gap)
-    base_output = "logit" if from_logits else "probability"
-    calibrated = CalibratedModel(_model_of(rows.logits, columns), head, base_output)
+    calibrated = CalibratedModel(
+        _model_of(rows.logits, columns), head, "logit" if from_logits else "probability"
+    )
     calibrated.report = report
     return calibrated
 

@@ -88,8 +88,9 @@ def candidates(
         return ILPS(smoothness="auto", monotonic="strict")
 
     def neural() -> Head:
-        network = FieldNetwork(fields, numeric, seed=0)
-        return NeuralCalibration(curve(), network, num_members=num_folds)
+        return NeuralCalibration(
+            curve(), FieldNetwork(fields, numeric, seed=0), num_members=num_folds
+        )
 
     def with_level(name: str, **columns: Any) -> dict[str, Callable[..., Head]]:
         """A curve with the effects of columns; if rows have times, also one with a level."""
@@ -139,9 +140,9 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     known("Argument `fields` must name inputs of the model", names, sorted(columns), remedy)
     for name in names:
         one_column(name, tuple(columns[name].shape))
-    if not isinstance(fields, Mapping):
-        return {name: _vocabulary(name, columns[name].reshape(-1)) for name in names}
-    return dict(fields)
+    if isinstance(fields, Mapping):
+        return dict(fields)
+    return {name: _vocabulary(name, columns[name].reshape(-1)) for name in names}
 
 
 def check_numeric(names: Sequence[str], columns: Features) -> None:
@@ -155,8 +156,9 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
 
 def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
     if column.dtype.kind in "OSU":
-        values = sorted({text_of(value, repr(name)) for value in column.tolist()})
-        return keras.layers.StringLookup(vocabulary=values)
+        return keras.layers.StringLookup(
+            vocabulary=sorted({text_of(value, repr(name)) for value in column.tolist()})
+        )
     # `ids_of` takes floats too if they are whole numbers, as data frames with gaps hold them.
     distinct = np.unique(ids_of(column, repr(name), "strings or whole numbers, to be a field"))
     smallest = int(distinct[0])

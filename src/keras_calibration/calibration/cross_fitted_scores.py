@@ -90,11 +90,12 @@ def combined(
     columns = np.stack(list(fitted.values()))
     by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
     mean = mean_weights(by_fold, rows, fold)
-    biases = [_bias_of(weights, columns, rows, is_forward) for weights in by_fold]
-    pairs = zip(by_fold, biases, strict=True)
     # The logits of all rows by the weights of each fold; of these, each row keeps the ones of its
     # own fold, whose weights did not see it.
-    fits = [np.tensordot(weights, columns, axes=1) + bias for weights, bias in pairs]
+    fits = [
+        np.tensordot(weights, columns, axes=1) + _bias_of(weights, columns, rows, is_forward)
+        for weights in by_fold
+    ]
     logits = np.stack(fits)[fold, np.arange(len(rows))]
     choice_error = _choice_error(fits, rows)
     # Evidence is the slope over its standard error, which has two sources: the rows, and the choice
@@ -111,9 +112,11 @@ def combined(
     bias = _bias_of(mean, columns, rows, is_forward)
     mean = share * mean + (1 - share) * np.eye(len(mean))[0]
     weights = {name: float(part) for name, part in zip(fitted, mean, strict=True) if part > 0}
-    reason = "Each fold is scored with the weights of the other folds; the model uses their mean."
-    if len(weights) == 1:
-        reason = "It alone predicts best, whichever fold is left out."
+    reason = (
+        "It alone predicts best, whichever fold is left out."
+        if len(weights) == 1
+        else "Each fold is scored with the weights of the other folds; the model uses their mean."
+    )
     # The docstring of `_share_of_change` has the formula: κ times the reduction (1 - κ) B is
     # chance.
     by_chance = share * (1 - share) * slope
@@ -186,9 +189,7 @@ def _no_change(
     `evidence` is the evidence for a mean of candidates; None if no fold chose a change.
     """
     needed, smallest = _errors_of_evidence(clusters, rows), 0.0
-    reason = "No candidate gains more than chance explains."
-    if clusters is not None:
-        reason = "No candidate gains more than chance and drift explain."
+    explanation = "chance explains" if clusters is None else "chance and drift explain"
     if len(columns) > 1:
         changes = [_change_of(logits, columns[0], rows, clusters) for logits in columns[1:]]
         best = int(np.argmin([change for change, _ in changes]))
@@ -203,7 +204,7 @@ def _no_change(
         smallest = max(needed / 2 * changes[best][1], shown + lacking / 2 * changes[best][1])
     return Choice(
         {IDENTITY: 1.0},
-        reason,
+        f"No candidate gains more than {explanation}.",
         columns[0],
         np.zeros(columns[0, 0].size),
         evidence=float("nan") if evidence is None else evidence,
@@ -215,11 +216,10 @@ def _no_change(
 
 def _errors_of_evidence(clusters: np.ndarray | None, rows: Rows) -> float:
     """How many standard errors a slope must exceed; more if few blocks or groups estimate these."""
-    groups = clusters_of(rows)
     # Few clusters estimate their error badly: Student's t with one degree of freedom less than
     # clusters.
     level = _LEVEL if clusters is None else _LEVEL_OF_BLOCKS
-    numbers = [len(np.unique(ids)) for ids in (clusters, groups) if ids is not None]
+    numbers = [len(np.unique(ids)) for ids in (clusters, clusters_of(rows)) if ids is not None]
     return float(stats.t.isf(level, max(min(numbers, default=np.inf) - 1, 1)))
 
 
@@ -286,8 +286,9 @@ def field_chance(
     for field, codes in fields.items():
         figures = []
         for labels, probabilities in pairs:
-            sums = field_sums(labels, probabilities, weights, codes, int(codes.max()) + 1)
-            sums = np.asarray(sums)
+            sums = np.asarray(
+                field_sums(labels, probabilities, weights, codes, int(codes.max()) + 1)
+            )
             floors = noise_floors_of(metrics, sums, _NUM_DRAWS)
             figures.append([*floors[0], *floors[1], _error_of_field_ece(sums)])
         chances[field] = FieldChance(*np.mean(figures, axis=0).tolist())
@@ -300,8 +301,7 @@ def _error_of_field_ece(sums: np.ndarray) -> float:
     variance = np.maximum(sums[:, 4], 0.0)
     deviation = np.sqrt(variance)
     # Without variance, |S| is what it is: at an infinite ratio, its mean is |S| itself.
-    ratio = np.full_like(residual, np.inf)
-    np.divide(residual, deviation, out=ratio, where=deviation > 0)
+    ratio = np.divide(residual, deviation, out=np.full_like(residual, np.inf), where=deviation > 0)
     # |S| is folded normal. With its mean m, the variance is `S² + σ² - m²`.
     mean = deviation * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2)
     mean += residual * special.erf(ratio / np.sqrt(2))
@@ -383,6 +383,5 @@ def _field_errors(
             sums.append(np.stack([np.bincount(codes, column) for column in columns], axis=1))
     # The errors depend on the sums alone, so a metric for one value is enough.
     tensor = ops.convert_to_tensor(np.stack(sums))
-    metrics = (FieldECE(1), FieldRCE(1))
-    errors = [np.asarray(metric.error(tensor)) for metric in metrics]
+    errors = [np.asarray(metric.error(tensor)) for metric in (FieldECE(1), FieldRCE(1))]
     return [error.reshape(len(outcomes), -1).mean(axis=1) for error in errors]

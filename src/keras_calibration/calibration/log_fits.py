@@ -267,8 +267,9 @@ def _pseudo_rows(table: dict[str, np.ndarray], centres: np.ndarray) -> tuple[np.
     They have the weight of the group's rows, and the mean and variance of their logits. If labels
     are shares, they have the group's share of positives.
     """
-    by_label = [[table[f"{name}_{n}"] for n in range(3)] for name in ("negatives", "positives")]
-    sums = np.array(by_label)
+    sums = np.array(
+        [[table[f"{name}_{n}"] for n in range(3)] for name in ("negatives", "positives")]
+    )
     label = np.array([0.0, 1.0])[:, None]
     total = sums.sum(axis=0)
     # Soft labels of counted rows: a group becomes rows with its share of positives as label, since

@@ -41,8 +41,7 @@ def displays_of(
         "after": special.expit(after[is_shown]),
     }
     scored = ScoredRows(rows.labels, predictions, rows.features, (), Counted(rows.weights))
-    is_counted = rows.weights is not None and are_counts(rows.weights)
-    kind = "counts" if is_counted else "importance"
+    kind = "importance" if rows.weights is None or not are_counts(rows.weights) else "counts"
     displays: dict[str, Display] = {
         name: FieldDisplay(name, *rates_by_value(scored, name, weights_are=kind)) for name in fields
     }

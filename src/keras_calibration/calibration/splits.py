@@ -115,10 +115,7 @@ def splits_of(folds: Folds | None, rows: Rows, gap: float = 0.0) -> Splits:
         [0 1 2 3] [4 5]
         [0 1 2 3 4 5] [6 7]
     """
-    if rows.times is not None:
-        fold = blocks_of_time(rows.times)
-    else:
-        fold = fold_of_rows(folds, rows, seed=0)
+    fold = fold_of_rows(folds, rows, seed=0) if rows.times is None else blocks_of_time(rows.times)
     parts, num_left_out = [], 0
     for number in range(fold.max() + 1):
         is_scored = fold == number

@@ -46,9 +46,13 @@ def describe_versions() -> dict[str, Any]:
 
 def files_sha256(savedmodel: Path) -> str:
     """SHA-256 hash of the names and contents of the graph, weights, vocabularies and saved head."""
-    folders = (savedmodel / name for name in ("variables", "assets"))
     files = [savedmodel / "saved_model.pb", savedmodel / EXTRA / HEAD_FILE]
-    files += sorted(file for folder in folders for file in folder.rglob("*") if file.is_file())
+    files += sorted(
+        file
+        for folder in ("variables", "assets")
+        for file in (savedmodel / folder).rglob("*")
+        if file.is_file()
+    )
     digest = hashlib.sha256()
     for file in files:
         # The name is part of the hash, ended by a byte that no name has: files cannot trade places.
@@ -69,7 +73,7 @@ def describe_model(spec: Spec) -> dict[str, Any]:
         "calibrated_output": spec.match.output_name if spec.other_outputs else None,
         "other_outputs": list(spec.other_outputs),
         "head": describe_head(head),
-        "fit": describe_fit(summary),
+        "fit": None if summary is None else describe_fit(summary),
         "report": None if report is None else report.to_dict(),
         "logits": getattr(summary, "logits", None) or logits,
         "interval": spec.interval,
@@ -83,10 +87,8 @@ def describe_head(head: Head) -> dict[str, Any]:
     return {"class": type(head).__name__, "curve": named}
 
 
-def describe_fit(summary: FitSummary | None) -> dict[str, Any] | None:
+def describe_fit(summary: FitSummary) -> dict[str, Any]:
     """The figures of a fit; the provenance has the distribution of the logits elsewhere."""
-    if summary is None:
-        return None
     return {name: figure for name, figure in summary.to_dict().items() if name != "logits"}
 
 

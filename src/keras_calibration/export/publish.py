@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Request(NamedTuple):
     expected: Callable[[Outputs], Mapping[str, Any]]
 
 
-class Format:
+class Format(Protocol):
     """A format of exports: how one is written and run.
 
     Attributes:
@@ -42,14 +42,13 @@ class Format:
 
     def write(self, path: Path) -> None:
         """Writes the export."""
-        raise NotImplementedError
 
     def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:
         """Runs the export: the outputs of each request, by name."""
-        raise NotImplementedError
 
     def sign(self, path: Path, differences: Mapping[str, float]) -> None:
         """Adds the differences to the export, if the format keeps them; by default, it does not."""
+        return
 
 
 def publish(

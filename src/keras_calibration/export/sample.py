@@ -29,8 +29,7 @@ def first_rows(columns: Features, specs: _Specs) -> dict[str, Tensor]:
     for name, spec in specs.items():
         values = columns[name]
         values = values if tf.is_tensor(values) else as_array(values)
-        values = tf.convert_to_tensor(values[:NUM_SAMPLE_ROWS])
-        values = values if spec.dtype == tf.string else tf.cast(values, spec.dtype)
+        values = tf.cast(values[:NUM_SAMPLE_ROWS], spec.dtype)
         rows[name] = tf.reshape(values, (-1, *spec.shape[1:]))
     return rows
 

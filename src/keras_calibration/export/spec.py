@@ -272,8 +272,11 @@ def head_outputs(head: Head, inputs: Features, interval: float | None) -> _Colum
 def _with_other_outputs(match: HeadInModel) -> HeadInModel:
     """The head in a model that also has the other outputs of its base model, if there are any."""
     base = match.base_layer
-    is_one_of_several = base is not None and len(output_names(base.base_model)) > 1
-    if base is None or not is_one_of_several or len(output_names(match.model)) > 1:
+    if (
+        base is None
+        or len(output_names(base.base_model)) == 1
+        or len(output_names(match.model)) > 1
+    ):
         return match
     # A `CalibratedModel` returns one output; its exports return the others of the base model too.
     model = with_all_outputs(base, match.head, symbolic_input(match.model))

@@ -57,15 +57,12 @@ class Target:
         Raises:
             ValueError: If the place is taken; with `"next"`, another number is chosen instead.
         """
-        if self.is_file:
-            sync(source)
         # All contents reach the disk before the name does: a crash leaves no half-written version.
-        for folder, _, files in os.walk(source):
-            for path in (Path(folder), *(Path(folder, file) for file in files)):
-                sync(path)
+        for path in (source, *source.rglob("*")):
+            sync(path)
         while True:
-            number = 1 + max(versions_in(self.path), default=0)
-            name = number if self.version == NEXT else self.version
+            is_next = self.version == NEXT
+            name = 1 + max(versions_in(self.path), default=0) if is_next else self.version
             target = self.path if self.version is None else self.path / str(name)
             try:
                 # Creating the file fails if it exists, so that only one process gets the place; the

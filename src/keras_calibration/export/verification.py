@@ -35,24 +35,24 @@ class Tolerance:
 
     The rounding error of a sum is proportional to its largest terms. Logits may therefore differ by
     a share of the largest logit, and probabilities by a quarter of that, because σ' ≤ 1/4. Other
-    outputs of the base model may differ by a share of their largest value.
+    outputs of the base model may differ by a share of their largest value. The head computes in
+    float32, so this share is that of float32 for its outputs.
 
     Args:
         base: The share for outputs of the base model.
-        head: The share for outputs of the head, which computes in float32.
         largest_logit: The largest |logit| of the rows, at least 1.
         largest_others: The base model's other outputs: name → largest |value|, at least 1.
     """
 
     base: float
-    head: float
     largest_logit: float
     largest_others: Mapping[str, float] = field(default_factory=dict)
 
     def allowed(self, output: str) -> float:
         """The largest allowed difference for an output."""
         is_sum = output == "logit" or output in self.largest_others
-        share = self.head if output.startswith("probability") and not is_sum else self.base
+        is_of_base = is_sum or not output.startswith("probability")
+        share = self.base if is_of_base else _FLOAT32_TOLERANCE
         return share * self.largest_others.get(output, self.largest_logit) / (1 if is_sum else 4)
 
 
@@ -76,7 +76,7 @@ def tolerance_for(
     arrays = {name: np.asarray(values) for name, values in (others or {}).items()}
     # Integers, booleans and strings do not round: they must be equal, and have no tolerance.
     largest = {name: _largest(v) for name, v in arrays.items() if not _is_exact(v)}
-    return Tolerance(base, _FLOAT32_TOLERANCE, _largest(np.asarray(logits)), largest)
+    return Tolerance(base, _largest(np.asarray(logits)), largest)
 
 
 def _largest(values: np.ndarray) -> float:

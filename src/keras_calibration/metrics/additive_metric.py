@@ -86,9 +86,11 @@ class AdditiveMetric(keras.metrics.Metric):
         self._argument_names = tuple(arguments)
         for argument, value in arguments.items():
             setattr(self, argument, value)
-        self._scale = None
-        if arguments.get("from_logits"):
-            self._scale = self.add_variable((4,), "zeros", dtype=self.dtype, name="scale")
+        self._scale = (
+            self.add_variable((4,), "zeros", dtype=self.dtype, name="scale")
+            if arguments.get("from_logits")
+            else None
+        )
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
@@ -130,8 +132,6 @@ class AdditiveMetric(keras.metrics.Metric):
     @property
     def has_log_sums(self) -> bool:
         """Whether `log_sums` belongs to the metric's `update_state` and `add_rows`."""
-        if not self.log_sums():
-            return False
 
         def defined_by(name: str) -> type:
             return next(base for base in type(self).__mro__ if name in vars(base))
@@ -139,7 +139,8 @@ class AdditiveMetric(keras.metrics.Metric):
         # A subclass that overrides one of these without `log_sums` adds other sums than the log
         # has.
         others = map(defined_by, ("update_state", "add_rows"))
-        return all(issubclass(defined_by("log_sums"), base) for base in others)
+        is_own = all(issubclass(defined_by("log_sums"), base) for base in others)
+        return is_own and bool(self.log_sums())
 
     def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.metrics.Metric.add_variable`."""
@@ -276,9 +277,11 @@ class RunningSum:
     def __init__(self, metric: AdditiveMetric, shape: tuple[int, ...], name: str) -> None:
         self.name, self.shape = name, shape
         self._total = metric.add_variable(shape, "zeros", dtype=metric.dtype, name=name)
-        self._rest = None
-        if metric.dtype == "float32":
-            self._rest = metric.add_variable(shape, "zeros", dtype="float32", name=f"{name}_rest")
+        self._rest = (
+            metric.add_variable(shape, "zeros", dtype="float32", name=f"{name}_rest")
+            if metric.dtype == "float32"
+            else None
+        )
 
     def add(self, values: Tensor) -> None:
         """Adds the sum of a batch."""

@@ -103,8 +103,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
             logits = class_logits_from_probabilities(distribution_or_nan(logits))
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
         group = self.next_groups(weights, all_count=sample_weight is None)
-        rows = filled_up(labels, logits, weights, group)
-        summary = _compiled_summary(*rows, self.num_groups)
+        summary = _compiled_summary(*filled_up(labels, logits, weights, group), self.num_groups)
         for total, values in zip((self._temperature_sums, self._label_sums), summary, strict=True):
             total.add(values)
 
@@ -127,13 +126,11 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
 def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
     """The mean log loss of the scored rows, and β, which is fitted on other rows."""
-    fitted = fitting_sums(sums, held_out)
     labels = fitting_sums(label_sums, held_out)
-    beta = best_inverse_temperature(fitted, labels[:, 1], labels[:, 0])
-    scored = scored_sums(sums, held_out)
+    beta = best_inverse_temperature(fitting_sums(sums, held_out), labels[:, 1], labels[:, 0])
     labels = scored_sums(label_sums, held_out)
     # Σ w log loss of softmax(β l) is F(β) - β Σ w d_y, from the sums alone.
-    losses = log_partition_sum(scored, beta) - beta * labels[:, 1]
+    losses = log_partition_sum(scored_sums(sums, held_out), beta) - beta * labels[:, 1]
     return ops.sum(losses) / ops.sum(labels[:, 0]), beta
 
 

@@ -114,8 +114,11 @@ class CalibratedLogLoss(CrossFittedMetric):
         rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, self.from_logits)
         first_row = self.count_rows(rows[2])
         sharing = (self.num_folds, self.bias_fraction, self.seed)
-        settings = (are_logits, sample_weight is None, sharing, self.dtype)
-        self._moments.add(_compiled_moments(*filled_up(*rows), first_row, *settings))
+        self._moments.add(
+            _compiled_moments(
+                *filled_up(*rows), first_row, are_logits, sample_weight is None, sharing, self.dtype
+            )
+        )
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
         """The sums of a scored log that make up `sum_shapes`."""

@@ -64,8 +64,9 @@ class CrossFittedMetric(AdditiveMetric):
             share("bias_fraction", bias_fraction, also=rest)
             if num_folds != 2:
                 raise refused("num_folds", "left at 2 with `bias_fraction`", num_folds)
-        sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
-        super().__init__(name, dtype, **sharing, **arguments)
+        super().__init__(
+            name, dtype, num_folds=num_folds, bias_fraction=bias_fraction, seed=seed, **arguments
+        )
         self.num_groups = num_groups_of(num_folds, bias_fraction)
         # The number may overflow and wrap around, because only a hash of it is used.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")

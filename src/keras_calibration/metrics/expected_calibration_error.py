@@ -60,8 +60,12 @@ class ExpectedCalibrationError(AdditiveMetric):
         name: str = "expected_calibration_error",
         dtype: str | None = None,
     ) -> None:
-        num_bins = integer("num_bins", num_bins, 1)
-        super().__init__(name, dtype, num_bins=num_bins, from_logits=bool(from_logits))
+        super().__init__(
+            name,
+            dtype,
+            num_bins=integer("num_bins", num_bins, 1),
+            from_logits=bool(from_logits),
+        )
         self._sums = self.add_sum((self.num_bins, 3), name="bin_sums")
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:

@@ -90,8 +90,9 @@ class FieldError(AdditiveMetric):
                 num_values,
                 "Hash more ids into fewer values.",
             )
-        arguments |= {"num_values": num_values, "from_logits": bool(from_logits)}
-        super().__init__(name, dtype, **arguments)
+        super().__init__(
+            name, dtype, **arguments, num_values=num_values, from_logits=bool(from_logits)
+        )
         self._sums = self.add_sum((num_values + 1, 7), name="field_sums")
 
     def update_state(
@@ -192,13 +193,12 @@ class FieldError(AdditiveMetric):
         are_valid = np.logical_and(squares > 0, np.isfinite(squares))
         effective_rows = rows**2 / np.where(are_valid, squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
-        ratio = predicted / np.where(positives > 0, positives, np.nan)
         return {
             "value": np.where(cells == self.num_values, -1, cells),
             "rows": rows,
             "observed_rate": observed_rate,
             "mean_prediction": mean_prediction,
-            "ratio": ratio,
+            "ratio": predicted / np.where(positives > 0, positives, np.nan),
             "residual": residual,
             "lower": lower,
             "upper": upper,
@@ -228,8 +228,9 @@ class FieldError(AdditiveMetric):
         Raises:
             ValueError: If `num_draws` is below 2.
         """
-        num_draws = integer("num_draws", num_draws, 2)
-        return noise_floors_of([self], self._sums.value(), num_draws, seed)[0]
+        return noise_floors_of(
+            [self], self._sums.value(), integer("num_draws", num_draws, 2), seed
+        )[0]
 
 
 def noise_floors_of(
@@ -253,9 +254,16 @@ def noise_floors_of(
     return [(float(values.mean()), float(values.std(ddof=1))) for values in metric_errors]
 
 
-def _batch_sums(num_values: int, dtype: str, is_weighted: bool, *rows: Tensor) -> Tensor:
-    """The sums of a batch of labels, predictions, weights and ids."""
-    labels, predictions, weights, ids = rows
+def _batch_sums(
+    num_values: int,
+    dtype: str,
+    is_weighted: bool,
+    labels: Tensor,
+    predictions: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+) -> Tensor:
+    """The sums of a batch."""
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
     # A row of weight 0 may have any id; 0 is valid. Other invalid ids make the result NaN.

@@ -69,11 +69,6 @@ class FieldMetrics(keras.metrics.Metric):
         for _, metric in self.named_metrics():
             metric.reset_state()
 
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The variables of all metrics."""
-        return [variable for _, metric in self.named_metrics() for variable in metric.variables]
-
     def named_metrics(self) -> list[tuple[str, keras.metrics.Metric]]:
         """The name of each metric in the logs, and the metric."""
         return [

@@ -81,7 +81,7 @@ class LogitAUC(AdditiveMetric):
 
     def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
         """Adds to the sums."""
-        if self.from_logits:
+        if self.from_logits and not ops.is_tensor(y_pred):
             _warn_of_narrow(y_pred)
         labels, logits, weights = logit_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
@@ -103,8 +103,6 @@ class LogitAUC(AdditiveMetric):
 
 def _warn_of_narrow(logits: Tensor) -> None:
     """Warns if an array of logits varies by less than the bins can resolve."""
-    if ops.is_tensor(logits):
-        return
     distinct = np.unique(numbers_of(logits, "Predictions"))
     if len(distinct) > _HANDFUL and distinct[-1] - distinct[0] < _NARROW:
         warn(

@@ -64,9 +64,8 @@ class NormalizedEntropy(AdditiveMetric):
         )
         # The loss of an infinite logit is infinite, or 0 · ∞ where the prediction is right.
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
-        losses = log_loss_from_logits(labels, logits)
-        terms = (weights * losses, weights * labels, weights * (1 - labels))
-        self._totals.add(ops.stack([ops.sum(term) for term in terms]))
+        terms = (log_loss_from_logits(labels, logits), labels, 1 - labels)
+        self._totals.add(ops.stack([ops.sum(weights * term) for term in terms]))
 
     def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
         """The sums of a scored log that make up `sum_shapes`."""

@@ -97,8 +97,7 @@ class FieldDisplay(Display):
         at_least("num_values_shown", num_values_shown, 1)
         read = scored_rows(labels, predictions, sample_weight, {field_name: field})
         rows = read.probabilities(from_logits, True)
-        shown = rates_by_value(rows, field_name, num_values_shown, weights_are)
-        return cls(field_name, *shown)
+        return cls(field_name, *rates_by_value(rows, field_name, num_values_shown, weights_are))
 
     def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
@@ -108,18 +107,16 @@ class FieldDisplay(Display):
         for index, (name, rates) in enumerate(self.curves.items()):
             # The bars of a value, one for each set of probabilities, are centred on its place.
             at = places + (index - (num_curves - 1) / 2.0) * height
-            error = rates.interval_lengths()
             ax.barh(
                 at,
                 rates.observed - rates.predicted,
                 height,
-                xerr=error,
+                xerr=rates.interval_lengths(),
                 color=STYLES[index % len(STYLES)]["color"],
                 label=name,
             )
         ax.axvline(0.0, color=GUIDE_COLOR, linewidth=1.0)
-        num_rows = next(iter(self.curves.values())).num_rows
-        named = zip(self.value_names, num_rows, strict=True)
+        named = zip(self.value_names, next(iter(self.curves.values())).num_rows, strict=True)
         ax.set_yticks(places, [f"{name}  ({rows:,})" for name, rows in named])
         ax.set(ylim=(len(places) - 0.4, -0.6), ylabel=f"{self.field_name} (rows)")
         ax.set_xlabel("observed − predicted rate (95 % interval)")

@@ -180,9 +180,9 @@ def rates_by_bin(
     curves = {}
     for name, p in rows.predictions.items():
         bins = bin_by_mass(p, num_bins, rows.weights)
-        num_groups = int(bins.max()) + 1
-        weights = rows.counted.weights
-        curves[name] = group_rates(rows.labels, p, bins, num_groups, weights, weights_are)
+        curves[name] = group_rates(
+            rows.labels, p, bins, int(bins.max()) + 1, rows.counted.weights, weights_are
+        )
     return curves
 
 
@@ -194,9 +194,8 @@ def rates_by_value(
 ) -> tuple[tuple[str, ...], dict[str, Rates]]:
     """Names of a field's most frequent values, and their rates by the name of the probabilities."""
     names, groups = distinct_values(rows.columns[field].reshape(-1))
-    weights = rows.counted.weights
     rates = {
-        name: group_rates(rows.labels, p, groups, len(names), weights, weights_are)
+        name: group_rates(rows.labels, p, groups, len(names), rows.counted.weights, weights_are)
         for name, p in rows.predictions.items()
     }
     num_rows = next(iter(rates.values())).num_rows

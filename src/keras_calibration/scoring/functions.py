@@ -76,7 +76,7 @@ def field_ece(
         0.25
     """
     return _field_error(
-        (labels, predictions, field, sample_weight), FieldECE, from_logits=from_logits
+        FieldECE, labels, predictions, field, sample_weight, from_logits=from_logits
     )
 
 
@@ -109,16 +109,25 @@ def field_rce(
         0.2475
     """
     return _field_error(
-        (labels, predictions, field, sample_weight),
         FieldRCE,
+        labels,
+        predictions,
+        field,
+        sample_weight,
         epsilon=epsilon,
         from_logits=from_logits,
     )
 
 
-def _field_error(rows: tuple, metric_class: type[FieldECE | FieldRCE], **arguments: Any) -> float:
-    """The field error of labels, predictions, field and weights."""
-    labels, predictions, field, weights = rows
+def _field_error(
+    metric_class: type[FieldECE | FieldRCE],
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    field: ArrayLike,
+    weights: ArrayLike | None,
+    **arguments: Any,
+) -> float:
+    """The field error of these rows."""
     read = scored_rows(labels, predictions, weights, {"field": field})
     # Number the distinct field values, because field metrics take ids from 0.
     values, ids = distinct_values(read.columns["field"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class RowsToScore(NamedTuple):
     fields: Mapping[str, Tensor] = MappingProxyType({})
 
 
-def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
+def checked_rows(arrays: Any, fields: Collection[str]) -> RowsToScore:
     """The columns as arrays of equal length, with these fields.
 
     With one column of predictions, labels, predictions and weights have the shape (n, 1): Keras'
@@ -49,7 +49,6 @@ def checked_rows(arrays: Any, fields: Iterable[str]) -> RowsToScore:
         )
     labels, predictions, weights, columns = RowsToScore(*arrays)
     available = {} if columns is None else by_name(columns)
-    fields = tuple(fields)
     known("Argument `rows` must have the fields of the metrics", fields, available, missing=True)
     columns = {field: available[field] for field in fields}
     (labels, predictions, weights), _ = in_place_of_names(

@@ -15,8 +15,6 @@ from keras_calibration.scoring.rows_to_score import checked_rows
 from keras_calibration.scoring.score_log import update_from_log
 from keras_calibration.scoring.updates import update_metrics
 
-# Labels and predictions, then weights, then fields, as in `RowsToScore`.
-Rows: TypeAlias = tuple
 Metrics: TypeAlias = (
     keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
 )
@@ -24,7 +22,7 @@ Metrics: TypeAlias = (
 
 @np.errstate(under="ignore")
 def score(
-    rows: Rows | ScoredLog | LogSums,
+    rows: tuple | ScoredLog | LogSums,
     metrics: Metrics = (),
     field_metrics: MetricsByField | None = None,
     verbose: int = 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import keras
 
@@ -16,14 +16,13 @@ CHUNK_SIZE = 1 << 17
 
 
 def update_metrics(
-    metrics: Iterable[keras.metrics.Metric],
+    metrics: Collection[keras.metrics.Metric],
     field_metrics: FieldMetrics,
     parts: Iterable[RowsToScore],
     num_rows: int,
     verbose: int,
 ) -> None:
     """Updates metrics and field metrics with parts of `num_rows` rows in all, chunk by chunk."""
-    metrics = list(metrics)
 
     def update(chunk: RowsToScore) -> None:
         for metric in metrics:

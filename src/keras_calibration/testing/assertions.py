@@ -30,8 +30,7 @@ def called(head: Head, rows: Rows) -> np.ndarray:
 
 def state_of(head: Head) -> dict[str, Any]:
     """What a fit may not change before it is assigned, by name."""
-    weights = [(_name_of(weight, head), np.asarray(weight).tobytes()) for weight in head.weights]
-    state: dict[str, Any] = dict(weights)
+    state: dict[str, Any] = {_name_of(w, head): np.asarray(w).tobytes() for w in head.weights}
     for part in heads_in(head):
         state[f"`fit_summary` of {part.name}"] = str(part.fit_summary)
         state[f"`histogram` of {part.name}"] = id(part.histogram)

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -112,12 +111,11 @@ def check_head(
 
 def _check_call(case: HeadCase) -> None:
     head, rows = case.make(), case.rows
-    logits = called(head, rows)
     check_alike(
         "A new head must be the identity, so that a model with it predicts as without it. Give the "
         "weights in `build` such initial values.",
         rows,
-        (logits, rows.logits),
+        (called(head, rows), rows.logits),
         1e-5,
     )
     # A weight may decide how much other rows count.
@@ -141,9 +139,8 @@ def _check_call(case: HeadCase) -> None:
 def _check_config(case: HeadCase) -> None:
     head = case.make()
     for kind in map(type, heads_in(head)):
-        registered = keras.saving.get_registered_name(kind)
         check(
-            keras.saving.get_registered_object(registered) is kind,
+            keras.saving.get_registered_object(keras.saving.get_registered_name(kind)) is kind,
             f"Class {kind.__name__} must be registered, so that Keras finds it when it loads a "
             f"file. Decorate it with {_REGISTER}.",
         )
@@ -164,14 +161,13 @@ def _check_config(case: HeadCase) -> None:
 
 def _check_fitted(case: HeadCase) -> Fit:
     """Returns the fit of a new head."""
-    new = case.make()
     head = case.make()
     with must(
         "`fitted` must also work on a new head, which has no weights yet. Read the rows and the "
         "arguments of the constructor, and return `self.fit_of(rows, {...})`, with the name of the "
         "attribute that holds each weight."
     ):
-        fit = case.fit(new)
+        fit = case.fit(case.make())
     before = called(head, case.points)
     state = state_of(head)
     again = case.fit(head)
@@ -274,17 +270,27 @@ def _check_model(case: HeadCase, export: bool) -> None:
     score = free_name("score", rows.features)
     x = {score: rows.logits.astype("float32"), **rows.features}
     inputs = {
-        name: keras.Input(column.shape[1:], dtype=_dtype_of(column), name=name)
+        name: keras.Input(
+            column.shape[1:],
+            dtype="string" if column.dtype.kind == "O" else column.dtype.name,
+            name=name,
+        )
         for name, column in x.items()
     }
     logit = keras.layers.Reshape(rows.logits.shape[1:] or (1,))(inputs[score])
     with must("The head must be a layer of a Functional model, which calls it on symbols."):
         model = CalibratedModel(keras.Model(inputs, logit), head, "logit")
     if head.has_direct_fit():
-        time = rows.times if head.follows_time else None
-        how: dict[str, Any] = {"settings": case.settings, "only_if_better": False, "verbose": 0}
         with must("`fit_head` must fit a model with the head."):
-            fit_head(model, x, rows.labels, time=time, **how)
+            fit_head(
+                model,
+                x,
+                rows.labels,
+                time=rows.times if head.follows_time else None,
+                settings=case.settings,
+                only_if_better=False,
+                verbose=0,
+            )
         expected = case.fit(case.make()).logits(rows)
         check_alike(
             "`fit_head` must find the fit of `Head.fit`.",
@@ -319,7 +325,3 @@ def _check_model(case: HeadCase, export: bool) -> None:
         if export:
             with must("`export_savedmodel` must write the model. Use `keras.ops` in `call`."):
                 export_savedmodel(model, Path(folder, "1"), x)
-
-
-def _dtype_of(column: np.ndarray) -> str:
-    return "string" if column.dtype.kind == "O" else column.dtype.name

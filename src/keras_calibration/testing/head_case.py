@@ -40,8 +40,13 @@ class HeadCase:
     def fit(self, head: Head, rows: Rows | None = None, **weights: Any) -> Fit:
         """The fit of a head to rows, with `sample_weight` and `weights_are`."""
         rows = rows or self.rows
-        time = rows.times if head.follows_time else None
-        given = Given(rows.logits, rows.labels, columns=rows.features, time=time, **weights)
+        given = Given(
+            rows.logits,
+            rows.labels,
+            columns=rows.features,
+            time=rows.times if head.follows_time else None,
+            **weights,
+        )
         fit = fit_to(head, rows_to_fit(head, given), self.settings)
         check(
             isinstance(fit, Fit),
@@ -71,14 +76,11 @@ def drawn_rows(
         unseen = np.resize(_unseen(values), len(far))
         all_columns[name] = np.concatenate([columns[name], unseen])
     all_logits = np.concatenate([logits, far])
-    noise = generator.gumbel(size=(number, max(width, 2)))
     scores = np.hstack([np.zeros((number, 1)), truth]) if width == 1 else truth
-    labels = np.argmax(scores + noise, axis=1)
-    if width == 1:
-        logits = logits[:, 0]
-        all_logits = all_logits[:, 0]
-    rows = Rows(logits, labels, None, columns, times=np.arange(float(number)))
-    return rows, Rows(all_logits, None, None, all_columns)
+    labels = np.argmax(scores + generator.gumbel(size=scores.shape), axis=1)
+    shape = (-1,) if width == 1 else (-1, width)
+    rows = Rows(logits.reshape(shape), labels, None, columns, times=np.arange(float(number)))
+    return rows, Rows(all_logits.reshape(shape), None, None, all_columns)
 
 
 def _as_drawn(name: str, given: ArrayLike) -> np.ndarray:

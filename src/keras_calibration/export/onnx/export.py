@@ -99,8 +99,8 @@ class _Onnx(Format):
         inputs = {part.name: part for part in spec.inputs.values()}
         with named_errors("onnxruntime"):
             model = to_onnx(outputs, inputs, spec.lookups, spec.head.name)
-            provenance = {**describe_versions(), **describe_model(spec)}
-            model.metadata_props.add(key=PROVENANCE, value=provenance_text(provenance))
+            provenance = provenance_text(describe_versions() | describe_model(spec))
+            model.metadata_props.add(key=PROVENANCE, value=provenance)
             path.write_bytes(model.SerializeToString())
 
     def run(self, path: Path, requests: Sequence[Request]) -> list[Outputs]:

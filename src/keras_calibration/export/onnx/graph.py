@@ -109,14 +109,12 @@ def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -
 
     # Name of a captured tensor in the graph → its value outside.
     values = {inner.name: value for value, inner in traced.graph.captures}
-    used = set(tensors_read(model.graph))
-    kept = []
+    captured = set(tensors_read(model.graph)).difference(inputs)
     for value in model.graph.input:
-        if value.name in inputs:
-            kept.append(value)
-        elif value.name in used:
+        if value.name in captured:
             array = values[value.name].numpy()
             model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+    kept = [value for value in model.graph.input if value.name in inputs]
     del model.graph.input[:]
     model.graph.input.extend(kept)
 

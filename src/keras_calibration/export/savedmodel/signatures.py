@@ -27,8 +27,7 @@ _NOT_ASKED_FOR = (
     "off: jit_compile=False, because TensorFlow Serving rejects compiled models on a CPU by default"
 )
 
-_Rows = Features
-_Function = Callable[[_Rows], dict[str, Tensor]]
+_Function = Callable[[Features], dict[str, Tensor]]
 
 
 def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str]:
@@ -39,7 +38,7 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
     """
     calibrate: _Function = lambda rows: head_outputs(spec.head, rows, spec.interval)  # noqa: E731
     raw: _Function = lambda rows: spec.base_outputs(rows)[0]  # noqa: E731
-    before: Callable[[_Rows], Any] = spec.base_outputs
+    before: Callable[[Features], Any] = spec.base_outputs
     xla = dict.fromkeys(("base", "head"), _NOT_ASKED_FOR)
     with curves_as_tables(spec.head) as tables:
         if jit_compile:
@@ -47,7 +46,7 @@ def write_signatures(spec: Spec, path: Path, jit_compile: bool) -> dict[str, str
             calibrate, xla["head"] = _compiled_if_possible(calibrate, spec.head_rows)
             before = _compiled(before) if xla["base"] == "on" else before
 
-        def serving(rows: _Rows) -> dict[str, Tensor]:
+        def serving(rows: Features) -> dict[str, Tensor]:
             outputs, head_rows = before(rows)
             return {**calibrate(head_rows), **outputs}
 
@@ -82,12 +81,11 @@ def _write(
         archive.write_out(str(path), options=options, verbose=False)
 
 
-def _compiled_if_possible(function: _Function, rows: _Rows) -> tuple[_Function, str]:
+def _compiled_if_possible(function: _Function, rows: Features) -> tuple[_Function, str]:
     """The function compiled with XLA and "on", or unchanged and the reason."""
     import tensorflow as tf
 
-    strings = sorted(name for name, values in rows.items() if values.dtype == tf.string)
-    if strings:
+    if strings := sorted(name for name, values in rows.items() if values.dtype == tf.string):
         return function, f"off: XLA does not support strings, which these features hold: {strings}"
     compiled = _compiled(function)
     try:
@@ -97,7 +95,7 @@ def _compiled_if_possible(function: _Function, rows: _Rows) -> tuple[_Function, 
     return compiled, "on"
 
 
-def _compiled(function: Callable[[_Rows], Any]) -> Callable[[_Rows], Any]:
+def _compiled(function: Callable[[Features], Any]) -> Callable[[Features], Any]:
     """The function compiled with XLA, once for each number of rows in a request."""
     import tensorflow as tf
 
