@@ -52,9 +52,9 @@ class ProgressBar:
             line, self._length = f"\r{line:{self._length}}", len(line)
         print(line, end="" if self._is_live and done < self.total else "\n", flush=True)
 
-    def add(self) -> None:
-        """Shows that one more is done."""
-        self.show(self._done + 1)
+    def add(self, figures: str = "") -> None:
+        """Shows that one more is done, and some figures."""
+        self.show(self._done + 1, figures)
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""

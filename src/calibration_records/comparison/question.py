@@ -38,13 +38,12 @@ class Question(NamedTuple):
 def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
     confidence_level("confidence", question.confidence)
-    epoch, delta = question.epoch, question.delta
     if question.a == question.b:
         raise refused("b", "another pipeline than `a`", question.b)
-    if epoch not in ("kept", "last", "best"):
-        integer("epoch", epoch, 0, "Or pass 'kept', 'last' or 'best'.")
-    if delta is not None:
-        positive("delta", delta, also=", in the unit of the metric, or None")
+    if question.epoch not in ("kept", "last", "best"):
+        integer("epoch", question.epoch, 0, "Or pass 'kept', 'last' or 'best'.")
+    if question.delta is not None:
+        positive("delta", question.delta, also=", in the unit of the metric, or None")
     if question.num_looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
         raise refused(
             "num_looks",

@@ -115,15 +115,14 @@ def _check_totals(
         warn(f"{totals[name][0]:,.0f} of {sums.num_rows:,} rows have {_ODD[kind].format(example)}")
 
 
-def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -> ValueError:
+def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None) -> ValueError:
     """The error that tells how many rows are invalid, with `first`, the first invalid row."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
     remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:
         file = f" of the log, in {first['given_file']}" if first["given_file"] else ""
         value = first[f"given_{kind}"]
-        row = first["given_row"]
-        example = f", for example a {kind} of {value} in row {row}{file}"
+        example = f", for example a {kind} of {value} in row {first['given_row']}{file}"
     return ValueError(
         f"{_EXPECTED[kind]} Received: {count:,} invalid {kind}s in {sums.num_rows:,} rows"
         f"{example}. {remedy} Or leave these rows out with `where`."

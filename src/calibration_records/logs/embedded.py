@@ -68,8 +68,7 @@ class Embedded:
         """The columns of the first row that fulfils a condition."""
         rows = rows_sql(self.log, self.types, selection)
         sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY given_row LIMIT 1"
-        (row,) = self._run(sql).to_pylist()
-        return row
+        return dict(self._run(sql).to_pylist()[0])
 
     def batches(
         self, columns: Sequence[str], selection: Selection
@@ -117,8 +116,9 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
     import pyarrow
 
     try:
-        typed = [_without_guessed_types(table) for table in tables]
-        together = pyarrow.concat_tables(typed, promote_options="permissive")
+        together = pyarrow.concat_tables(
+            map(_without_guessed_types, tables), promote_options="permissive"
+        )
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise ValueError(
             "Sums can be added if each column of a field has one type in all parts. Received: "

@@ -50,8 +50,8 @@ def open_source(
         frame = source.loc[:, [str(name) in needed for name in source.columns]]
         table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     elif kind == "polars" and hasattr(source, "collect_schema"):
-        part = source.lazy().select(_needed(log, source.collect_schema().names()))
-        table = part.collect().to_arrow()
+        names = source.collect_schema().names()
+        table = source.lazy().select(_needed(log, names)).collect().to_arrow()
     elif isinstance(source, pyarrow.Table | pyarrow.RecordBatch):
         table = source.select(_needed(log, source.schema.names))
     elif kind == "pyarrow" and hasattr(source, "to_table"):  # a data set, read as it is summed

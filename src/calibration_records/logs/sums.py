@@ -132,9 +132,8 @@ class LogSums:
         """
         import pyarrow
 
-        checksum = data[:_CHECKSUM]
         content = data[_CHECKSUM:]
-        if hashlib.sha256(content).digest() != checksum:
+        if hashlib.sha256(content).digest() != data[:_CHECKSUM]:
             raise ValueError(
                 "Argument `data` must be what `LogSums.to_bytes` returned. Received: "
                 f"{len(data):,} bytes that are damaged, or something else."

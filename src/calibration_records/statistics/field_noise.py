@@ -87,9 +87,9 @@ class _Counts:
         two_point_variance = self.above * (1 - self.above)
         least = np.where(self.is_two_points, two_point_variance, mean * (1 - mean / self.fewer))
         largest = mean * (1 - mean / more)
-        self.share_of_more = np.zeros_like(mean)
-        np.divide(variance - least, largest - least, out=self.share_of_more, where=largest > least)
-        np.clip(self.share_of_more, 0.0, 1.0, out=self.share_of_more)
+        self.share_of_more = np.divide(
+            variance - least, largest - least, out=np.zeros_like(mean), where=largest > least
+        ).clip(0.0, 1.0)
 
     def draw(self, generator: np.random.Generator) -> np.ndarray:
         takes_more = generator.random(self.mean.shape) < self.share_of_more

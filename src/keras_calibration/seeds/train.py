@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -176,12 +175,11 @@ def train(
     _refuse_another_training(ended.values(), {**training, "configuration": configuration})
     missing = [seed for seed in seeds if seed not in ended]
     bar = ProgressBar(len(missing), "seeds", verbose)
-    numbers = itertools.count(1)
     if ended:
         bar.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
 
     def on_end() -> None:
-        bar.show(next(numbers), seed_figures(ledger, pipeline) if bar.is_shown else "")
+        bar.add(seed_figures(ledger, pipeline) if bar.is_shown else "")
 
     if missing:
         _ENGINES[engine](task, missing, on_end)
