@@ -231,8 +231,7 @@ class BiasSearch(NamedTuple):
         proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
         # At the root, the bias is itself an end of the bracket and must be allowed to stay there.
         inside = ops.logical_and(proposed >= low, proposed <= high)
-        improved = ops.where(inside, proposed, 0.5 * (low + high))
-        improved = ops.where(is_lost, bias, improved)
+        improved = ops.where(is_lost, bias, ops.where(inside, proposed, 0.5 * (low + high)))
         # What the open bins neglect: an error of the sum over rows moves the bias by that error
         # over the curvature. (The exponent is capped at 0, where the error is too large anyway.)
         beyond = self.below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0))

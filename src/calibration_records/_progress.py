@@ -45,8 +45,7 @@ class ProgressBar:
         if not self.is_shown or not is_due:
             return
         self._last, passed = now, datetime.timedelta(seconds=round(now - self._start))
-        line = f"{done:,}/{self.total:,} {self._unit}, {passed}"
-        line += f" - {figures}" if figures else ""
+        line = f"{done:,}/{self.total:,} {self._unit}, {passed}{' - ' * bool(figures)}{figures}"
         if self._is_live:
             # Spaces cover the rest of a longer line.
             line, self._length = f"\r{line:{self._length}}", len(line)

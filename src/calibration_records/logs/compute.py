@@ -98,10 +98,9 @@ def _check_totals(
     totals, first = sums.table(TOTALS) if sums.names else {}, None
     for name in totals:
         state, _, kind = name.partition("_")
-        if state not in ("invalid", "odd") or not totals[name][0]:
-            continue
         # A single logit in [0, 1] is normal; only if all are, they look like probabilities.
-        if kind == "logit" and totals[name][0] < max(sums.num_rows, _MANY_ROWS):
+        fewest = max(sums.num_rows, _MANY_ROWS) if kind == "logit" else 1
+        if state not in ("invalid", "odd") or totals[name][0] < fewest:
             continue
         # An example tells more than a count. Ray's sums have none: their rows are elsewhere.
         if first_row is not None:

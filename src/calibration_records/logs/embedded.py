@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _ROWS_OF_BATCH = 1 << 18
 
 
+@dataclass
 class Embedded:
     """An open log: DuckDB, and the rows as its table `log`. Used as a context manager.
 
@@ -33,8 +35,7 @@ class Embedded:
         ValueError: If DuckDB does not read this kind of source, or columns are missing.
     """
 
-    def __init__(self, log: ScoredLog) -> None:
-        self.log = log
+    log: ScoredLog
 
     def __enter__(self) -> Embedded:
         duckdb = _duckdb()

@@ -137,16 +137,18 @@ def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
 def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
     """What `_ops.field_sums` computes, for each value of a field or cross."""
     factor = "w * " if weighted else ""
-    sums = {
-        "residual": f"{factor}(y - p)",
-        "positives": f"{factor}y",
-        "weight": "w" if weighted else "1",
-        "squares": "w * w" if weighted else "1",
-        "variance": f"{factor}{factor}p * (1 - p)",
-        "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
-        "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
-    }
-    return Query(field_keys(columns), sums)
+    return Query(
+        field_keys(columns),
+        {
+            "residual": f"{factor}(y - p)",
+            "positives": f"{factor}y",
+            "weight": "w" if weighted else "1",
+            "squares": "w * w" if weighted else "1",
+            "variance": f"{factor}{factor}p * (1 - p)",
+            "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
+            "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
+        },
+    )
 
 
 def field_keys(columns: Sequence[str]) -> dict[str, str]:

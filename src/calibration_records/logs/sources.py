@@ -114,8 +114,10 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
     # knows; counting rows (`_counted`) would bind all threads to one order.
     counts = connection.sql(f"SELECT num_rows FROM parquet_file_metadata({files})").fetchall()
     starts = [*itertools.accumulate((count for (count,) in counts), initial=0)]
-    number = f"{starts}[(file_index + 1)::BIGINT] + file_row_number"
-    return connection.sql(f"SELECT *, ({number})::UBIGINT AS {quoted(ROW_NUMBER)} {read}")
+    return connection.sql(
+        f"SELECT *, ({starts}[(file_index + 1)::BIGINT] + file_row_number)::UBIGINT AS "
+        f"{quoted(ROW_NUMBER)} {read}"
+    )
 
 
 def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:

@@ -109,11 +109,10 @@ class ValueSums(NamedTuple):
         """The sums of the values that a mask chooses."""
         # Keep the groups of the chosen values, and number these from 0 again.
         groups = chosen[self.value]
-        number = np.cumsum(chosen) - 1
         return ValueSums(
             list(compress(self.names, chosen)),
             self.sums.select(groups),
-            number[self.value[groups]],
+            (np.cumsum(chosen) - 1)[self.value[groups]],
             self.block[groups],
         )
 

@@ -141,13 +141,12 @@ def train(
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     with own_random_numbers():
         model = new_model(build_model, seeds[0])
-        described = describe_model(model)
     rows = as_rows("data", data, model)
     held_out = (
         None if validation_data is None else as_rows("validation_data", validation_data, model)
     )
     training = {
-        **described,
+        **describe_model(model),
         "data": hash_rows(rows),
         "validation_data": None if held_out is None else hash_rows(held_out),
         "epochs": epochs,
