@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,8 @@ def by_name(columns: Any) -> Any:
     if not is_table(columns):
         return columns
     if not hasattr(columns, "__len__"):  # a lazy frame
-        raise ValueError(
-            f"A table must be in memory. Received: {type(columns).__name__}: collect it first."
-        )
+        received = f"Received: {type(columns).__name__}"
+        raise ValueError(f"A table must be in memory. {received}: collect it first.")
     names = list(columns.column_names if hasattr(columns, "column_names") else columns.columns)
     # Columns with the same name, such as 0 and "0", are left out: either would be a guess.
     number = Counter(map(str, names))
@@ -99,7 +98,7 @@ def warn_of_other_order(**arguments: Any) -> None:
             return
 
 
-def select_features(features: Any, names: Collection[str], reader: str) -> dict[str, Any]:
+def select_features(features: Any, names: Iterable[str], reader: str) -> dict[str, Any]:
     """The columns of these names, not converted; raises if one is missing.
 
     Example:
@@ -115,6 +114,7 @@ def select_features(features: Any, names: Collection[str], reader: str) -> dict[
             "Argument `features` must be a mapping of names to arrays, or a data frame. Received: "
             f"{type(columns).__name__}."
         )
+    names = list(names)
     known(f"Argument `features` must hold all features of {reader}", names, columns, missing=True)
     return {name: columns[name] for name in names}
 

@@ -156,9 +156,8 @@ class LogSums:
         Raises:
             ValueError: If the file is damaged, or not from `save`.
         """
-        data = Path(path).read_bytes()
         try:
-            return cls.from_bytes(data)
+            return cls.from_bytes(Path(path).read_bytes())
         except ValueError as error:
             raise damaged("path", path, "LogSums.save") from error
 
