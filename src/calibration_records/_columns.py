@@ -110,8 +110,10 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
     """
     columns = by_name(features)
     if not isinstance(columns, Mapping):
-        expected = "Argument `features` must be a mapping of names to arrays, or a data frame"
-        raise ValueError(f"{expected}. Received: {type(columns).__name__}.")
+        raise ValueError(
+            "Argument `features` must be a mapping of names to arrays, or a data frame. Received: "
+            f"{type(columns).__name__}."
+        )
     names = list(names)
     known(f"Argument `features` must hold all features of {reader}", names, columns, missing=True)
     return {name: columns[name] for name in names}
@@ -266,8 +268,11 @@ def column_of(values: Any, name: str) -> np.ndarray:
         for value in set(array.reshape(-1).tolist()):
             text_of(value, name)
     if array.dtype.kind not in "biufOSU" and array.dtype.name not in EXACT_WHOLE_NUMBERS:
-        received = f"dtype {array.dtype}. Convert it, a date for example to the month as a string"
-        raise _refused_input(name, "hold numbers or strings", received)
+        raise _refused_input(
+            name,
+            "hold numbers or strings",
+            f"dtype {array.dtype}. Convert it, a date for example to the month as a string",
+        )
     return array
 
 
@@ -312,9 +317,11 @@ def _whole(array: np.ndarray, name: str, reader: str) -> np.ndarray:
     numbers = array if array.dtype.kind == "f" else array.astype("float32")
     flat = numbers.reshape(-1)
     if (missing := np.isnan(flat)).any():
-        remedy = "Fill them with an id: -1, or the one used in training"
-        received = f"nan in row {missing.argmax()}. {remedy}"
-        raise _refused_input(name, f"hold {reader}, without missing values", received)
+        raise _refused_input(
+            name,
+            f"hold {reader}, without missing values",
+            f"nan in row {missing.argmax()}. Fill them with an id: -1, or the one used in training",
+        )
     refuse_fractions(flat, name, reader)
     _refuse_merged(flat, array.dtype.name, name, reader)
     return numbers.astype("int64")
@@ -324,9 +331,12 @@ def _refuse_merged(flat: np.ndarray, dtype: str, name: str, reader: str) -> None
     """Raises if a float is so large that neighbouring whole numbers may have become equal to it."""
     far = np.flatnonzero(np.abs(flat) >= holds(dtype))
     if len(far):
-        received = f"{flat[far[0]]:.0f} in row {far[0]} as {dtype}, where ids may be rounded"
-        remedy = "Read the column as integers or strings"
-        raise _refused_input(name, f"hold {reader}, exactly", f"{received}. {remedy}")
+        raise _refused_input(
+            name,
+            f"hold {reader}, exactly",
+            f"{flat[far[0]]:.0f} in row {far[0]} as {dtype}, where ids may be rounded. Read the "
+            "column as integers or strings",
+        )
 
 
 def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
@@ -343,16 +353,21 @@ def numbers_or_strings(array: np.ndarray, name: str, as_strings: bool = False) -
     kinds = {type(value) for value in values if value is not None}
     if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or as_strings):
         if num_missing := values.count(None):
-            rows = f"{num_missing:,} of {len(values):,} rows"
-            warn(f"Input {name} has missing strings in {rows}. They are read as empty strings.")
+            warn(
+                f"Input {name} has missing strings in {num_missing:,} of {len(values):,} rows. "
+                "They are read as empty strings."
+            )
         strings = ["" if value is None else text_of(value, name) for value in values]
         # NumPy's own strings are faster to sort, but all as long as the longest.
         are_short = max(map(len, strings), default=0) <= 64
         return np.array(strings, np.str_ if are_short else object).reshape(array.shape)
     if not all(issubclass(kind, NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
-        received = f"objects of the types {names}. Convert the column to numbers or to strings"
-        raise _refused_input(name, "hold numbers or strings", received)
+        raise _refused_input(
+            name,
+            "hold numbers or strings",
+            f"objects of the types {names}. Convert the column to numbers or to strings",
+        )
     numbers = np.asarray([np.nan if value is None else value for value in values])
     # Decimals, and whole numbers beyond 64 bits, stay Python objects.
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)
@@ -380,7 +395,6 @@ def text_of(value: object, name: str) -> str:
 def is_missing(value: object) -> bool:
     """Whether a Python value is missing: None, NaN, or pandas' NA or NaT."""
     # NaN differs from itself; comparing pandas' missing values would raise.
-    is_float = isinstance(value, float | np.floating)
     return type(value).__name__ in ("NAType", "NaTType", "NoneType") or (
-        is_float and value != value
+        isinstance(value, float | np.floating) and value != value
     )

@@ -32,8 +32,7 @@ class LogitBins:
     @property
     def num_bins(self) -> int:
         """Number of bins, with the two open ones."""
-        num_outer = int(2 * (LARGEST_LOGIT - FINE_END) / self.width)
-        return int(2 * FINE_END / self.fine_width) + num_outer + 2
+        return len(self.edges) + 1
 
     @property
     def edges(self) -> np.ndarray:

@@ -96,19 +96,18 @@ def row_columns(weights: Values, labels: Values, u: Values, clipped_u: Values) -
     return [negatives, positives, negatives * u, positives * u, *powers]
 
 
-def terms(ops: ModuleType, summary: Values) -> tuple[Values, Values]:
+def terms(ops: ModuleType, summary: Values) -> tuple[Values, ...]:
     """Weights of the terms, (g, 418 · 8), with the linear part of the labels 0 and of the labels 1.
 
     The weights of the nodes of a bin sum to its weight; single ones may be negative.
     """
     summary = summary[:, :, None]
-    of_0, of_1 = (
+    return tuple(
         ops.reshape(
             ops.sum(summary * constant(ops, table, summary), axis=-1), (-1, NUM_BINS * NUM_COLUMNS)
         )
         for table in TO_TERMS
     )
-    return of_0, of_1
 
 
 def constant(ops: ModuleType, values: np.ndarray, like: Values) -> Values:
@@ -130,7 +129,7 @@ class TermsAt:
         curvature: Its second derivative.
     """
 
-    def __init__(self, ops: ModuleType, weights: tuple[Values, Values], bias: Values) -> None:
+    def __init__(self, ops: ModuleType, weights: tuple[Values, ...], bias: Values) -> None:
         self._ops = ops
         of_0, of_1 = weights
         logits, has_bias, centre, one = (
@@ -163,7 +162,7 @@ class TermsAt:
 
 
 def log_loss_and_weight(
-    ops: ModuleType, total: Total, weights: tuple[Values, Values], bias: Values
+    ops: ModuleType, total: Total, weights: tuple[Values, ...], bias: Values
 ) -> tuple[Values, Values]:
     """`Σ w` log loss of `σ(l + c)` of each summary, NaN where bins are too wide, and `Σ w`."""
     at = TermsAt(ops, weights, bias)
@@ -207,7 +206,7 @@ class BiasSearch(NamedTuple):
         return ops.where(is_found, self.bias, float("nan"))
 
     def improved(
-        self, ops: ModuleType, total: Total, weights: tuple[Values, Values], dtype: str
+        self, ops: ModuleType, total: Total, weights: tuple[Values, ...], dtype: str
     ) -> BiasSearch:
         """The state after one more step."""
         bias, negatives, positives = self.bias, self.negatives, self.positives
@@ -231,8 +230,7 @@ class BiasSearch(NamedTuple):
         proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
         # At the root, the bias is itself an end of the bracket and must be allowed to stay there.
         inside = ops.logical_and(proposed >= low, proposed <= high)
-        improved = ops.where(inside, proposed, 0.5 * (low + high))
-        improved = ops.where(is_lost, bias, improved)
+        improved = ops.where(is_lost, bias, ops.where(inside, proposed, 0.5 * (low + high)))
         # What the open bins neglect: an error of the sum over rows moves the bias by that error
         # over the curvature. (The exponent is capped at 0, where the error is too large anyway.)
         beyond = self.below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0))

@@ -45,16 +45,15 @@ class ProgressBar:
         if not self.is_shown or not is_due:
             return
         self._last, passed = now, datetime.timedelta(seconds=round(now - self._start))
-        line = f"{done:,}/{self.total:,} {self._unit}, {passed}"
-        line += f" - {figures}" if figures else ""
+        line = f"{done:,}/{self.total:,} {self._unit}, {passed}{' - ' * bool(figures)}{figures}"
         if self._is_live:
             # Spaces cover the rest of a longer line.
             line, self._length = f"\r{line:{self._length}}", len(line)
         print(line, end="" if self._is_live and done < self.total else "\n", flush=True)
 
-    def add(self) -> None:
-        """Shows that one more is done."""
-        self.show(self._done + 1)
+    def add(self, figures: str = "") -> None:
+        """Shows that one more is done, and some figures."""
+        self.show(self._done + 1, figures)
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""

@@ -128,11 +128,10 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     held_out = deciding.startswith("val_")
     # Compare held-out values with held-out values, and training values with training values.
     ordered = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
-    a, b = (
+    runs = [
         gather_runs(records, pipeline, ordered, epoch=question.epoch, maximize=maximize)
         for pipeline in (question.a, question.b)
-    )
-    runs = (a, b)
+    ]
     plan = make_plan(runs, question)
     # With one to three runs, borrow the noise of other runs, as so few hardly estimate their own.
     noise = (
@@ -184,7 +183,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
 
 
 def _compare_metric(
-    metric: str, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan, direction: str | None
+    metric: str, runs: Sequence[PipelineRuns], plan: Plan, direction: str | None
 ) -> MetricComparison:
     a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
     paired_a, paired_b = plan.values(metric, *runs)
@@ -215,7 +214,7 @@ def _compare_metric(
 
 
 def _calibration(
-    plain: str | None, calibrated: str | None, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan
+    plain: str | None, calibrated: str | None, runs: Sequence[PipelineRuns], plan: Plan
 ) -> dict[str, Any]:
     """How calibration affects the difference and its noise, as fields of `Comparison`."""
     if plain is None or calibrated is None:
@@ -255,7 +254,7 @@ def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
 
 def _power(
     deciding: MetricComparison,
-    runs: tuple[PipelineRuns, PipelineRuns],
+    runs: Sequence[PipelineRuns],
     plan: Plan,
     delta: float | None,
     noise: SeedNoise | None,

@@ -57,5 +57,4 @@ class MetricComparison:
     def better(self) -> str | None:
         """`"A"` or `"B"` if the deciding interval excludes 0, otherwise `None`."""
         judged = self.judged or self.difference
-        is_known = judged is not None and judged.excludes(0.0)
-        return self.favors if is_known else None
+        return self.favors if judged is not None and judged.excludes(0.0) else None

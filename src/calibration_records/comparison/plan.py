@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ class Plan(NamedTuple):
         )
 
 
-def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Plan:
+def make_plan(runs: Sequence[PipelineRuns], question: Question) -> Plan:
     """Decides on pairing and level."""
     a, b = runs
     shared = tuple(seed for seed in a.seeds if seed in set(b.seeds))

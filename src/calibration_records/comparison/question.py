@@ -38,13 +38,12 @@ class Question(NamedTuple):
 def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
     confidence_level("confidence", question.confidence)
-    epoch, delta = question.epoch, question.delta
     if question.a == question.b:
         raise refused("b", "another pipeline than `a`", question.b)
-    if epoch not in ("kept", "last", "best"):
-        integer("epoch", epoch, 0, "Or pass 'kept', 'last' or 'best'.")
-    if delta is not None:
-        positive("delta", delta, also=", in the unit of the metric, or None")
+    if question.epoch not in ("kept", "last", "best"):
+        integer("epoch", question.epoch, 0, "Or pass 'kept', 'last' or 'best'.")
+    if question.delta is not None:
+        positive("delta", question.delta, also=", in the unit of the metric, or None")
     if question.num_looks not in (None, ADVISED, *range(1, MAX_LOOKS + 1)):
         raise refused(
             "num_looks",
@@ -77,12 +76,13 @@ def metric_directions(
     # A name without `val_` means the held-out values; the full name wins over it.
     resolved = {resolve_metric(name, names): direction for name, direction in passed.items()}
     resolved |= {name: direction for name, direction in passed.items() if name in names}
-    recorded: dict[str, set[str]] = {}
-    for record in records:
-        if record["pipeline"] in (question.a, question.b):
-            for name, direction in record["directions"].items():
-                recorded.setdefault(name, set()).add(direction)
-    candidates = {name: recorded.get(name, {direction_of(name)}) for name in names}
+    recorded = [
+        record["directions"] for record in records if record["pipeline"] in (question.a, question.b)
+    ]
+    candidates = {
+        name: {ways[name] for ways in recorded if name in ways} or {direction_of(name)}
+        for name in names
+    }
     # If records contradict each other, the direction is unknown.
     unique = {name: ways.pop() for name, ways in candidates.items() if len(ways) == 1}
     return {name: resolved.get(name) or unique.get(name) for name in names}

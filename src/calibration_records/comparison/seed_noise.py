@@ -71,14 +71,17 @@ def seed_noise(
 
 def pooled_noise(groups: Sequence[RunValues]) -> SeedNoise | None:
     """The noise within the groups; groups whose runs are all equal do not count."""
-    arrays = [np.asarray(values, np.float64) for values in groups if len(values) > 1]
     # Runs that are all equal most likely ignore their seed.
-    arrays = [values for values in arrays if np.ptp(values) > 0]
+    arrays = [np.asarray(values) for values in groups if len(values) and np.ptp(values) > 0]
     if not arrays:
         return None
     degrees = sum(values.size - 1 for values in arrays)
     # The pooled deviation, `√(Σ (m - 1) s² / Σ (m - 1))`, as a norm of deviations: the squares of
     # small ones would be 0.
     parts = [values.std(ddof=1) * np.sqrt((values.size - 1) / degrees) for values in arrays]
-    num_runs = sum(values.size for values in arrays)
-    return SeedNoise(float(np.linalg.norm(parts)), degrees, num_runs, len(arrays))
+    return SeedNoise(
+        float(np.linalg.norm(parts)),
+        degrees,
+        num_runs=degrees + len(arrays),
+        num_pipelines=len(arrays),
+    )

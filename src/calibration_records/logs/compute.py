@@ -98,10 +98,9 @@ def _check_totals(
     totals, first = sums.table(TOTALS) if sums.names else {}, None
     for name in totals:
         state, _, kind = name.partition("_")
-        if state not in ("invalid", "odd") or not totals[name][0]:
-            continue
         # A single logit in [0, 1] is normal; only if all are, they look like probabilities.
-        if kind == "logit" and totals[name][0] < max(sums.num_rows, _MANY_ROWS):
+        fewest = max(sums.num_rows, _MANY_ROWS) if kind == "logit" else 1
+        if state not in ("invalid", "odd") or totals[name][0] < fewest:
             continue
         # An example tells more than a count. Ray's sums have none: their rows are elsewhere.
         if first_row is not None:
@@ -115,15 +114,14 @@ def _check_totals(
         warn(f"{totals[name][0]:,.0f} of {sums.num_rows:,} rows have {_ODD[kind].format(example)}")
 
 
-def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None = None) -> ValueError:
+def _refusal(sums: LogSums, kind: str, first: Mapping[str, Any] | None) -> ValueError:
     """The error that tells how many rows are invalid, with `first`, the first invalid row."""
     count, example = int(sums.table(TOTALS)[f"invalid_{kind}"][0]), ""
     remedy = _CONVERT if kind == "time" else "Check the name of the column."
     if first is not None:
         file = f" of the log, in {first['given_file']}" if first["given_file"] else ""
         value = first[f"given_{kind}"]
-        row = first["given_row"]
-        example = f", for example a {kind} of {value} in row {row}{file}"
+        example = f", for example a {kind} of {value} in row {first['given_row']}{file}"
     return ValueError(
         f"{_EXPECTED[kind]} Received: {count:,} invalid {kind}s in {sums.num_rows:,} rows"
         f"{example}. {remedy} Or leave these rows out with `where`."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _ROWS_OF_BATCH = 1 << 18
 
 
+@dataclass
 class Embedded:
     """An open log: DuckDB, and the rows as its table `log`. Used as a context manager.
 
@@ -33,8 +35,7 @@ class Embedded:
         ValueError: If DuckDB does not read this kind of source, or columns are missing.
     """
 
-    def __init__(self, log: ScoredLog) -> None:
-        self.log = log
+    log: ScoredLog
 
     def __enter__(self) -> Embedded:
         duckdb = _duckdb()
@@ -68,8 +69,7 @@ class Embedded:
         """The columns of the first row that fulfils a condition."""
         rows = rows_sql(self.log, self.types, selection)
         sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY given_row LIMIT 1"
-        (row,) = self._run(sql).to_pylist()
-        return row
+        return dict(self._run(sql).to_pylist()[0])
 
     def batches(
         self, columns: Sequence[str], selection: Selection
@@ -117,8 +117,9 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
     import pyarrow
 
     try:
-        typed = [_without_guessed_types(table) for table in tables]
-        together = pyarrow.concat_tables(typed, promote_options="permissive")
+        together = pyarrow.concat_tables(
+            map(_without_guessed_types, tables), promote_options="permissive"
+        )
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise ValueError(
             "Sums can be added if each column of a field has one type in all parts. Received: "

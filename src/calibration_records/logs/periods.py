@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration_records._check import one_of
+from calibration_records._columns import is_missing
+from calibration_records._times import times_of
 
 # Length → unit of NumPy.
 _UNITS = {"hour": "h", "day": "D", "week": "D", "month": "M", "year": "Y"}
@@ -44,7 +46,7 @@ class Periods:
     def start(self, time: str | datetime.date) -> int:
         """The start of a time's period, in seconds since 1970; without a zone, times are in UTC."""
         # Converting to a coarser unit rounds down to the start of the period.
-        at = np.datetime64(_utc(time), "s").astype(f"datetime64[{_UNITS[self.length]}]")
+        at = _utc(time).astype(f"datetime64[{_UNITS[self.length]}]")
         if self.length == "week":
             # Back to Monday: 1970 began on a Thursday, three days after one.
             at -= (at.astype(int) + 3) % 7
@@ -74,15 +76,13 @@ class Periods:
         return str(np.datetime64(int(start), "s").astype(f"datetime64[{unit}]"))
 
 
-def _utc(time: str | datetime.date) -> datetime.date:
-    """A time in UTC without a time zone, which NumPy does not support."""
+def _utc(time: str | datetime.date) -> np.datetime64:
+    """A time in UTC."""
     if isinstance(time, str):
         time = datetime.datetime.fromisoformat(time)
-    if not isinstance(time, datetime.date):
+    if is_missing(time) or not isinstance(time, datetime.date):
         raise ValueError(
             "Times must be dates, times or ISO 8601 strings, for example 2026-03-07 or "
             f"2026-03-07T12:30:00Z. Received: {time!r}."
         )
-    if isinstance(time, datetime.datetime) and time.tzinfo is not None:
-        return time.astimezone(datetime.UTC).replace(tzinfo=None)
-    return time
+    return times_of([time], "time")[0]

@@ -111,12 +111,14 @@ _CHECKED, _DOUBTED = ("label", "prediction", "weight", "time"), ("time", "id", "
 
 def total_sums() -> Query:
     """The number of rows, and by kind the numbers of invalid rows and of odd rows."""
-    sums = {
-        "rows": "1",
-        **{f"invalid_{kind}": f"(NOT valid_{kind})::INT" for kind in _CHECKED},
-        **{f"odd_{kind}": f"(odd_{kind} IS TRUE)::INT" for kind in _DOUBTED},
-    }
-    return Query({}, sums)
+    return Query(
+        {},
+        {
+            "rows": "1",
+            **{f"invalid_{kind}": f"(NOT valid_{kind})::INT" for kind in _CHECKED},
+            **{f"odd_{kind}": f"(odd_{kind} IS TRUE)::INT" for kind in _DOUBTED},
+        },
+    )
 
 
 def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
@@ -135,16 +137,18 @@ def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
 def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
     """What `_ops.field_sums` computes, for each value of a field or cross."""
     factor = "w * " if weighted else ""
-    sums = {
-        "residual": f"{factor}(y - p)",
-        "positives": f"{factor}y",
-        "weight": "w" if weighted else "1",
-        "squares": "w * w" if weighted else "1",
-        "variance": f"{factor}{factor}p * (1 - p)",
-        "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
-        "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
-    }
-    return Query(field_keys(columns), sums)
+    return Query(
+        field_keys(columns),
+        {
+            "residual": f"{factor}(y - p)",
+            "positives": f"{factor}y",
+            "weight": "w" if weighted else "1",
+            "squares": "w * w" if weighted else "1",
+            "variance": f"{factor}{factor}p * (1 - p)",
+            "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
+            "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
+        },
+    )
 
 
 def field_keys(columns: Sequence[str]) -> dict[str, str]:
@@ -253,10 +257,9 @@ def num_groups(query: Query) -> Query:
 def _hash_steps(seed: int) -> list[dict[str, str]]:
     """`_ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
     # The finalizer of MurmurHash3, in 64 bits and cut to 32 after each product.
-    steps = [{"h": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"}]
-    for shift, multiplier in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        previous = f"h{len(steps)}"
-        steps[-1] = {previous: steps[-1]["h"]}
-        product = f"xor({previous}, {previous} >> {shift})"
-        steps.append({"h": f"({product} * {multiplier}) & {_MASK}" if multiplier > 1 else product})
-    return steps
+    return [
+        {"h0": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"},
+        {"h1": f"(xor(h0, h0 >> 16) * {0x85EBCA6B}) & {_MASK}"},
+        {"h2": f"(xor(h1, h1 >> 13) * {0xC2B2AE35}) & {_MASK}"},
+        {"h": "xor(h2, h2 >> 16)"},
+    ]

@@ -89,9 +89,11 @@ class ScoredLog:
         if self.num_threads is not None:
             at_least("num_threads", self.num_threads, 1, "Pass None for all cores.")
         if not re.fullmatch(r"\d+(\.\d*)? *[KMGT]i?B", str(self.memory_limit), re.IGNORECASE):
-            of_units = "a positive number with a unit"
             raise refused(
-                "memory_limit", of_units, self.memory_limit, "Pass, for example, '512MB'."
+                "memory_limit",
+                "a positive number with a unit",
+                self.memory_limit,
+                "Pass, for example, '512MB'.",
             )
         # One form for all fields, so that a cross of one column is that column.
         columns = [tuple(f) if isinstance(f, tuple | list) else (f,) for f in self.fields]

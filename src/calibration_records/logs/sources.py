@@ -50,8 +50,8 @@ def open_source(
         frame = source.loc[:, [str(name) in needed for name in source.columns]]
         table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     elif kind == "polars" and hasattr(source, "collect_schema"):
-        part = source.lazy().select(_needed(log, source.collect_schema().names()))
-        table = part.collect().to_arrow()
+        names = source.collect_schema().names()
+        table = source.lazy().select(_needed(log, names)).collect().to_arrow()
     elif isinstance(source, pyarrow.Table | pyarrow.RecordBatch):
         table = source.select(_needed(log, source.schema.names))
     elif kind == "pyarrow" and hasattr(source, "to_table"):  # a data set, read as it is summed
@@ -114,8 +114,10 @@ def _rows_of_files(connection: duckdb.DuckDBPyConnection, source: Any) -> duckdb
     # knows; counting rows (`_counted`) would bind all threads to one order.
     counts = connection.sql(f"SELECT num_rows FROM parquet_file_metadata({files})").fetchall()
     starts = [*itertools.accumulate((count for (count,) in counts), initial=0)]
-    number = f"{starts}[(file_index + 1)::BIGINT] + file_row_number"
-    return connection.sql(f"SELECT *, ({number})::UBIGINT AS {quoted(ROW_NUMBER)} {read}")
+    return connection.sql(
+        f"SELECT *, ({starts}[(file_index + 1)::BIGINT] + file_row_number)::UBIGINT AS "
+        f"{quoted(ROW_NUMBER)} {read}"
+    )
 
 
 def _paths(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:

@@ -132,9 +132,8 @@ class LogSums:
         """
         import pyarrow
 
-        checksum = data[:_CHECKSUM]
         content = data[_CHECKSUM:]
-        if hashlib.sha256(content).digest() != checksum:
+        if hashlib.sha256(content).digest() != data[:_CHECKSUM]:
             raise ValueError(
                 "Argument `data` must be what `LogSums.to_bytes` returned. Received: "
                 f"{len(data):,} bytes that are damaged, or something else."
@@ -157,9 +156,8 @@ class LogSums:
         Raises:
             ValueError: If the file is damaged, or not from `save`.
         """
-        data = Path(path).read_bytes()
         try:
-            return cls.from_bytes(data)
+            return cls.from_bytes(Path(path).read_bytes())
         except ValueError as error:
             raise damaged("path", path, "LogSums.save") from error
 

@@ -129,8 +129,7 @@ class PeriodLosses:
         level = np.log(2 / (1 - confidence))
         # Bernstein's inequality, solved for the deviation that has the probability 1 - confidence.
         third = float(np.max(np.abs(self._means + self.bias - middle))) * level / 3
-        half_width = np.sqrt(2 * variance * level + third**2) + third
-        half_width = half_width / self.num_rows + _ROUNDING
+        half_width = (np.sqrt(2 * variance * level + third**2) + third) / self.num_rows + _ROUNDING
         return expected, float(expected - half_width), float(expected + half_width)
 
 
@@ -168,19 +167,18 @@ def field_rce_bound(sums: Sums, risk: float) -> tuple[float, float, float]:
         >>> round(mean, 2), round(deviation, 2), round(bound, 2)
         (0.25, 0.06, 0.45)
     """
-    predicted, squares = sums.predicted, sums.squares
+    rows, _, predicted, squares = sums
     # Field sums as if the labels were the predictions: a residual of 0, and weights of 1.
-    columns = (0 * predicted, predicted, sums.rows, sums.rows, predicted - squares)
+    columns = (0 * predicted, predicted, rows, rows, predicted - squares, predicted, squares)
     num_draws = int(np.clip(_NUM_DRAWN // len(predicted), 20, 1000))
     powers = np.zeros((3, len(predicted)))
-    for drawn in drawn_field_sums(np.stack([*columns, predicted, squares], axis=1), num_draws):
+    for drawn in drawn_field_sums(np.stack(columns, axis=1), num_draws):
         drawn_terms = _terms(sums, drawn[:, 1])
         powers += np.stack([drawn_terms, drawn_terms**2, drawn_terms**3]) / num_draws
     first, second, third = powers
     mean = first.sum()
-    variance = np.maximum(second - first**2, 0.0).sum()
-    deviation = np.sqrt(variance)
-    total = sums.rows.sum()
+    deviation = np.sqrt(np.maximum(second - first**2, 0.0).sum())
+    total = rows.sum()
     # Means, variances and third central moments of independent terms add up.
     skew = np.sum(third - 3 * first * second + 2 * first**3) / max(deviation**3, 1e-300)
     # Pearson's type III: a gamma variable of shape k has the skewness `2 / √k`, the mean k and the

@@ -156,10 +156,11 @@ def _shifted_rates(values: ValueSums, length: str, budget: Budget) -> list[RateC
     rates = _rates([values.names[value] for value in listed], totals.select(listed), budget)
     since = [Periods(length).name(start) for start in starts[listed]]
     rates_since = _rates(since, shifted.select(listed), budget)
-    columns = zip(rates, is_off[listed].tolist(), rates_since, once_in, strict=True)
     return [
         dataclasses.replace(rate, is_off=is_alert, since=rows, years=number)
-        for rate, is_alert, rows, number in columns
+        for rate, is_alert, rows, number in zip(
+            rates, is_off[listed].tolist(), rates_since, once_in, strict=True
+        )
     ]
 
 
@@ -174,5 +175,6 @@ def _rates(names: Sequence[str], sums: Sums, budget: Budget) -> list[RateCheck]:
     is_off = (low > 1 + budget.tolerance) | (high < 1 / (1 + budget.tolerance))
     mean = np.clip(sums.predicted, 0, sums.rows) / sums.rows
     columns = (sums.rows.astype(int), mean, sums.positives / sums.rows, low, high, is_off)
-    values = zip(*(column.tolist() for column in columns), strict=True)
-    return [RateCheck(name, *cell) for name, cell in zip(names, values, strict=True)]
+    return [
+        RateCheck(*row) for row in zip(names, *(column.tolist() for column in columns), strict=True)
+    ]

@@ -59,10 +59,11 @@ def monitor_sums(log: ScoredLog, period: str | Periods = "day", verbose: int = 0
         ROWS + periods.length: Query({}, {**sums, "soft": "(y != 0 AND y != 1)::INT"}).by_period(),
         "moments": logit_moments().by_period(),
     }
-    block = {"block": _block_of(periods.length)}
     for field in log.fields:
         keys = field_keys([field] if isinstance(field, str) else field)
-        queries[FIELD + field_name(field)] = Query({**keys, **block}, sums)
+        queries[FIELD + field_name(field)] = Query(
+            {**keys, "block": _block_of(periods.length)}, sums
+        )
     totals = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if num_soft := int(totals.table(ROWS + periods.length)["soft"].sum()):
         raise ValueError(f"Labels must be 0 or 1. Received: {num_soft:,} others.")
@@ -81,8 +82,7 @@ def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
     # The table is in order of its keys, so each period is one range of rows.
     _, firsts = np.unique(table["key_period"], return_index=True)
     for rows in np.split(np.arange(len(table["key_period"])), firsts[1:]):
-        (moments,) = moments_of({name: values[rows] for name, values in table.items()}, 0, 1)
-        yield moments
+        yield from moments_of({name: values[rows] for name, values in table.items()}, 0, 1)
 
 
 class ValueSums(NamedTuple):
@@ -109,10 +109,12 @@ class ValueSums(NamedTuple):
         """The sums of the values that a mask chooses."""
         # Keep the groups of the chosen values, and number these from 0 again.
         groups = chosen[self.value]
-        number = np.cumsum(chosen) - 1
-        names = list(compress(self.names, chosen))
-        value = number[self.value[groups]]
-        return ValueSums(names, self.sums.select(groups), value, self.block[groups])
+        return ValueSums(
+            list(compress(self.names, chosen)),
+            self.sums.select(groups),
+            (np.cumsum(chosen) - 1)[self.value[groups]],
+            self.block[groups],
+        )
 
 
 def value_sums(sums: LogSums, name: str) -> ValueSums:
@@ -123,9 +125,12 @@ def value_sums(sums: LogSums, name: str) -> ValueSums:
     is_first = np.any([_differs(values) for values in keys], axis=0)
     firsts = [values[is_first].tolist() for values in keys]
     names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
-    columns = (table[name] for name in Sums._fields)
-    block = table["key_block"].astype(np.int64)
-    return ValueSums(names, Sums(*columns), np.cumsum(is_first) - 1, block)
+    return ValueSums(
+        names,
+        Sums(*(table[name] for name in Sums._fields)),
+        np.cumsum(is_first) - 1,
+        table["key_block"].astype(np.int64),
+    )
 
 
 def block_length(length: str) -> str:
@@ -145,8 +150,7 @@ def _differs(values: np.ndarray) -> np.ndarray:
     before = values[:-1]
     after = values[1:]
     # NaN differs from itself, so both values being NaN is no difference.
-    differs = (before != after) & ((before == before) | (after == after))
-    return np.concatenate([[True], differs])
+    return np.r_[True, (before != after) & ((before == before) | (after == after))]
 
 
 def _text(value: object) -> str:

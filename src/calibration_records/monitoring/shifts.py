@@ -97,10 +97,9 @@ def _shifts(
         # Page's CUSUM: while the best sum of log ratios is not above 0, a later start is likelier.
         since[at] = np.where(largest[at] > 0, since[at], start)
         largest[at] = np.maximum(largest[at], 0) + ratio
-    likeliest = np.argmax(largest, axis=1)
     # The mean over the sizes of shifts keeps the e-process valid; the largest would not.
     log_years = logsumexp(evidence, axis=1) - np.log(len(SHIFTS))
-    return log_years, np.take_along_axis(since, likeliest[:, None], axis=1)[:, 0]
+    return log_years, since[np.arange(len(since)), np.argmax(largest, axis=1)]
 
 
 def log_ratios(sums: Sums, tolerance: float) -> np.ndarray:

@@ -81,9 +81,9 @@ def _numbers(frame: Any, name: str) -> list[float]:
 def _integers(frame: Any, name: str) -> list[int]:
     """The exact integers of a column."""
     values = np.asarray(frame[name])
-    is_exact = values.dtype.kind in "iu"
-    if values.dtype.kind == "f":
-        is_exact = bool(np.all((np.abs(values) < 2**53) & (np.floor(values) == values)))
+    is_exact = values.dtype.kind in "iu" or (
+        values.dtype.kind == "f" and np.all((np.abs(values) < 2**53) & (np.floor(values) == values))
+    )
     if not is_exact:
         raise ValueError(
             f"Argument `frame` must hold integers in the column {name!r}. Received: other values, "

@@ -224,9 +224,9 @@ class Ledger:
                 if not skip_damaged:
                     raise
                 damaged.append(error)
-                continue
-            if record and pipeline in (None, record["pipeline"]):
-                records += [record] if status in (None, record["status"]) else []
+            else:
+                if record and pipeline in (None, record["pipeline"]):
+                    records += [record] if status in (None, record["status"]) else []
         if damaged:
             warn(f"Skipped {len(damaged)} invalid files of a ledger. The first: {damaged[0]}")
         return records
@@ -252,8 +252,8 @@ class Ledger:
         return [self.path / name for name in sorted(names)]
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
-        text = to_json({"run_id": run_id, "created": created}, record)
-        write_atomically(self._file(run_id), text.encode("ascii"))
+        header = {"run_id": run_id, "created": created}
+        write_atomically(self._file(run_id), to_json(header, record).encode("ascii"))
         sync(self.path)
 
 

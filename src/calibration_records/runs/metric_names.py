@@ -41,12 +41,14 @@ _MAXIMIZED = frozenset(
     "sensitivity_at_specificity sparse_categorical_accuracy sparse_top_k_categorical_accuracy "
     "specificity specificity_at_sensitivity top_k_accuracy top_k_categorical_accuracy "
     "v_measure_score".split()
+).union(
+    (f"neg_{name}" for name in _NEGATED),
+    (
+        f"{name}{average}"
+        for name in ("f1", "jaccard", "precision", "recall")
+        for average in ("", "_macro", "_micro", "_samples", "_weighted")
+    ),
 )
-_MAXIMIZED |= {f"neg_{name}" for name in _NEGATED} | {
-    f"{name}{average}"
-    for name in ("f1", "jaccard", "precision", "recall")
-    for average in ("", "_macro", "_micro", "_samples", "_weighted")
-}
 # The rows of a value (`val_auc`); the number that Keras appends to equal names (`auc_1`), and the
 # length of a ranking (`ndcg@10`).
 _PREFIX = re.compile(r"^(val|valid|validation|test|train|training|eval)(_\d+)?(_|/|-|'s )")

@@ -68,8 +68,7 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """
     confidence_level("confidence", confidence)
     accuracy = metric_accuracy(a, b)
-    num_pairs = len(a) * len(b)
-    z = special.stdtrit(num_pairs, (1 + confidence) / 2)
+    z = special.stdtrit(len(a) * len(b), (1 + confidence) / 2)
     return _newcombe(accuracy, len(a), len(b), confidence, z)
 
 

@@ -72,8 +72,9 @@ def bias_share(
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(total[0] / total[1]) if total[1] > 0 else np.nan
         left = [total[:, None] - group[:, :1] + group[:, 1:] for group in groups]
-        smallest = 1e-12 * total[1]
-        ratios = [above / np.where(below > smallest, below, np.nan) for above, below in left]
+        ratios = [
+            above / np.where(below > 1e-12 * total[1], below, np.nan) for above, below in left
+        ]
         # The jackknife variance, `(n - 1) / n Σ_i (r_i - r̄)²` for each pipeline, added up.
         error = np.sqrt(sum((ratio.size - 1) * np.var(ratio) for ratio in ratios))
     degrees = sum(ratio.size - 1 for ratio in ratios)
@@ -132,8 +133,9 @@ def surviving_share(
     # Fieller's theorem needs the variances of ΔL and ΔC and their covariance, which follows from
     # the variance of the gain: `var(C - L) = var C + var L - 2 cov(C, L)`.
     t_squared = float(special.stdtrit(error(1.0, -share)[1], (1 + confidence) / 2)) ** 2
-    ways = ((0.0, 1.0), (1.0, 0.0), (1.0, -1.0))
-    of_plain, of_calibrated, of_gain = (error(*weights)[0] ** 2 for weights in ways)
+    of_plain, of_calibrated, of_gain = (
+        error(*weights)[0] ** 2 for weights in ((0.0, 1.0), (1.0, 0.0), (1.0, -1.0))
+    )
     covariance = (of_plain + of_calibrated - of_gain) / 2
     # `(ΔC − r ΔL)² ≤ t² var(ΔC − r ΔL)` is quadratic in r: the ends of the interval solve
     # `square r² − 2 middle r + rest = 0`.
@@ -143,11 +145,10 @@ def surviving_share(
     # ΔL is within its own error of 0, so no ratio can be excluded.
     if square <= 0:
         return Estimate(share, -np.inf, np.inf, confidence)
-    half = np.sqrt(max(middle**2 - square * rest, 0.0)) / square
-    low = middle / square - half
-    high = middle / square + half
+    half = float(np.sqrt(max(middle**2 - square * rest, 0.0))) / square
+    centre = middle / square
     # Without noise, the interval is a point, and rounding could leave the share outside of it.
-    return Estimate(share, min(float(low), share), max(float(high), share), confidence)
+    return Estimate(share, min(centre - half, share), max(centre + half, share), confidence)
 
 
 def _cross_products(x: Array, y: Array) -> Array:

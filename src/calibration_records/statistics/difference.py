@@ -1,5 +1,7 @@
 """The difference between two pipelines' means: intervals and power."""
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -50,8 +52,13 @@ def mean_difference(
         a = check_runs("a", a, at_least=2)
         b = check_runs("b", b, at_least=2)
     error, degrees = standard_error(a, b, paired=paired)
-    is_tested = min(a.size, b.size) >= fewest_runs(paired=paired)
-    return t_estimate(float(b.mean() - a.mean()), error, degrees, confidence, is_tested=is_tested)
+    return t_estimate(
+        float(b.mean() - a.mean()),
+        error,
+        degrees,
+        confidence,
+        is_tested=min(a.size, b.size) >= fewest_runs(paired=paired),
+    )
 
 
 def always_valid_difference(
@@ -172,19 +179,13 @@ def seeds_needed(
 
     def detects(num_runs: int) -> bool:
         degrees = (num_runs - 1) * (1 if paired else 2)
-        detectable = smallest_detectable_effect(
+        least = smallest_detectable_effect(
             variance, num_runs, degrees, confidence=confidence, power=power
         )
-        return detectable <= abs(effect)
+        return least <= abs(effect)
 
-    # Double the number until it suffices, then bisect: the detectable effect falls with each seed.
-    low, high = 1, 2
-    while not detects(high) and high < MAX_SEEDS:
-        low, high = high, min(2 * high, MAX_SEEDS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if detects(middle) else (middle, high)
-    return high
+    # The detectable effect falls with each seed, so the numbers that detect `effect` come last.
+    return 2 + bisect_left(range(2, MAX_SEEDS), True, key=detects)
 
 
 def standard_error(

@@ -58,8 +58,7 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
     for _ in range(num_draws):
-        counts = count_distribution.draw(generator)
-        drawn = weight * counts  # exactly 0 without positives
+        drawn = weight * count_distribution.draw(generator)  # exactly 0 without positives
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
         # A gamma variable with shape `w K / s` and scale s has the mean w K and the variance w K s.
         scale = added[varies] / weight[varies]
@@ -84,12 +83,13 @@ class _Counts:
         self.fewer, self.more = np.where(self.is_two_points, more, fewer), more
         # A binomial of mean m needs m trials at least; with fewer, K is one of the two whole
         # numbers next to m.
-        two_point_variance = self.above * (1 - self.above)
-        least = np.where(self.is_two_points, two_point_variance, mean * (1 - mean / self.fewer))
+        least = np.where(
+            self.is_two_points, self.above * (1 - self.above), mean * (1 - mean / self.fewer)
+        )
         largest = mean * (1 - mean / more)
-        self.share_of_more = np.zeros_like(mean)
-        np.divide(variance - least, largest - least, out=self.share_of_more, where=largest > least)
-        np.clip(self.share_of_more, 0.0, 1.0, out=self.share_of_more)
+        self.share_of_more = np.divide(
+            variance - least, largest - least, out=np.zeros_like(mean), where=largest > least
+        ).clip(0.0, 1.0)
 
     def draw(self, generator: np.random.Generator) -> np.ndarray:
         takes_more = generator.random(self.mean.shape) < self.share_of_more

@@ -53,13 +53,12 @@ def probability_better(
         # SciPy has Student's t, so that the command line need not load TensorFlow.
         return float(special.stdtr(degrees, (-margin - difference) / standard_error))
     tfd = _tensorflow_distributions()
-    error = float(standard_error)
-    likelihood = tfd.StudentT(np.float64(degrees), np.float64(difference), np.float64(error))
+    likelihood = tfd.StudentT(*map(np.float64, (degrees, difference, standard_error)))
     prior = tfd.Normal(np.float64(0), np.float64(prior_scale))
     # Integrate on a grid: beyond nine scales, the prior has no mass, and forty steps per standard
     # error resolve the likelihood. Subtracting the largest logarithm keeps the masses above 0.
     width = 9 * prior_scale
-    num_points = int(min(200_001, max(2001, 40 * width / error)))
+    num_points = int(min(200_001, max(2001, 40 * width / standard_error)))
     edges = np.linspace(-width, width, num_points + 1)
     middles = (edges[1:] + edges[:-1]) / 2
     logs = np.asarray(likelihood.log_prob(middles) + prior.log_prob(middles))

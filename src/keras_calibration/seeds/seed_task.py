@@ -59,8 +59,14 @@ class SeedTask:
 
     def recorder(self, seed: int) -> SeedVariance:
         """The callback that records a seed; refuses invalid fields of the record."""
-        record = {"seeds": {"initialization": seed, "order": seed}, **self.record}
-        return SeedVariance(self.ledger, self.pipeline, seed, verbose=0, **record)
+        return SeedVariance(
+            self.ledger,
+            self.pipeline,
+            seed,
+            seeds={"initialization": seed, "order": seed},
+            verbose=0,
+            **self.record,
+        )
 
     def all_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""

@@ -30,13 +30,12 @@ class TensorFlowLanes:
     def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
         self.models = list(models)
         rows = keras.tree.map_structure(_in_graph, task.rows)
-        size = task.batch_size
-        self._train = [_pass_over(rows, model, model.train_step, size) for model in models]
+        self._train = [_pass_over(rows, m, m.train_step, task.batch_size) for m in models]
         _check_randomness(models[0], self._train[0])
         if task.validation is not None:
             self._num_held_out = num_rows_of(task.validation)
             held_out = keras.tree.map_structure(_in_graph, task.validation)
-            self._test = [_pass_over(held_out, model, model.test_step, size) for model in models]
+            self._test = [_pass_over(held_out, m, m.test_step, task.batch_size) for m in models]
         self._threads = ThreadPoolExecutor(len(models))
 
     def start(self, models: Sequence[keras.Model]) -> None:

@@ -39,8 +39,7 @@ def train_together(task: SeedTask, seeds: Sequence[int], on_end: Callable[[], No
 
         program = describe_model(first)
         size = min(1 if runs_on_gpu() else cpu_count(), len(seeds))
-        more = [_model_of(task, seeds[0], seeds[0], program) for _ in range(size - 1)]
-        models = [first, *more]
+        models = [first, *(_model_of(task, seeds[0], seeds[0], program) for _ in range(1, size))]
         for model in models:
             build_for_fit(model, _first_batch(task))
     lanes = TensorFlowLanes(models, task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -142,13 +141,12 @@ def train(
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     with own_random_numbers():
         model = new_model(build_model, seeds[0])
-        described = describe_model(model)
     rows = as_rows("data", data, model)
     held_out = (
         None if validation_data is None else as_rows("validation_data", validation_data, model)
     )
     training = {
-        **described,
+        **describe_model(model),
         "data": hash_rows(rows),
         "validation_data": None if held_out is None else hash_rows(held_out),
         "epochs": epochs,
@@ -176,12 +174,11 @@ def train(
     _refuse_another_training(ended.values(), {**training, "configuration": configuration})
     missing = [seed for seed in seeds if seed not in ended]
     bar = ProgressBar(len(missing), "seeds", verbose)
-    numbers = itertools.count(1)
     if ended:
         bar.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
 
     def on_end() -> None:
-        bar.show(next(numbers), seed_figures(ledger, pipeline) if bar.is_shown else "")
+        bar.add(seed_figures(ledger, pipeline) if bar.is_shown else "")
 
     if missing:
         _ENGINES[engine](task, missing, on_end)

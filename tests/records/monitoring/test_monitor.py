@@ -214,6 +214,11 @@ def test_times_of_every_kind():
     assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03", "2026"]
 
 
+def test_a_missing_time_is_no_end_of_a_log():
+    with pytest.raises(ValueError, match="NaT"):
+        Periods(since=pd.NaT)
+
+
 DAYS = np.datetime64("2026-03-01", "s") + np.arange(30) * np.timedelta64(1, "D")
 SECONDS = DAYS.astype("int64")
 PAST, FAR = np.datetime64("1900-01-01", "s"), np.datetime64("2099-12-31", "s")
