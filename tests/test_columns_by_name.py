@@ -215,7 +215,9 @@ def test_a_table_that_becomes_one_matrix_has_features_alone(frame):
     """The label would be a feature of the base model, and of the right shape for one more."""
     few = {name: TABLE[name] for name in ("logit", "p")}
     table = frame({**few, **{n: TABLE[n] for n in ("clicked", "weight", "customer")}})
-    base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+    base = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")]
+    )
     arrays = np.stack([*few.values()], axis=1)
     options = {"methods": "bias", "verbose": 0}
     by_name = kc.calibrate(base, table, "clicked", "weight", groups="customer", **options).report

@@ -69,7 +69,7 @@ def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model_and_changes_no
     assert head.fit_summary is summary
     assert is_as_fitted(head)
     assert summary.log_loss_in_sample < summary.log_loss_before
-    assert str(summary).startswith("600 rows: log loss")
+    assert str(summary).startswith("The head changes: the fit predicts new rows better.")
     assert (summary.logits["num_rows"], summary.logits["max"]) == (600, logits.max())
     assert [layer.trainable for layer in model.layers] == flags
     for before, after in zip(kernel, model.get_layer("base_logit").get_weights(), strict=True):
